@@ -139,13 +139,13 @@ def test_an_unlinked_generation_fences_its_tasks(
     store: RedisViewStore, sink: RedisBulkSink, generation: Generation
 ) -> None:
     store.unlink(generation)
-    with pytest.raises(Fenced, match="is gone, not bulk"):
+    with pytest.raises(Fenced, match="is missing, not bulk"):
         sink.write(generation, 1, COLUMNS, INDEXES, bulk_rows(1))
 
 
 def test_a_seal_comes_once(store: RedisViewStore, generation: Generation) -> None:
     store.seal(generation, {0: final(0), 1: final(0)})
-    with pytest.raises(Fenced, match="someone else sealed"):
+    with pytest.raises(Fenced, match="another process sealed"):
         store.seal(generation, {0: final(0), 1: final(0)})
 
 

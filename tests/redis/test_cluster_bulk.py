@@ -172,7 +172,7 @@ def test_removal_and_marks_work_across_nodes(
     sink.write(generation, 3, COLUMNS, INDEXES, bulk_rows(1700))
     store.unlink(generation)
     assert store.checkpoints(generation) == {}
-    with pytest.raises(Fenced, match="is gone, not bulk"):
+    with pytest.raises(Fenced, match="is missing, not bulk"):
         sink.write(generation, 1, COLUMNS, INDEXES, bulk_rows(1))
     assert store.create_marks(generation, {1: checkpoint("", 0)})
     assert not store.create_marks(generation, {b: checkpoint("", 0) for b in range(BUCKETS)})

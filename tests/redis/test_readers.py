@@ -214,7 +214,7 @@ def test_an_unreadable_registry_or_mark_is_told(
         client.hset(BucketKeys(generation, 0).checkpoint, "position", "soup")
     with pytest.raises(ContractError, match=f"HDEL view:{generation.view} g:9-x"):
         store.registry(generation.view)
-    with pytest.raises(ContractError, match=f"the mark of bucket 0 of {generation.view}"):
+    with pytest.raises(ContractError, match=f"the checkpoint of bucket 0 of {generation.view}"):
         store.checkpoints(generation)
 
 

@@ -1,6 +1,6 @@
-"""Real servers for one machine: a Kafka broker and a Redis as child processes under one data directory.
+"""Embedded servers for one machine: a Kafka broker and a Redis as child processes with one data directory.
 
-`up` leaves them running until `down`; `embedded` ties them to the calling process. Nothing here is needed where the
+`up` leaves them running until `down`; `embedded` stops them with the calling process. Nothing here is needed where the
 addresses of other servers are configured.
 """
 

@@ -1,4 +1,4 @@
-"""Files of the embedded servers: written atomically, locked between processes, and progress lines for people."""
+"""Files of the embedded servers: atomic writes, locks between processes, and progress lines for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAIL_BYTES = 64 * 1024
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file so that readers see the old or the new text, never a part; only the owner may read it."""
+    """Replace a file atomically: readers see the old or the new text; only the owner may read it."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -34,11 +34,11 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def tail(path: Path, begin: int = 0, *, lines: int = 12) -> str:
-    """Return the `last_lines` of a log behind `begin`; empty when there are none, or there is no log."""
+    """Return the `last_lines` of a log after the byte `begin`; empty when there are none, or there is no log."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
-            # A log that is shorter than it was has been started anew.
+            # A log that is shorter than before was started again.
             file.seek(max(begin if begin <= size else 0, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
@@ -48,8 +48,8 @@ def tail(path: Path, begin: int = 0, *, lines: int = 12) -> str:
 
 def last_lines(text: str, lines: int = 12) -> str:
     """Return the last lines of a text, without empty lines and the frames of Java stack traces."""
-    told = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "... "))]
-    return "\n".join(told[-lines:])
+    shown = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "... "))]
+    return "\n".join(shown[-lines:])
 
 
 _POLL_SECONDS = 0.02
@@ -60,7 +60,7 @@ def held(path: Path, *, seconds: float, busy: str) -> Iterator[None]:
     """Hold the lock file while the block runs.
 
     Raises:
-        InfrastructureError: with the message `busy`, when somebody else held it for that many seconds.
+        InfrastructureError: with the message `busy`, when another process held it for that many seconds.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + seconds
@@ -75,7 +75,7 @@ def held(path: Path, *, seconds: float, busy: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Say whether a live process holds the lock file; asking never makes another asker see it held."""
+    """Return whether a live process holds the lock file; callers of this function do not see each other's locks."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -95,11 +95,11 @@ def _taken(descriptor: int, how: int) -> bool:
 
 
 Progress = Callable[[str], None]
-"""Takes lines; `work ... how far` is a step of some work, to be overwritten by the next line."""
+"""Takes progress lines; a line `work ... step` is overwritten by the next one."""
 
 
 class StderrProgress:
-    """Overwrites steps on a terminal; elsewhere tells each piece of work once."""
+    """Overwrites steps on a terminal; elsewhere prints each piece of work once."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr

@@ -1,4 +1,4 @@
-"""The jars of the broker and of Spark's Kafka connector: fetched with Ivy, checked against the lock, kept per user."""
+"""Jars of the broker and of Spark's Kafka connector: fetched with Ivy, checked against the lock, cached per user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["jars", "locked", "read_jar", "spark_jars"]
 
 _SEPARATOR = "--"
 
-# Without poms a locked list needs one request per jar instead of three; Ivy itself knows where `ibiblio` is.
+# Without poms a locked list needs one request per jar instead of three; `ibiblio` is a repository that Ivy knows.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="default"/>
   <timeout-constraints>
@@ -48,13 +48,13 @@ _REASON = re.compile(r"Server access error.*|\(sha1 or md5\).*|invalid sha1.*|.*
 
 
 def fetch(coordinates: Iterable[str], directory: Path, settings: LocalSettings, step: Callable[[int], None]) -> None:
-    """Bring exactly these jars into `directory`/jars; an earlier, broken-off fetch into it is continued.
+    """Fetch exactly these jars into `directory`/jars; an interrupted fetch into it is continued.
 
     Args:
-        step: told how many jars have arrived so far.
+        step: called with the number of jars that have arrived so far.
 
     Raises:
-        InfrastructureError: a jar is not to be had; the message says why and what to try.
+        InfrastructureError: a jar cannot be fetched; the message says why and what to try.
         ConfigurationError: no Java, no pyspark, or the Ivy settings file is missing.
     """
     pattern = "[artifact]-[revision].[ext]"
@@ -62,7 +62,7 @@ def fetch(coordinates: Iterable[str], directory: Path, settings: LocalSettings, 
 
 
 def resolve(roots: Iterable[str], directory: Path, settings: LocalSettings, *, transitive: bool) -> dict[str, Path]:
-    """Bring these jars and, if asked, everything they depend on; return their coordinates and files."""
+    """Fetch these jars and, if asked, all their dependencies; return their coordinates and files."""
     pattern = _SEPARATOR.join(("[organisation]", "[artifact]", "[revision].[ext]"))
     _run(_command(roots, directory, settings, transitive=transitive, pattern=pattern), directory, lambda _: None)
     files = sorted((directory / "jars").glob("*.jar"))
@@ -83,24 +83,24 @@ def _command(
 
 
 def _run(command: list[str], directory: Path, step: Callable[[int], None]) -> None:
-    done, told = _attempt(command, step)
-    if not done and any(_UNTRUSTED in line for line in told):
+    done, output = _attempt(command, step)
+    if not done and any(_UNTRUSTED in line for line in output):
         java, *rest = command
-        done, told = _attempt([java, *trust_flags(directory / "trust.jks"), *rest], step)
+        done, output = _attempt([java, *trust_flags(directory / "trust.jks"), *rest], step)
     if not done:
-        raise InfrastructureError(_failure(told))
+        raise InfrastructureError(_failure(output))
 
 
 def _attempt(command: list[str], step: Callable[[int], None]) -> tuple[bool, list[str]]:
-    told, arrived = [], 0
+    output, arrived = [], 0
     step(arrived)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
         for line in ivy.stdout or ():
-            told.append(line.strip())
+            output.append(line.strip())
             if _ARRIVED.search(line):
                 arrived += 1
                 step(arrived)
-    return ivy.returncode == 0, told
+    return ivy.returncode == 0, output
 
 
 def _module(coordinates: Iterable[str], *, transitive: bool) -> str:
@@ -110,10 +110,10 @@ def _module(coordinates: Iterable[str], *, transitive: bool) -> str:
     return _MODULE.format(dependencies="\n".join(lines))
 
 
-def _failure(told: list[str]) -> str:
-    reasons = list(dict.fromkeys(line for line in told if _REASON.fullmatch(line)))
+def _failure(output: list[str]) -> str:
+    reasons = list(dict.fromkeys(line for line in output if _REASON.fullmatch(line)))
     return (
-        f"Ivy could not bring the jars: {'; '.join(reasons[-2:]) or ' '.join(told[-3:])}. Check the network, or name "
+        f"Ivy could not fetch the jars: {'; '.join(reasons[-2:]) or ' '.join(output[-3:])}. Check the network, or name "
         "a mirror with LEFTFOLD_IVY_SETTINGS=<Ivy settings file>, or fetch the jars where there is a network with "
         "`python -m leftfold.local.jars DIRECTORY` and set LEFTFOLD_JARS=DIRECTORY here"
     )
@@ -155,7 +155,7 @@ _TRANSITIVE = {"kafka": True, "spark": False}
 
 @dataclass(frozen=True)
 class Jar:
-    """One jar of one configuration; `size` in bytes."""
+    """One jar of a configuration in the lock; `size` in bytes."""
 
     configuration: str
     coordinates: str
@@ -170,7 +170,7 @@ class Jar:
 
 
 def locked(configuration: str) -> tuple[Jar, ...]:
-    """Return the jars of a configuration (`kafka` or `spark`), in order."""
+    """Return the locked jars of a configuration (`kafka` or `spark`), in order."""
     jars = (_parse(line) for line in _LOCK.read_text("utf-8").splitlines() if line and not line.startswith("#"))
     return tuple(jar for jar in jars if jar.configuration == configuration)
 
@@ -181,7 +181,7 @@ def locked_digest(jars: Iterable[Jar]) -> str:
 
 
 def read_jar(configuration: str, coordinates: str, path: Path) -> Jar:
-    """Describe the jar that lies at a path."""
+    """Return the lock entry of the jar at a path."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Jar(configuration, coordinates, digest, path.stat().st_size)
@@ -220,12 +220,12 @@ _MAIN = {
 
 
 def kafka_jars(settings: LocalSettings | None = None, *, progress: Progress | None = None) -> tuple[Path, ...]:
-    """Return the class path of the broker, fetched when it is not there yet."""
+    """Return the class path of the broker, fetched when it is missing."""
     return jars("kafka", settings or LocalSettings(), progress or StderrProgress())
 
 
 def spark_jars(settings: LocalSettings | None = None, *, progress: Progress | None = None) -> tuple[Path, ...]:
-    """Return what `spark.jars` must list for Spark to read Kafka, fetched when it is not there yet."""
+    """Return the jars for `spark.jars` with which Spark reads Kafka, fetched when they are missing."""
     return jars("spark", settings or LocalSettings(), progress or StderrProgress())
 
 
@@ -234,19 +234,19 @@ def jars(configuration: str, settings: LocalSettings, progress: Progress) -> tup
 
     Raises:
         ConfigurationError: a jar is missing from the user's directory, or Java or pyspark is not installed.
-        InfrastructureError: a jar is not what the lock says, or is not to be had.
+        InfrastructureError: a jar is not what the lock says, or cannot be fetched.
     """
     wanted = locked(configuration)
     if settings.jars is not None:
         return verify(settings.jars, wanted)
-    kept = settings.cache / "jars" / f"{configuration}-{locked_digest(wanted)}"
-    if not _is_complete(kept, wanted):
-        _fetch_into(kept, wanted, settings, progress)
-    return verify(kept, wanted)
+    cached = settings.cache / "jars" / f"{configuration}-{locked_digest(wanted)}"
+    if not _is_complete(cached, wanted):
+        _fetch_into(cached, wanted, settings, progress)
+    return verify(cached, wanted)
 
 
 def verify(directory: Path, wanted: tuple[Jar, ...]) -> tuple[Path, ...]:
-    """Return the files of the wanted jars, or raise naming the first that is missing or not what the lock says."""
+    """Return the files of the wanted jars; raise for the first that is missing or differs from the lock."""
     paths = tuple(directory / jar.file for jar in wanted)
     for jar, path in zip(wanted, paths, strict=True):
         if not path.is_file():
@@ -264,7 +264,7 @@ def verify(directory: Path, wanted: tuple[Jar, ...]) -> tuple[Path, ...]:
 
 
 def main() -> int:
-    """Fetch all jars now rather than at the first use, and copy them into a directory if one is named."""
+    """Fetch all jars now instead of at the first use, and copy them into a directory if one is named."""
     if len(sys.argv) > 2 or sys.argv[1:2] == ["--help"]:
         sys.stderr.write("usage: python -m leftfold.local.jars [DIRECTORY]\n")
         return 2
@@ -277,28 +277,28 @@ def main() -> int:
     return 0
 
 
-def _fetch_into(kept: Path, wanted: tuple[Jar, ...], settings: LocalSettings, progress: Progress) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    lock = kept.with_suffix(".lock")
+def _fetch_into(cached: Path, wanted: tuple[Jar, ...], settings: LocalSettings, progress: Progress) -> None:
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    lock = cached.with_suffix(".lock")
     busy = f"another process has been fetching jars for {_FETCH_SECONDS:.0f} s; if none is, delete {lock}"
     with held(lock, seconds=_FETCH_SECONDS, busy=busy):
-        if _is_complete(kept, wanted):
+        if _is_complete(cached, wanted):
             return
-        # Not a temporary directory: what a broken-off fetch has brought is there for the next one.
-        work = kept.with_suffix(".fetch")
+        # Not a temporary directory: the next fetch continues with the jars of an interrupted one.
+        work = cached.with_suffix(".fetch")
         work.mkdir(exist_ok=True)
         title, count = _title(wanted), len(wanted)
         names = [jar.coordinates for jar in wanted]
         fetch(names, work, settings, step=lambda arrived: progress(f"fetching {title} ... {arrived}/{count}"))
-        _publish(work, kept, wanted)
+        _publish(work, cached, wanted)
         progress(f"fetched {title}")
 
 
-def _publish(work: Path, kept: Path, wanted: tuple[Jar, ...]) -> None:
+def _publish(work: Path, cached: Path, wanted: tuple[Jar, ...]) -> None:
     try:
         verify(work / "jars", wanted)
-        shutil.rmtree(kept, ignore_errors=True)
-        (work / "jars").replace(kept)
+        shutil.rmtree(cached, ignore_errors=True)
+        (work / "jars").replace(cached)
     finally:
         shutil.rmtree(work)
 

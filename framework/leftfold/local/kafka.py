@@ -1,4 +1,4 @@
-"""The embedded Kafka: a real broker, one node in KRaft mode, and its configuration."""
+"""The embedded Kafka broker, one node in KRaft mode, and its configuration."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from leftfold.local.settings import HOST, LocalSettings, Ports
 __all__ = ["coordinates", "plan_kafka"]
 
 
-# One node holds one copy of everything. Few internal partitions make the first transaction and the first group quick;
-# the scan every second ends the transactions of dead writers soon; after a crash the broker may register anew only when
-# its old session has ended. An idle controller writes a mark every half second by default, which is a good part of
-# what an idle broker takes.
+# One node holds one replica of everything. Few internal partitions make the first transaction and the first group
+# quick; the scan every second ends the transactions of dead writers soon; after a crash the broker can register again
+# only when its old session has ended. An idle controller writes a no-op record every half second by default, which is
+# a good part of an idle broker's CPU time.
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -107,7 +107,7 @@ _CONNECT_SECONDS = 1.0
 
 
 def plan_kafka(settings: LocalSettings, data: Path, progress: Progress, secure: Secure | None = None) -> ServerPlan:
-    """Write the broker's configuration, format its storage at the first start, and say how to start it."""
+    """Write the broker's configuration, format its storage at the first start, and return its `ServerPlan`."""
     configured = partial(server_properties, settings, secure=secure)
     java = str(java_home(settings) / "bin" / "java")
     class_path = ":".join(map(str, jars("kafka", settings, progress)))
@@ -133,10 +133,10 @@ def plan_kafka(settings: LocalSettings, data: Path, progress: Progress, secure: 
 
 
 def coordinates(address: str, seconds: float, login: Mapping[str, str] | None = None) -> bool:
-    """Say whether the broker lets a transactional producer in and knows its groups: some time after its port is open.
+    """Return whether the broker's transaction and group coordinators answer, which is later than its port is open.
 
     Args:
-        login: what librdkafka needs to be let in, where not everybody is.
+        login: librdkafka properties of a login, where the broker requires one.
 
     Raises:
         ConfigurationError: confluent-kafka is not installed.
@@ -152,12 +152,12 @@ def coordinates(address: str, seconds: float, login: Mapping[str, str] | None = 
         raise ConfigurationError(
             "confluent-kafka is not installed; install it: pip install 'leftfold[kafka]'"
         ) from error
-    told = {"bootstrap.servers": address, "log_level": 0, **(login or {})}
-    producer = Producer({**told, "transactional.id": "leftfold.local.probe"})
-    consumer = Consumer({**told, "group.id": "leftfold.local.probe"})
+    config = {"bootstrap.servers": address, "log_level": 0, **(login or {})}
+    producer = Producer({**config, "transactional.id": "leftfold.local.probe"})
+    consumer = Consumer({**config, "group.id": "leftfold.local.probe"})
     try:
         producer.init_transactions(seconds)
-        # Transactions and groups are looked after by coordinators of their own; each has to load what it knows.
+        # Transactions and groups have coordinators of their own; each has to load its state first.
         consumer.committed([TopicPartition("leftfold.local.probe", 0)], timeout=seconds)
     except KafkaException:
         return False
@@ -167,7 +167,7 @@ def coordinates(address: str, seconds: float, login: Mapping[str, str] | None = 
 
 
 def _format(home: Path, java: tuple[str, ...], properties: str) -> None:
-    # Formatted beside and then renamed, so that a format that was cut off is not taken for storage.
+    # Formatted in another directory and then renamed, so that an interrupted format is not taken for storage.
     new, config = home / "data.new", home / "format.properties"
     shutil.rmtree(new, ignore_errors=True)
     write_whole(config, properties)

@@ -1,11 +1,12 @@
 """The keeper: the process that owns the servers of one data directory, so that none outlives its purpose.
 
 Run as a script (`python -I keeper.py DATA KIND`) with the standard library only: it starts in 30 ms and stays small.
-A *detached* keeper lives until it is told to stop; an *embedded* one also ends with the process that started it, which
+A *detached* keeper lives until it gets SIGTERM; an *embedded* one also ends with the process that started it, which
 it learns from the end of its standard input or from a new parent. Servers die with their keeper, even by kill -9.
 
-SIGTERM stops all servers and ends; SIGHUP reads `plan.json` and starts what does not run. What happens is told in
-`keeper.json`. The lock file stays locked as long as the keeper or one of its servers lives, because they inherit it.
+SIGTERM stops all servers and ends; SIGHUP reads `plan.json` and starts the servers that do not run. The keeper writes
+its state to `keeper.json`. The lock file stays locked as long as the keeper or one of its servers lives, because they
+inherit it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Server:
     record: dict[str, object]
 
     def ended(self) -> bool:
-        """Say whether the server ended since this was last asked, and record it."""
+        """Return whether the server has ended since the last call, and record its exit code."""
         if self.process is None or self.record["exit"] is not None or self.process.poll() is None:
             return False
         self.record["exit"] = self.process.returncode
@@ -61,12 +62,12 @@ class Keeper:
     def __init__(self, data: Path, kind: str, lock: int) -> None:
         self._data, self._kind, self._lock = data, kind, lock
         self._servers: dict[str, _Server] = {}
-        self._parent, self._untold = os.getppid(), False
+        self._parent, self._unwritten = os.getppid(), False
         self._request, self._stop_seconds = "", 0.0
         self._die_with_me = _die_with_parent()
 
     def run(self) -> None:
-        """Keep the servers until told to stop, or until nobody needs them."""
+        """Keep the servers running until SIGTERM, or until the parent of an embedded keeper has ended."""
         wakes = self._wakes()
         next(wakes)
         self._start_missing()
@@ -81,7 +82,7 @@ class Keeper:
         self._stop()
 
     def _wakes(self) -> Iterator[int]:
-        """Listen, then yield signal numbers, 0 when time passed, SIGTERM when an embedded keeper's pipe ends."""
+        """Install signal handlers, then yield signals: 0 after a timeout, SIGTERM when the parent's pipe ends."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing)
@@ -105,7 +106,7 @@ class Keeper:
             running = self._servers.get(server["name"])
             if running is None or running.record["exit"] is not None:
                 self._servers[server["name"]] = self._start(**server)
-        self._tell()
+        self._write_record()
 
     def _start(self, *, name: str, address: str, command: list[str], console: str, logs: list[str]) -> _Server:
         with Path(console).open("wb") as output:
@@ -113,8 +114,8 @@ class Keeper:
             record: dict[str, object] = {"address": address, "logs": logs, "begins": begins}
             record |= {"since": time.time(), "exit": None}
             try:
-                # A keeper has one thread, which is what makes a function between fork and exec safe, and the death
-                # signal, which follows the thread that forked, mean the death of the keeper.
+                # A keeper has one thread. That makes a function between fork and exec safe, and lets the death signal,
+                # which follows the thread that forked, mean the death of the keeper.
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -133,8 +134,8 @@ class Keeper:
         ended = [name for name, server in self._servers.items() if server.ended()]
         for name in ended:
             _log(f"{name} ended with {self._servers[name].record['exit']}")
-        if ended or self._untold:
-            self._tell()
+        if ended or self._unwritten:
+            self._write_record()
 
     def _stop(self) -> None:
         for number, seconds in ((signal.SIGTERM, self._stop_seconds), (signal.SIGKILL, self._stop_seconds)):
@@ -151,8 +152,8 @@ class Keeper:
         self._notice_ends()
         return any(server.record["exit"] is None for server in self._servers.values())
 
-    def _tell(self) -> None:
-        told = {
+    def _write_record(self) -> None:
+        record = {
             "pid": os.getpid(),
             "kind": self._kind,
             "parent": self._parent,
@@ -162,20 +163,20 @@ class Keeper:
         new = self._data / ".keeper.json.new"
         try:
             new.touch(mode=0o600)
-            new.write_text(json.dumps(told), "utf-8")
+            new.write_text(json.dumps(record), "utf-8")
             new.replace(self._data / "keeper.json")
         except OSError:
             # A full disk must not end the keeper, and with it the servers.
-            self._untold = True
+            self._unwritten = True
         else:
-            self._untold = False
+            self._unwritten = False
 
 
 def main() -> int:
     """Take the lock of the data directory and keep its servers."""
     data, kind = Path(sys.argv[1]), sys.argv[2]
     if kind == DETACHED and os.fork():
-        # The process that asked reaps this one at once; the keeper itself belongs to init.
+        # The process that called reaps this one at once; the keeper itself belongs to init.
         os._exit(0)
     lock = os.open(data / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
     if not _lock(lock):
@@ -187,7 +188,7 @@ def main() -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    # Those who ask whether a keeper lives hold the lock for a moment.
+    # Processes that check whether a keeper lives hold the lock for a moment.
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:

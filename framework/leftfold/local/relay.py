@@ -1,4 +1,4 @@
-"""TLS in front of a server of this machine that has none: the embedded Redis, as wheels bring it."""
+"""A TLS relay in front of a server on this machine without TLS: the embedded Redis of the wheel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK = 65_536
 
 
 async def serve(port: int, to: int, certificate: Path) -> None:
-    """Takes TLS connections at a port of the loopback interface and passes what they say to another, until cancelled.
+    """Relays TLS connections from a loopback port to another port in plain text, until cancelled.
 
     Args:
         certificate: a PEM file of the key and the certificate.
@@ -32,7 +32,7 @@ async def serve(port: int, to: int, certificate: Path) -> None:
             writer.close()
             return
         both = [asyncio.ensure_future(_pass(reader, outward)), asyncio.ensure_future(_pass(inward, writer))]
-        # Who has nothing more to say is hung up on, as the server itself would be.
+        # When one side closes, the other connection is closed too, as the server itself would do.
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for direction, side in zip(both, (writer, outward), strict=True):
             direction.cancel()
@@ -51,7 +51,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def main() -> None:
-    """Serves as the command line says: a port, the port behind it, and a certificate's file."""
+    """Runs the relay with the command line's arguments: a port, the port behind it, and a certificate file."""
     port, to, certificate = sys.argv[1:]
     asyncio.run(serve(int(port), int(to), Path(certificate)))
 

@@ -20,9 +20,9 @@ __all__ = ["Secure", "make_secure", "secured"]
 
 
 CA = "ca.pem"
-"""The authority's certificate: what clients trust."""
+"""The certificate of the authority, which clients trust."""
 SERVER = "server.pem"
-"""The servers' key and certificate, for their owner alone."""
+"""The servers' key and certificate, readable by their owner only."""
 
 _LIFE = timedelta(days=365)
 _RENEWED_BEFORE_END = timedelta(days=30)
@@ -30,7 +30,7 @@ _CLOCK_SKEW = timedelta(hours=1)
 
 
 def ensure_certificates(directory: Path) -> None:
-    """Makes `ca.pem` and `server.pem`, for loopback only, unless there are some that last for a month to come.
+    """Makes `ca.pem` and `server.pem`, for loopback only, unless there are some that are valid for another month.
 
     Raises:
         ConfigurationError: cryptography is not installed.
@@ -53,7 +53,7 @@ def ensure_certificates(directory: Path) -> None:
     def named(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
-    def begun(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def builder(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(named(name))
@@ -66,7 +66,7 @@ def ensure_certificates(directory: Path) -> None:
 
     authority, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca = (
-        begun("leftfold local authority", authority)
+        builder("leftfold local authority", authority)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(
             x509.KeyUsage(
@@ -86,7 +86,7 @@ def ensure_certificates(directory: Path) -> None:
         .sign(authority, hashes.SHA256())
     )
     server = (
-        begun("leftfold local servers", own)
+        builder("leftfold local servers", own)
         .add_extension(
             x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address(HOST))]), critical=False
         )
@@ -96,7 +96,7 @@ def ensure_certificates(directory: Path) -> None:
     )
     key = own.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     pem = serialization.Encoding.PEM
-    # The authority's own key is kept nowhere: it signs once.
+    # The authority's own key is not stored: it signs once.
     write_whole(directory / SERVER, (key + server.public_bytes(pem) + ca.public_bytes(pem)).decode())
     write_whole(directory / CA, ca.public_bytes(pem).decode())
 
@@ -109,7 +109,7 @@ _LISTENER = "SASL_SSL"
 
 @dataclass(frozen=True)
 class Secure:
-    """What servers and clients of a data directory need to know each other: `directory` and a password per role."""
+    """The TLS files and logins of a data directory: `directory` and a password per role."""
 
     directory: Path
     passwords: Mapping[str, str] = field(repr=False)
@@ -125,7 +125,7 @@ class Secure:
         return self.directory / SERVER
 
     def login(self, role: str) -> dict[str, str]:
-        """Fields of `KafkaSettings`, without the brokers."""
+        """Login fields of `KafkaSettings` for a role, without the brokers."""
         return {
             "security_protocol": "SASL_SSL",
             "sasl_mechanism": "PLAIN",
@@ -135,11 +135,11 @@ class Secure:
         }
 
     def librdkafka(self) -> dict[str, str]:
-        """The same for a client of librdkafka's that may do everything."""
+        """The login of the admin as librdkafka properties."""
         return {field.replace("_", "."): value for field, value in self.login(ADMIN).items()}
 
     def broker(self) -> dict[str, str]:
-        """Lines of `server.properties`: every listener wants a login, and who is not named in an ACL may do nothing."""
+        """Lines of `server.properties`: every listener requires a login, and a user without an ACL has no rights."""
         everybody = "".join(f" user_{role}={_quoted(password)}" for role, password in self.passwords.items())
         admin = f"username={ADMIN} password={_quoted(self.passwords[ADMIN])}"
         module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -163,7 +163,7 @@ class Secure:
         }
 
     def redis_users(self) -> str:
-        """Lines of `redis.conf`: the users and what they may do."""
+        """Lines of `redis.conf`: the users and their rights."""
         lines = ["user default off"]
         for role, password in self.passwords.items():
             digest = hashlib.sha256(password.encode()).hexdigest()
@@ -171,20 +171,20 @@ class Secure:
         return "".join(f"{line}\n" for line in lines)
 
     def tell(self, kafka: str, redis: str) -> None:
-        """Writes `{role}.env` for every role: what the environment of a part says, to be read by a shell."""
+        """Writes `{role}.env` for every role: the environment variables of that part, for a shell to read."""
         for role, password in self.passwords.items():
-            told: dict[str, str] = {}
+            env: dict[str, str] = {}
             if kafka:
-                told["LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS"] = kafka
-                told |= {f"LEFTFOLD_KAFKA_{name.upper()}": value for name, value in self.login(role).items()}
+                env["LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS"] = kafka
+                env |= {f"LEFTFOLD_KAFKA_{name.upper()}": value for name, value in self.login(role).items()}
             if redis:
-                told["LEFTFOLD_REDIS_URL"] = f"rediss://{role}@{redis.rpartition('@')[2]}"
-                told |= {"LEFTFOLD_REDIS_PASSWORD": password, "LEFTFOLD_REDIS_CA_FILE": str(self.ca)}
-            write_whole(self.directory / f"{role}.env", "".join(f"{name}='{value}'\n" for name, value in told.items()))
+                env["LEFTFOLD_REDIS_URL"] = f"rediss://{role}@{redis.rpartition('@')[2]}"
+                env |= {"LEFTFOLD_REDIS_PASSWORD": password, "LEFTFOLD_REDIS_CA_FILE": str(self.ca)}
+            write_whole(self.directory / f"{role}.env", "".join(f"{name}='{value}'\n" for name, value in env.items()))
 
 
 def secured(data: Path) -> Secure | None:
-    """What a data directory keeps of this; None when its servers let everybody in who reaches them."""
+    """The TLS files and logins in a data directory; None when its servers require no login."""
     directory = data / "secure"
     if not (directory / _USERS).is_file():
         return None
@@ -192,7 +192,7 @@ def secured(data: Path) -> Secure | None:
 
 
 def make_secure(data: Path) -> Secure:
-    """Makes users, passwords and certificates, as far as there are none.
+    """Makes the users, passwords and certificates that are missing in a data directory.
 
     Raises:
         ConfigurationError: cryptography is not installed.

@@ -1,4 +1,4 @@
-"""The state of the embedded servers of a data directory, and killing or restarting one of them."""
+"""The status of the embedded servers of a data directory, and killing or restarting one of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ServerStatus", "Status", "ended", "kill", "restart", "status"]
 def restart(data: Path, name: str, *, seconds: float = 180.0) -> None:
     """Stop one server in order if it runs, start it again on its port, and wait until it is ready."""
     data = data.resolve()
-    record = _kept(data, name)
+    record = _record_of(data, name)
     if name in record.running:
         os.kill(record.servers[name].pid, signal.SIGTERM)
     if not wait_ended(data, name, seconds):
@@ -34,18 +34,18 @@ def restart(data: Path, name: str, *, seconds: float = 180.0) -> None:
 
 
 def kill(data: Path, name: str, *, seconds: float = 60.0) -> None:
-    """End one server as by a crash and wait until it is gone; `up` or `restart` brings it back."""
+    """Kill one server as a crash would, and wait until it has ended; `up` or `restart` starts it again."""
     data = data.resolve()
-    record = _kept(data, name)
+    record = _record_of(data, name)
     if name in record.running:
         os.kill(record.servers[name].pid, signal.SIGKILL)
     wait_ended(data, name, seconds)
 
 
-def _kept(data: Path, name: str) -> KeeperRecord:
+def _record_of(data: Path, name: str) -> KeeperRecord:
     record = read_record(data)
     if record is None or name not in record.servers:
-        raise InfrastructureError(f"no {name} is kept in {data}; start it: leftfold up")
+        raise InfrastructureError(f"no embedded {name} was started in {data}; start it: leftfold up")
     return record
 
 
@@ -54,11 +54,11 @@ _CONNECT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """One server that was started.
+    """The status of one server that was started.
 
     Args:
-        address: where it is, without its password.
-        up: it lives and its port is open.
+        address: its address, without the password.
+        up: it runs and its port is open.
         uptime: seconds since its start.
         log: its own log.
         reason: why it is down; empty when it is up.
@@ -75,7 +75,7 @@ class ServerStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The servers of a data directory and the process that keeps them; no keeper, no servers.
+    """The servers of a data directory and their keeper; no keeper, no servers.
 
     Args:
         keeper: the process id, None when nothing runs.
@@ -91,7 +91,7 @@ class Status:
 
 
 def status(data: Path) -> Status:
-    """Say what runs in a data directory."""
+    """Return the status of the servers in a data directory."""
     record = read_record(data.resolve())
     if record is None:
         return Status(data=data, keeper=None, kind="", servers=())
@@ -100,7 +100,7 @@ def status(data: Path) -> Status:
 
 
 def ended(data: Path) -> dict[str, str]:
-    """The servers that have ended though their keeper lives, each with how; no server is asked anything."""
+    """The servers that have ended although their keeper lives, each with its ending; it connects to no server."""
     record = read_record(data.resolve())
     found = record.servers.items() if record is not None else ()
     return {name: _ending(server, server.exit) for name, server in found if server.exit is not None}

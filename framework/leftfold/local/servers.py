@@ -1,4 +1,4 @@
-"""Starts and stops the embedded servers of one data directory, and waits until they can work."""
+"""Starts and stops the embedded servers of one data directory, and waits until they are ready."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["ALL", "PROBES", "cause", "down", "embedded", "probe", "up", "wait_en
 
 
 Probe = Callable[[str, float], bool]
-"""Asks the server at an address, for at most some seconds, whether it is ready for work."""
+"""Checks, within a number of seconds, whether the server at an address is ready for work."""
 
 _FIRST_PROBE_SECONDS = 0.2
 _LAST_PROBE_SECONDS = 5.0
@@ -55,7 +55,7 @@ def wait_ready(data: Path, name: str, probe: Probe, seconds: float) -> str:
         InfrastructureError: it ended, or took longer; the message shows the end of its log.
     """
     deadline = time.monotonic() + seconds
-    # Short at first: a client that comes too early waits longer before its next attempt than a new one needs.
+    # Short at first: a client that connects too early waits longer before its next attempt than a new one needs.
     patience = _FIRST_PROBE_SECONDS
     while True:
         server = _server(data, name)
@@ -84,26 +84,26 @@ def wait_ended(data: Path, name: str, seconds: float) -> bool:
 
 
 def cause(server: ServerRecord) -> str:
-    """Return the end of a server's logs, of this start only, with what to do about the commonest failure."""
+    """Return the end of a server's logs since its start, with advice for the most common failure."""
     ends = ((log, tail(log, begin)) for log, begin in zip(server.logs, server.begins, strict=True))
-    told = "\n".join(f"{log}:\n{end}" for log, end in ends if end)
-    if "No space left on device" in told:
-        return f"the disk is full; free some space or set LEFTFOLD_DATA to a larger one\n{told}"
-    return told or f"it wrote no log; see {server.logs[0]}"
+    text = "\n".join(f"{log}:\n{end}" for log, end in ends if end)
+    if "No space left on device" in text:
+        return f"the disk is full; free some space or set LEFTFOLD_DATA to a larger one\n{text}"
+    return text or f"it wrote no log; see {server.logs[0]}"
 
 
 def _server(data: Path, name: str) -> ServerRecord:
     record = read_record(data)
     if record is None or name not in record.servers:
-        raise InfrastructureError(f"no {name} is kept in {data} any more; start it: leftfold up")
+        raise InfrastructureError(f"the embedded {name} of {data} is no longer running; start it: leftfold up")
     return record.servers[name]
 
 
 ALL = frozenset({"kafka", "redis"})
-"""The servers there are."""
+"""The names of all embedded servers."""
 
 PROBES: dict[str, Probe] = {"kafka": coordinates, "redis": answers_ping, "redis-tls": answers}
-"""What tells that each of them is ready for work."""
+"""The probe of each server."""
 
 # The first start fetches the jars.
 _BUSY_SECONDS = 900.0
@@ -115,11 +115,11 @@ _LOCK = "up.lock"
 def up(
     settings: LocalSettings | None = None, *, progress: Progress | None = None, want: frozenset[str] = ALL
 ) -> Servers:
-    """Start what does not run yet, wait until it is ready, and leave it running when this process ends.
+    """Start the servers that do not run yet, wait until they are ready, and leave them running.
 
     Raises:
         ConfigurationError: Java, Redis or a jar is missing, a port is taken, or the directory is in other use.
-        InfrastructureError: the jars are not to be had, or a server does not start; the message shows its log.
+        InfrastructureError: a jar cannot be fetched, or a server does not start; the message shows its log.
     """
     settings = settings or LocalSettings()
     data = _prepare(settings.data)
@@ -142,7 +142,7 @@ def embedded(
     """Run servers while the block runs; they stop with it and with this process, even if it is killed.
 
     Raises:
-        ConfigurationError, InfrastructureError: as `up` does; also when the directory's servers run already.
+        ConfigurationError, InfrastructureError: as for `up`; also when the directory's servers run already.
     """
     settings = (settings or LocalSettings()).model_copy(update={"data": data})
     data = _prepare(data)
@@ -159,7 +159,7 @@ def embedded(
 
 
 def down(data: Path, *, settings: LocalSettings | None = None) -> bool:
-    """Stop what `up` started and return whether anything ran."""
+    """Stop the servers that `up` started; return whether any ran."""
     settings = settings or LocalSettings()
     if not data.is_dir():
         return False
@@ -179,7 +179,7 @@ def _launch(
 ) -> tuple[Servers, subprocess.Popen[bytes] | None]:
     record, process = read_record(data), None
     if record is not None and "redis" in want & record.running and "@" not in record.servers["redis"].address:
-        # An older version has started it, without a password.
+        # An older version started it, without a password.
         os.kill(record.servers["redis"].pid, signal.SIGTERM)
         if not wait_ended(data, "redis", settings.stop_timeout):
             raise InfrastructureError(f"the embedded redis of {data} has no password and does not end: leftfold down")
@@ -213,7 +213,7 @@ def _launch(
 
 
 def probe(data: Path, name: str) -> Probe:
-    """What tells that a server of a data directory is ready, with the login that it may want."""
+    """The probe of a server of a data directory, with a login where one is required."""
     secure = secured(data)
     return PROBES[name] if secure is None or name != "kafka" else partial(coordinates, login=secure.librdkafka())
 
@@ -250,7 +250,7 @@ def _prepare(data: Path) -> Path:
 
 
 def _close(data: Path) -> None:
-    """Keeps other users of the machine out of a data directory, which may be from an older version."""
+    """Make a data directory private to this user; one of an older version may be open to others."""
     if is_foreign(data):
         raise ConfigurationError(
             f"the data directory {data} belongs to another user; set LEFTFOLD_DATA to a directory of your own"
@@ -272,9 +272,9 @@ def _alone(data: Path) -> AbstractContextManager[None]:
 
 def _in_use(data: Path, record: KeeperRecord) -> ConfigurationError:
     if record.kind == keeper.DETACHED:
-        mend = f"`leftfold up` started them; stop them with: LEFTFOLD_DATA={data} leftfold down"
+        step = f"`leftfold up` started them; stop them with: LEFTFOLD_DATA={data} leftfold down"
     else:
-        mend = f"process {record.parent} runs them for itself; end it"
+        step = f"process {record.parent} runs them for itself; end it"
     return ConfigurationError(
-        f"the servers in {data} are in use (keeper {record.pid}): {mend}, or set LEFTFOLD_DATA to another directory"
+        f"the servers in {data} are in use (keeper {record.pid}): {step}, or set LEFTFOLD_DATA to another directory"
     )

@@ -1,4 +1,4 @@
-"""The settings of the embedded servers: data directory, ports, sizes."""
+"""Settings of the embedded servers: data directory, ports, sizes."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ __all__ = ["HOST", "Listener", "LocalSettings", "Ports"]
 
 HOST = "127.0.0.1"
 
-# Below the range from which systems take the ports of outgoing connections, so that none sits on a kept port.
+# Below the range of ephemeral ports, so that no outgoing connection uses a stored port.
 _RANGE = range(20000, 32000)
 _TRIES = 200
 
 
 class Ports:
-    """What port each server of a data directory has."""
+    """The ports of a data directory's servers, stored in `ports.json`."""
 
     def __init__(self, data: Path) -> None:
         self._file = data / "ports.json"
-        self._kept: dict[str, int] = {}
+        self._stored: dict[str, int] = {}
         if self._file.is_file():
-            self._kept = {str(name): int(port) for name, port in json.loads(self._file.read_text("utf-8")).items()}
+            self._stored = {str(name): int(port) for name, port in json.loads(self._file.read_text("utf-8")).items()}
 
     def take(self, name: str, wanted: int | None = None) -> int:
-        """Return the port of a server that is about to start: the one asked for, else the kept one, else a new one.
+        """Return the port for a server to start with: the wanted one, else the stored one, else a new one.
 
         Raises:
             ConfigurationError: the port is taken.
         """
-        port = wanted or self._kept.get(name) or self._choose()
+        port = wanted or self._stored.get(name) or self._choose()
         if not is_free(port):
-            mend = f"set LEFTFOLD_LOCAL_{name.upper()}_PORT" if wanted else f"remove {name!r} from {self._file}"
+            step = f"set LEFTFOLD_LOCAL_{name.upper()}_PORT" if wanted else f"remove {name!r} from {self._file}"
             raise ConfigurationError(
-                f"port {port} of the embedded {name} is taken by another program; end that program, or {mend} "
+                f"port {port} of the embedded {name} is taken by another program; end that program, or {step} "
                 "for another port"
             )
-        if self._kept.get(name) != port:
-            self._kept[name] = port
-            write_whole(self._file, json.dumps(self._kept, indent=2) + "\n")
+        if self._stored.get(name) != port:
+            self._stored[name] = port
+            write_whole(self._file, json.dumps(self._stored, indent=2) + "\n")
         return port
 
     def _choose(self) -> int:
         for port in random.SystemRandom().sample(_RANGE, _TRIES):
-            if port not in self._kept.values() and is_free(port):
+            if port not in self._stored.values() and is_free(port):
                 return port
         raise InfrastructureError(f"no free port found between {_RANGE.start} and {_RANGE.stop} on {HOST}")
 
 
 def is_free(port: int) -> bool:
-    """Say whether a server could listen on a port of the loopback interface."""
+    """Return whether a server could listen on a port of the loopback interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -69,12 +69,12 @@ def is_free(port: int) -> bool:
 
 
 class Listener(BaseModel):
-    """A further listener of the broker, told to clients under another port: room for a proxy in front.
+    """A further listener of the broker, advertised under another port: room for a proxy in front.
 
     Args:
-        name: upper case, unlike PLAINTEXT and CONTROLLER.
+        name: upper case, other than PLAINTEXT and CONTROLLER.
         port: where the broker listens.
-        advertised_port: where clients are told to connect.
+        advertised_port: where clients connect.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,21 +85,21 @@ class Listener(BaseModel):
 
 
 class LocalSettings(BaseSettings):
-    """Where the embedded servers live, what they are made of and how large they may grow.
+    """Settings of the embedded servers: where they live, what they are made of and how large they may grow.
 
     Args:
-        data: everything the servers keep; `LEFTFOLD_DATA`.
+        data: the directory of everything the servers store; `LEFTFOLD_DATA`.
         jars: a directory that holds the locked jars, for machines without a network; `LEFTFOLD_JARS`.
         ivy_settings: an Ivy settings file that names a mirror; `LEFTFOLD_IVY_SETTINGS`.
-        cache_home: where caches of this user go; `XDG_CACHE_HOME`.
+        cache_home: where caches of this user are; `XDG_CACHE_HOME`.
         java_home: a Java to try first; `JAVA_HOME`.
         path: where `java` and `redis-server` are looked for; `PATH`.
-        secure: the servers want a login over TLS, with a user for each part of a service; kept with the data.
-        redis_password: instead of the random one that is kept in `redis/password` of the data directory.
-        kafka_port, redis_port: instead of the ports kept in the data directory.
+        secure: the servers require a login over TLS, with a user for each part of a service; stored with the data.
+        redis_password: instead of the random one that is stored in `redis/password` of the data directory.
+        kafka_port, redis_port: instead of the ports stored in the data directory.
         kafka_memory: the broker's heap, as in `-Xmx`.
         kafka_jvm: further flags; the defaults halve the broker's CPU time and start it 0.5 s sooner on two cores.
-        kafka_properties: lines added to `server.properties`, winning over ours.
+        kafka_properties: lines added to `server.properties`, which override Leftfold's.
         start_timeout, stop_timeout: seconds.
     """
 
@@ -131,5 +131,5 @@ class LocalSettings(BaseSettings):
 
     @property
     def cache(self) -> Path:
-        """Leftfold's own directory among the user's caches."""
+        """Leftfold's directory in the user's cache directory."""
         return self.cache_home.expanduser() / "leftfold"

@@ -1,4 +1,4 @@
-"""Writes the buckets of a rebuild in bulk, and seals them."""
+"""Bulk load of a rebuild: writes the rows of its buckets, and seals them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ATTEMPTS = 5
 
 
 def check_complete(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
-    """Raises ContractError when the checkpoints are not those of all buckets."""
+    """Raises ContractError unless there is a checkpoint for every bucket of the generation."""
     if set(checkpoints) != set(range(generation.buckets)):
         raise ContractError(
             f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(checkpoints)}"
@@ -57,14 +57,14 @@ def check_complete(generation: Generation, checkpoints: Mapping[int, Checkpoint]
 
 
 def seal(client: RedisClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int) -> None:
-    """Writes the checkpoints of some buckets with the phase `sealed`, in one transaction; in a cluster of one bucket.
+    """Writes checkpoints of some buckets with the phase `sealed`, in one transaction; in a cluster of one bucket.
 
-    Their change streams begin here. A bucket needs no other one for its seal: a late chunk is written under a WATCH of
-    its own bucket's checkpoint, and nobody follows the generation before the registry says that all of it is sealed.
+    Their change streams begin here. Buckets can be sealed one by one: a late chunk is written under a WATCH of its own
+    bucket's checkpoint, and no projector follows the generation before the registry says that all of it is sealed.
 
     Raises:
-        Fenced: a bucket is not `bulk` any more. InfrastructureError: a bucket holds another number of rows than its
-        checkpoint says; something was lost or unfinished.
+        Fenced: a bucket is no longer `bulk`. InfrastructureError: a bucket holds another number of rows than its
+        checkpoint says; something was lost or is unfinished.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -92,7 +92,7 @@ def _check(pipe: Pipeline, generation: Generation, checkpoints: Mapping[int, Che
         phase: Any = pipe.execute_command("HGET", keys.checkpoint, "phase")
         if phase != Phase.BULK.value.encode():
             raise Fenced(
-                f"{where} is {phase.decode() if phase else 'gone'}, not bulk; someone else sealed or removed it"
+                f"{where} is {phase.decode() if phase else 'missing'}, not bulk; another process sealed or removed it"
             )
         rows: Any = pipe.execute_command("ZCARD", keys.listed)
         if rows != checkpoints[bucket].rows:
@@ -107,13 +107,13 @@ CHUNK_BYTES = 512 * 1024
 
 
 class RedisBulkSink:
-    """Writes rows of buckets whose checkpoint says `bulk`, chunk by chunk; one thread uses it.
+    """Writes rows of buckets whose checkpoint says `bulk`, chunk by chunk; for one thread.
 
     Each chunk is a transaction under a WATCH of the checkpoint. A chunk is packed while the server works on the one
-    before, but never sent before the answer behind that one's EXEC said `bulk`: with two in flight, one could land
-    behind a seal. Of several attempts of one task, which write the same rows, the first to note its result in the
-    checkpoint has it; the others notice that at their next chunk, write no more and take that result. A chunk that met
-    a moving slot of a cluster was not written, and is sent again to where the bucket is then.
+    before, but sent only after the reply behind that one's EXEC said `bulk`: with two in flight, one could land after a
+    seal. Several attempts of one task write the same rows. The first to store its result in the checkpoint wins; the
+    others see it at their next chunk, stop writing and return that result. A chunk that hit a moving slot of a cluster
+    was not written, and is sent again to the node that has the bucket then.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
@@ -122,7 +122,7 @@ class RedisBulkSink:
         self._wire: Wire | None = None
         self._at = ""
         self._under_way: list[bytes] = []
-        """What was sent last, without the WATCH behind it."""
+        """The commands sent last, without the WATCH behind them."""
         self._sent: list[bytes] = []
 
     def write(
@@ -130,10 +130,10 @@ class RedisBulkSink:
     ) -> int:
         """Writes rows of one bucket and returns how many; each key comes once.
 
-        It stops where another attempt has noted that the bucket is whole.
+        It stops when another attempt has finished the bucket.
 
         Raises:
-            Fenced: the bucket is sealed or gone; the chunk under way was not written.
+            Fenced: the bucket is sealed or removed; the chunk under way was not written.
             InfrastructureError: the server cannot be reached or refuses; chunks up to some point are written.
             ConfigurationError: the user lacks a right; as above.
         """
@@ -150,12 +150,12 @@ class RedisBulkSink:
         return count
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
-        """Notes in the bucket's checkpoint that all its rows are there; returns what is noted there.
+        """Stores the result of a complete bucket in its checkpoint; returns the result that is stored there.
 
-        That is the result of another attempt if one was faster.
+        That is the result of another attempt if it finished first.
 
         Raises:
-            Fenced: the bucket is sealed or gone.
+            Fenced: the bucket is sealed or removed.
         """
         keys, where = BucketKeys(generation, result.bucket), _where(generation, result.bucket)
         with self._watching(keys.checkpoint):
@@ -182,12 +182,12 @@ class RedisBulkSink:
         self.close()
 
     def may_write(self, phase: bytes | None) -> bool:
-        """Whether a bucket in this phase takes bulk rows."""
+        """Whether a bucket in this phase accepts bulk rows."""
         return phase == Phase.BULK.value.encode()
 
     @contextmanager
     def _watching(self, checkpoint: bytes) -> Iterator[None]:
-        """Work on the bucket of a checkpoint, which is watched first; what fails leaves no connection behind."""
+        """Watches the checkpoint of a bucket during a block; a failure closes the connection."""
         completed = False
         try:
             self._go_to(checkpoint)
@@ -202,7 +202,7 @@ class RedisBulkSink:
                 self.close()
 
     def _go_to(self, checkpoint: bytes) -> None:
-        """Leaves a server that the next bucket is not on."""
+        """Disconnects when the next bucket is on another server."""
         with translated(self._settings):
             server = self._topology.server(checkpoint).url
         if server != self._at:
@@ -210,7 +210,7 @@ class RedisBulkSink:
             self._at = server
 
     def _send(self, checkpoint: bytes, commands: list[bytes]) -> None:
-        """Sends commands, and behind them the WATCH under which the next ones go."""
+        """Sends commands, followed by the WATCH for the next ones."""
         self._under_way = commands
         with translated(self._settings):
             if self._wire is None:
@@ -219,10 +219,12 @@ class RedisBulkSink:
             self._wire.send(self._sent)
 
     def _confirm(self, checkpoint: bytes, where: str) -> str | None:
-        """Waits until what is under way is done; what met a moving slot did nothing and is sent again.
+        """Waits for the replies to the chunk under way; sends it again if it hit a moving slot.
+
+        A chunk that hit a moving slot was not written.
 
         Returns:
-            What is noted in the checkpoint of a bucket that is whole; then what was under way may have done nothing.
+            The result stored in the checkpoint of a finished bucket; the chunk under way may not have been written.
         """
         deadline, chunk, again = time.monotonic() + self._settings.timeout, self._under_way, False
         while True:
@@ -242,7 +244,7 @@ class RedisBulkSink:
                 time.sleep(PAUSE)
 
     def _check(self, where: str) -> str | None:
-        """Waits for the answers [… EXEC or UNWATCH, WATCH, [phase, result]], checks them and returns the result."""
+        """Waits for the replies [… EXEC or UNWATCH, WATCH, [phase, result]], checks them and returns the result."""
         with translated(self._settings):
             replies = self._wire.receive() if self._wire is not None else []
         refuse_errors(self._settings, replies, self._sent)
@@ -252,7 +254,7 @@ class RedisBulkSink:
                 return str(noted, "utf-8")
             if executed(self._settings, landed, self._under_way):
                 return None
-        now = "gone" if phase is None else "being changed" if self.may_write(phase) else phase.decode()
+        now = "missing" if phase is None else "being changed" if self.may_write(phase) else phase.decode()
         raise Fenced(f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it")
 
 

@@ -1,4 +1,4 @@
-"""The flush protocol: many buckets in one transaction, fenced by their tokens, in one round trip."""
+"""The flush protocol: many buckets in one Redis transaction, fenced by their tokens, in one round trip."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Flight", "Flusher", "Flushers", "commands_of"]
 
 
 class Flight:
-    """A flush that is on its way; it lands when somebody asks, or when the next one of its flusher begins."""
+    """A flush under way; its replies are read by `landed`, or before its flusher begins the next flush."""
 
     def __init__(self, flusher: Flusher, checkpoints: Sequence[bytes]) -> None:
         self._flusher, self.checkpoints = flusher, checkpoints
@@ -41,10 +41,10 @@ class Flight:
         self.outcome: bool | BaseException | None = None
 
     def landed(self, within: float | None = None) -> bool:
-        """Waits for the answer: True when everything is written, False when nothing is or nobody knows.
+        """Waits for the replies: True when everything is written, False when nothing is or the outcome is unknown.
 
         Args:
-            within: seconds instead of those in the settings.
+            within: seconds to wait, instead of those in the settings.
         """
         self._flusher.land(self, within)
         if isinstance(self.outcome, BaseException):
@@ -55,12 +55,12 @@ class Flight:
 class Flusher:
     """Flushes one set of buckets over its own connection, which keeps their checkpoints watched between flushes.
 
-    WATCH alone fences nobody: it says that nothing changed since the WATCH, not since this writer's last flush. So the
-    token behind each WATCH is compared with the one the writer expects before anything is sent. EXEC ends every WATCH,
-    therefore the next WATCH and token reads ride behind it in the same write.
+    WATCH alone fences no writer: it reports changes since the WATCH, not since this writer's last flush. So the token
+    read behind each WATCH is compared with the one the writer expects before anything is sent. EXEC ends every WATCH,
+    therefore the next WATCH and token reads follow it in the same write.
 
     Args:
-        topology: where the server is, shared with others; all buckets must be in one slot where that matters.
+        topology: where the server is, shared with other clients; in a cluster all buckets must be in one slot.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial, topology: Topology | None = None) -> None:
@@ -76,10 +76,10 @@ class Flusher:
         return self.begin(flushes).landed()
 
     def begin(self, flushes: Sequence[BucketFlush]) -> Flight:
-        """Sends everything, or nothing where it lands as False: another writer's token, a lost checkpoint or
-        connection.
+        """Sends all flushes in one transaction; sends nothing if a token differs or a checkpoint is missing.
 
-        A connection lost behind EXEC leaves the outcome unknown; that is False too, because the checkpoints then tell.
+        A flight of which nothing was sent lands as False, as does one whose connection was lost. A connection lost
+        after EXEC leaves the outcome unknown: the checkpoints then say what was written.
 
         Raises:
             InfrastructureError: the server cannot be reached or refuses to write, here or when it lands; nothing was
@@ -101,7 +101,7 @@ class Flusher:
     def is_ready(self, flushes: Sequence[BucketFlush]) -> bool:
         """Whether `begin` would send this: no flush is under way any more, and the tokens are the expected ones.
 
-        Tokens that are not are read anew by the next call.
+        Tokens that differ are read again by the next call.
 
         Raises:
             InfrastructureError: as `begin`.
@@ -121,7 +121,7 @@ class Flusher:
             return ready
 
     def land(self, flight: Flight, within: float | None = None) -> None:
-        """Waits for the answers to a flight, unless they are known."""
+        """Waits for the replies to a flight, unless its outcome is known."""
         with self._lock:
             if flight.outcome is not None:
                 return
@@ -135,7 +135,7 @@ class Flusher:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection of which nothing bad is known."""
+        """Whether there is a connection without a known failure."""
         return self._wire is not None
 
     def close(self) -> None:
@@ -144,18 +144,18 @@ class Flusher:
             self._drop()
 
     def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
-        """Whether every checkpoint is there and has the token that its flush expects."""
+        """Whether every checkpoint exists and has the token that its flush expects."""
         expected = {BucketKeys(f.generation, f.bucket).checkpoint: f.expected.encode() for f in flushes}
         return tokens == expected
 
     def commands(self, flushes: Sequence[BucketFlush]) -> list[bytes]:
-        """Everything that these flushes write and tell, as one transaction."""
+        """The commands that these flushes write and publish, as one transaction."""
         history = self._settings.history
         changes = [command for flush in flushes for command in commands_of(flush, history)]
         return self.at_once([*changes, *notices(flushes)])
 
     def at_once(self, commands: list[bytes]) -> list[bytes]:
-        """Commands as one transaction."""
+        """Commands wrapped in MULTI and EXEC."""
         return [MULTI, *commands, EXEC]
 
     def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
@@ -169,14 +169,14 @@ class Flusher:
         flight.replies = wire.begin(flight.commands + _watch(checkpoints))
 
     def _look(self, wire: Wire, checkpoints: Sequence[bytes]) -> None:
-        """Watches the checkpoints and reads their tokens, unless that rode behind the flush before."""
+        """Watches the checkpoints and reads their tokens, unless the flush before did."""
         if self._seen.keys() != set(checkpoints):
             commands = [UNWATCH, *_watch(checkpoints)]
             self._remember(checkpoints, wire.exchange(commands), commands)
 
     @contextmanager
     def _settling(self, flight: Flight) -> Iterator[None]:
-        """Writes down what a lost connection or a refusal makes of a flight, and drops the connection."""
+        """Sets the outcome of a flight after a lost connection or a refusal, and drops the connection."""
         try:
             yield
         except OSError as error:
@@ -216,16 +216,16 @@ def _watch(checkpoints: Sequence[bytes]) -> list[bytes]:
 
 
 def notices(flushes: Sequence[BucketFlush]) -> Iterator[bytes]:
-    """What tells those who wait that a generation came further, and how far; one message for all buckets."""
-    reached: dict[bytes, list[Position]] = {}
+    """The PUBLISH commands that announce a generation's new position; one message for all buckets."""
+    announced: dict[bytes, list[Position]] = {}
     for flush in flushes:
-        reached.setdefault(channel(flush.generation.view, flush.generation.id), []).append(flush.checkpoint.position)
-    for name, positions in reached.items():
+        announced.setdefault(channel(flush.generation.view, flush.generation.id), []).append(flush.checkpoint.position)
+    for name, positions in announced.items():
         yield packed(b"PUBLISH", name, Position.union(positions).to_json().encode())
 
 
 def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
-    """What a flush does to one bucket: rows, key list, indexes, stream of changes, and the checkpoint last."""
+    """The commands of a flush of one bucket: rows, key list, indexes, change stream, and the checkpoint last."""
     keys = BucketKeys(flush.generation, flush.bucket)
     rows, sets = RowPacker(keys, flush.columns), SortedSets(keys, flush.indexes)
     for change in flush.changes:
@@ -246,21 +246,21 @@ def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
 
 NOTHING_WRITTEN = Landed(written=False)
 _LEAST = 0.05
-"""Seconds for an answer that is there already, when others have used the patience up."""
+"""Seconds to wait for a reply that may have arrived, when other buckets have used up the timeout."""
 
 
 class Flights:
     """The flushes of several buckets, each of which lands or not by itself.
 
     Args:
-        errors: of buckets that could not even be sent. patience: seconds for all of them together.
+        errors: of buckets whose flush could not be sent. patience: seconds for all of them together.
     """
 
     def __init__(self, flights: Sequence[Flight], errors: Sequence[Exception], patience: float) -> None:
         self._flights, self._errors, self._patience = flights, list(errors), patience
 
     def landed(self) -> bool:
-        """Waits for all of them: True when everything is written; what is written otherwise, the checkpoints tell."""
+        """Waits for all of them: True when everything is written; otherwise the checkpoints say what is."""
         landed, deadline = [], time.monotonic() + self._patience
         for flight in self._flights:
             try:
@@ -273,11 +273,11 @@ class Flights:
 
 
 class BucketFlushers:
-    """Flushes the buckets of one generation, which are in as many slots.
+    """Flushes the buckets of one generation in a cluster, where each is in its own slot.
 
     EXEC ends every WATCH of its connection, and a transaction holds keys of one slot only. So each bucket has a flusher
-    and a connection of its own; what a bucket is sent does not wait for what another one answers. A writer that was
-    overtaken in one bucket sends nothing to any; only what happens while flushes are under way can part them.
+    and a connection of its own, and flushes of different buckets do not wait for each other's replies. A writer that
+    was fenced in one bucket sends nothing to any; only a failure while flushes are under way can leave some written.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial, made: type[Flusher], topology: Topology) -> None:
@@ -311,7 +311,7 @@ class BucketFlushers:
             flusher.close()
 
     def _are_ready(self, pairs: Sequence[tuple[Flusher, Sequence[BucketFlush]]]) -> bool:
-        """Whether all are; the tokens of all are looked at, for those that differ are read anew the next time."""
+        """Whether all flushers are ready; all tokens are checked, since those that differ are read again next time."""
         ready = True
         for flusher, flush in pairs:
             ready = flusher.is_ready(flush) and ready
@@ -332,10 +332,10 @@ _Flusher: TypeAlias = Flusher | BucketFlushers
 
 
 class Flushers:
-    """Hands out flushers; those not used for longest are closed when there are too many.
+    """Hands out flushers by generation; the least recently used are closed when there are too many.
 
     Args:
-        made: how a flusher for keys on one server is made.
+        made: makes a flusher for keys on one server.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class Flushers:
             flusher.close()
 
     def close(self) -> None:
-        """Closes them all."""
+        """Closes all flushers."""
         with self._lock:
             flushers = list(self._flushers.values())
             self._flushers.clear()

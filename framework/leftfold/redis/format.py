@@ -1,4 +1,4 @@
-"""How a view's registry, the checkpoint of a bucket and its stream of changes are stored."""
+"""How a view's registry, a bucket's checkpoint and its change stream are stored in Redis."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ POSITION, KEYS = b"position", b"keys"
 
 
 def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) -> Command:
-    """The command that adds an entry: how far the bucket came, and the encoded keys of the rows that changed.
+    """The command that adds an entry to a change stream: the bucket's position and the encoded keys of changed rows.
 
     Encoded keys hold no space. An entry without keys begins a stream.
     """
-    told = (POSITION, position.to_json().encode(), KEYS, " ".join(keys).encode())
-    return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % most, b"*", *told)
+    fields = (POSITION, position.to_json().encode(), KEYS, " ".join(keys).encode())
+    return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % most, b"*", *fields)
 
 
 class Recently:
-    """`Changes` in Redis' words."""
+    """The Redis commands of a `Changes` query."""
 
     def __init__(self, asked: Changes) -> None:
         self._asked = asked
@@ -42,7 +42,7 @@ class Recently:
             self.commands += (("HGET", keys.checkpoint, POSITION), self._page(keys.changes, id_))
 
     def answer(self, replies: Sequence[Any]) -> Recent:
-        """What the replies say."""
+        """The changes in the replies."""
         found = dict(zip(self._asked.ids, zip(replies[1::2], replies[2::2], strict=True), strict=True))
         return Recent(
             live_in(replies[0]),
@@ -62,7 +62,7 @@ def _changed(entry: Sequence[Any]) -> Changed:
 
 
 def encode_mark(checkpoint: Checkpoint) -> tuple[bytes, ...]:
-    """Field names and values in turn, every field of the checkpoint."""
+    """A checkpoint as field names and values in turn, with every field."""
     parked = json.dumps({key: asdict(why) for key, why in checkpoint.parked.items()}) if checkpoint.parked else "{}"
     return (
         b"position", checkpoint.position.to_json().encode(),
@@ -76,7 +76,7 @@ def encode_mark(checkpoint: Checkpoint) -> tuple[bytes, ...]:
 
 
 def read_mark(fields: Mapping[bytes, bytes], where: str) -> Checkpoint:
-    """The checkpoint behind a hash.
+    """The checkpoint in a Redis hash.
 
     Args:
         where: named in errors.
@@ -95,14 +95,14 @@ def read_mark(fields: Mapping[bytes, bytes], where: str) -> Checkpoint:
             time=fields[b"time"].decode(),
         )
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
-        raise ContractError(f"the mark of {where} is unreadable ({error!r}); rebuild the view") from error
+        raise ContractError(f"the checkpoint of {where} is unreadable ({error!r}); rebuild the view") from error
 
 
 _LIVE, _GENERATION = b"live:", b"g:"
 
 
 def read_registry(client: RedisClient | Pipeline, view: str) -> Registry:
-    """The registry as it stands."""
+    """Reads a view's registry."""
     fields: Any = client.execute_command("HGETALL", registry_key(view))
     return decoded(view, fields)
 
@@ -118,11 +118,11 @@ def change_registry(
     """Replaces the registry if it is still `before`; fields this version does not know stay as they are.
 
     Args:
-        checkpoints: keys that must not change from when `holds` is asked until this lands.
+        checkpoints: keys that must not change between the call of `holds` and the write.
     """
     old, new = _encoded(before), _encoded(after)
-    gone = [field for field in old if field not in new]
-    moved = [part for field, value in new.items() if old.get(field) != value for part in (field, value)]
+    removed = [field for field in old if field not in new]
+    changed = [part for field, value in new.items() if old.get(field) != value for part in (field, value)]
     key = registry_key(view)
     try:
         with client.pipeline() as pipe:
@@ -130,10 +130,10 @@ def change_registry(
             if read_registry(pipe, view) != before or not holds():
                 return False
             pipe.multi()
-            if gone:
-                pipe.execute_command("HDEL", key, *gone)
-            if moved:
-                pipe.execute_command("HSET", key, *moved)
+            if removed:
+                pipe.execute_command("HDEL", key, *removed)
+            if changed:
+                pipe.execute_command("HSET", key, *changed)
             pipe.execute()
     except redis.WatchError:
         return False
@@ -170,7 +170,7 @@ def _generation_json(generation: Generation) -> str:
 
 
 def decoded(view: str, fields: Mapping[bytes, bytes]) -> Registry:
-    """The registry behind its hash."""
+    """The registry in a Redis hash."""
     generations, live = {}, {}
     for field, value in fields.items():
         if field.startswith(_LIVE):
@@ -183,24 +183,24 @@ def decoded(view: str, fields: Mapping[bytes, bytes]) -> Registry:
 
 def _generation(view: str, id_: str, text: bytes) -> Generation:
     try:
-        told = json.loads(text)
+        stored = json.loads(text)
         return Generation(
             view=view,
             id=id_,
-            hash=str(told["hash"]),
-            stream_keyed=bool(told["stream_keyed"]),
-            buckets=int(told["buckets"]),
-            topics={str(topic): int(count) for topic, count in told["topics"].items()},
-            phase=Phase(told["phase"]),
-            created=str(told["created"]),
-            since=str(told.get("since", "")),
-            name=str(told.get("name", "")),
-            folds=_folds(told),
-            ends=Position.from_json(json.dumps(told.get("ends", {}))),
-            superseded=tuple(map(str, told.get("superseded", ()))),
-            until=str(told.get("until", "")),
-            ids={str(topic): str(id_) for topic, id_ in told.get("ids", {}).items()},
-            attempt=str(told.get("attempt", "")),
+            hash=str(stored["hash"]),
+            stream_keyed=bool(stored["stream_keyed"]),
+            buckets=int(stored["buckets"]),
+            topics={str(topic): int(count) for topic, count in stored["topics"].items()},
+            phase=Phase(stored["phase"]),
+            created=str(stored["created"]),
+            since=str(stored.get("since", "")),
+            name=str(stored.get("name", "")),
+            folds=_folds(stored),
+            ends=Position.from_json(json.dumps(stored.get("ends", {}))),
+            superseded=tuple(map(str, stored.get("superseded", ()))),
+            until=str(stored.get("until", "")),
+            ids={str(topic): str(id_) for topic, id_ in stored.get("ids", {}).items()},
+            attempt=str(stored.get("attempt", "")),
         )
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
         raise ContractError(
@@ -208,6 +208,6 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
         ) from error
 
 
-def _folds(told: Mapping[str, Any]) -> tuple[str, ...]:
-    """The codes that folded a generation; an older version names only one."""
-    return tuple(str(fold) for fold in told.get("folds", [told.get("fold", "")]) if fold)
+def _folds(stored: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fold hashes of a generation; an older version wrote only one."""
+    return tuple(str(fold) for fold in stored.get("folds", [stored.get("fold", "")]) if fold)

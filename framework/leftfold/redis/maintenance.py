@@ -1,4 +1,4 @@
-"""Scans and removes keys without blocking a server, and checks that none may be evicted."""
+"""Maintenance of Redis keys: scans and removal in small steps, and a check of the eviction policy."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["policy_in", "refuse_eviction", "registered", "stored", "unlink_bucke
 
 
 _EVICTS = "allkeys-"
-"""How the policies begin that evict keys without a time to live, which all keys of views are."""
+"""Prefix of the policies that evict keys without a time to live; no key of a view has one."""
 
 _ASKED = (packed(b"CONFIG", b"GET", b"maxmemory-policy"), packed(b"INFO", b"memory"))
 _IN_INFO = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
 
 
 def refuse_eviction(settings: RedisSettings) -> str:
-    """The `maxmemory-policy` of the servers, sorted, with commas; '' when they do not say.
+    """The `maxmemory-policy` of the servers, sorted, with commas; '' when they refuse to say.
 
     Raises:
-        ConfigurationError: one evicts keys of any kind: rows would be missing, and nothing could notice.
+        ConfigurationError: a policy evicts keys of any kind: rows would go missing, and no check could notice.
         InfrastructureError: a server cannot be reached.
     """
     policies: set[str] = set()
@@ -72,13 +72,13 @@ def policy_in(replies: Sequence[Any]) -> str:
 
 
 _AT_ONCE = 1000
-"""How many keys a server looks at before it serves others."""
+"""How many keys one SCAN call examines before the server serves other clients."""
 
 
 def stored(client: RedisClient, topology: Topology, views: Collection[str], seconds: float) -> Stored:
     """The generations of some views that have keys on any server.
 
-    While the slots of a cluster move, a bucket may be found on two servers; that counts once.
+    While the slots of a cluster move, a bucket may be on two servers; it is counted once.
     """
     buckets: dict[tuple[str, str], int] = {}
     look = _Look(client, topology, seconds)
@@ -90,21 +90,21 @@ def stored(client: RedisClient, topology: Topology, views: Collection[str], seco
 
 
 def registered(client: RedisClient, topology: Topology, seconds: float) -> Registries:
-    """The views of which any server has a registry."""
+    """The views with a registry on any server."""
     look = _Look(client, topology, seconds)
     views = {view for keys in look.keys("MATCH", REGISTRIES, "TYPE", "hash") for view in map(registered_view, keys)}
     return Registries(frozenset(view for view in views if view is not None), look.whole)
 
 
 class _Look:
-    """A look through the keys of every server, for so many seconds at most; `whole` says whether it came to its end."""
+    """A scan of every server's keys within a time limit in seconds; `whole` is True when it was completed."""
 
     def __init__(self, client: RedisClient, topology: Topology, seconds: float) -> None:
         self._client, self._topology, self._until = client, topology, time.monotonic() + seconds
         self.whole = False
 
     def keys(self, *what: Part) -> Iterator[list[bytes]]:
-        """The keys that some words of SCAN choose, in portions."""
+        """The keys that match some SCAN options, in batches."""
         client = self._client
         try:
             for server in self._topology.hearers():
@@ -119,7 +119,7 @@ class _Look:
 
 
 def _scanned(client: RedisClient, what: Sequence[Part]) -> Iterator[list[bytes]]:
-    """Chosen keys of one server, in portions."""
+    """Keys of one server that match, in batches."""
     cursor = 0
     while True:
         found, keys = client.execute_command("SCAN", cursor, *what, "COUNT", _AT_ONCE)
@@ -133,9 +133,9 @@ _CHUNK = 500
 
 
 def unlink_bucket(client: RedisClient, keys: BucketKeys) -> None:
-    """Removes every key of a bucket; when interrupted, running it again removes the rest.
+    """Removes every key of a bucket; after an interruption, running it again removes the rest.
 
-    The checkpoint goes first, which fences every writer; then the indexes, which are named after fields of the rows.
+    The checkpoint is removed first, which fences every writer; then the indexes, named after fields of the rows.
     """
     client.execute_command("UNLINK", keys.checkpoint, keys.changes)
     while listed := _first(client, keys):

@@ -1,4 +1,4 @@
-"""One pub/sub subscription per event loop for all readers that wait for flushes, and a thread for blocking ones."""
+"""Redis pub/sub for readers that wait for flushes: one subscription per event loop, and a thread for blocking ones."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ LINGER_SECONDS = 10.0
 
 
 class Subscriber:
-    """Hears of flushes and rings `bells`; it is connected only while somebody waits, and a little longer.
+    """Subscribes to the flushes of generations and notifies `bells`; connected while readers wait, and a little longer.
 
-    A notice can be lost, since Redis delivers at most once. So while somebody waits, the checkpoints are read every 50
-    ms, once for all who wait for a generation; that also finds out when another one goes live.
+    Redis delivers a message at most once, so one can be lost. While readers wait, the checkpoints are read every 50 ms,
+    once for all readers of a generation; that also detects when another generation goes live.
 
     Args:
-        net: seconds between two looks at the checkpoints.
+        net: seconds between two reads of the checkpoints.
     """
 
     def __init__(self, settings: RedisSettings, asker: Asker, topology: Topology, net: float = NET_SECONDS) -> None:
@@ -49,17 +49,17 @@ class Subscriber:
         self._net: asyncio.Task[None] | None = None
 
     def hears(self, generation: Generation) -> bool:
-        """Whether flushes of a generation are heard already; any thread may ask, once its bell hangs."""
+        """Whether a generation is subscribed; any thread may ask, after it has added its waiter."""
         with self._lock:
             self._used = time.monotonic()
             return self._net is not None and self._is_heard(generation)
 
     async def subscribe(self, generation: Generation) -> None:
-        """Hears of every flush of a generation from here on.
+        """Subscribes to every flush of a generation.
 
         Raises:
             InfrastructureError: the server cannot be reached, or refuses.
-            ConfigurationError: the user may not hear of it.
+            ConfigurationError: the user may not subscribe to the channel.
         """
         async with self._opening:
             if not self._is_heard(generation):
@@ -70,7 +70,7 @@ class Subscriber:
                 self._net = asyncio.create_task(self._look_after(), name="leftfold redis listens")
 
     async def aclose(self) -> None:
-        """Listens no more."""
+        """Ends the subscription."""
         net, self._net = self._net, None
         if net is not None:
             net.cancel()
@@ -95,23 +95,23 @@ class Subscriber:
         self._heard |= names
 
     async def _connected(self) -> Line:
-        """A connection to the first server that answers of those that hear everything."""
-        leads, failure = self._settings.kind == "sentinel", OSError("nobody is there")
+        """A connection to the first server that answers, among those that receive every message."""
+        leads, failure = self._settings.kind == "sentinel", OSError("no server is known")
         for server in await asyncio.to_thread(self._topology.hearers):
             try:
-                return await open_line(server, self._told, leads=leads)
+                return await open_line(server, self._received, leads=leads)
             except OSError as error:
                 await asyncio.to_thread(self._topology.met, error)
                 failure = error
         raise failure
 
-    def _told(self, name: bytes, message: bytes) -> None:
+    def _received(self, name: bytes, message: bytes) -> None:
         view, id_ = self._heard.get(name, ("", ""))
         if self.bells.is_awaited(view, id_):
             self.bells.reached(view, id_, Position.from_json(message))
 
     async def _look_after(self) -> None:
-        """Reads checkpoints for waiting readers, reconnects when the line is lost, and closes it in the end."""
+        """Reads checkpoints for waiting readers, reconnects a lost line, and closes it when no reader waits."""
         while not self._is_over():
             await asyncio.sleep(self._seconds)
             awaited = self.bells.generations()
@@ -131,7 +131,7 @@ class Subscriber:
             whole = tuple(range(generation.buckets))
             snapshot = await self._asker.ask(compile_query(Rows(generation, (), whole)))
         except LeftfoldError:
-            self.bells.changed(generation.view)  # whoever waits reads again, and is told of it there
+            self.bells.changed(generation.view)  # waiting readers read again, and get the error there
             return
         if snapshot.live != generation.id or len(snapshot.checkpoints) < generation.buckets:
             self.bells.changed(generation.view)
@@ -149,7 +149,7 @@ class Subscriber:
             async with self._opening:
                 await self._subscribe(awaited)
         except LeftfoldError:
-            return  # the checkpoints are looked at meanwhile, and the next round tries again
+            return  # the checkpoints are read meanwhile, and the next round tries again
 
     async def _hang_up(self) -> None:
         line, self._line = self._line, None
@@ -160,14 +160,14 @@ class Subscriber:
 
 
 class LoopClient:
-    """The connections and the subscription of one event loop; none is opened before it is used."""
+    """The connections and the subscription of one event loop, each opened at its first use."""
 
     def __init__(self, settings: RedisSettings, topology: Topology) -> None:
         self.asker = open_asker(settings, topology)
         self.subscriber = Subscriber(settings, self.asker, topology)
 
     async def aclose(self) -> None:
-        """Closes both."""
+        """Closes the subscription and the connections."""
         await self.subscriber.aclose()
         await self.asker.aclose()
 
@@ -176,10 +176,10 @@ _Held: TypeAlias = AsyncGenerator[LoopClient, None]
 
 
 class LoopClients:
-    """Hands out the client of the running loop.
+    """Hands out the client of the running event loop.
 
-    Each client lives in an asynchronous generator: `asyncio.run` and every other well-behaved runner ends those before
-    it closes the loop, which is the only moment when connections of a loop can be closed properly.
+    Each client lives in an asynchronous generator: `asyncio.run` and every other well-behaved runner closes those
+    before the loop, which is the only moment when connections of a loop can be closed properly.
     """
 
     def __init__(self, settings: RedisSettings, topology: Topology) -> None:
@@ -187,7 +187,7 @@ class LoopClients:
         self._clients: dict[asyncio.AbstractEventLoop, tuple[LoopClient, _Held]] = {}
 
     def found(self) -> LoopClient | None:
-        """The client of this loop, if there is one yet."""
+        """The client of this loop, or None before the first `get`."""
         found = self._clients.get(asyncio.get_running_loop())
         return None if found is None else found[0]
 
@@ -220,7 +220,7 @@ A = TypeVar("A")
 
 
 class Background:
-    """Hangs bells for threads; its own thread starts with the first of them and ends with `close`."""
+    """Waiters for threads; its own thread starts with the first waiter and ends with `close`."""
 
     def __init__(self, settings: RedisSettings, topology: Topology) -> None:
         self._settings, self._topology = settings, topology
@@ -230,7 +230,7 @@ class Background:
         self._client: LoopClient | None = None
 
     def listen(self, generation: Generation, wanted: Position | None) -> ThreadBell:
-        """A bell that rings from now on.
+        """A waiter that is notified from now on.
 
         Raises:
             InfrastructureError: the server cannot be reached, or refuses.
@@ -287,12 +287,12 @@ class Background:
 
 
 async def _made(settings: RedisSettings, topology: Topology) -> LoopClient:
-    """A client that belongs to the loop this runs in."""
+    """A client that belongs to the running loop."""
     return LoopClient(settings, topology)
 
 
 async def _ended(client: LoopClient) -> None:
-    """Gives up what is under way in the loop, also for threads that were interrupted while they waited for it."""
+    """Cancels all tasks of the loop, also those of threads that were interrupted while they waited, and closes."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

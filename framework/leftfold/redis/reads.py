@@ -35,7 +35,7 @@ from leftfold.redis.connection.protocol import (
     hash_of,
     live_in,
     registry_key,
-    told,
+    split_entry,
 )
 from leftfold.redis.format import Recently, decoded, read_mark
 
@@ -46,25 +46,25 @@ PHASE, BULK = b"phase", Phase.BULK.value.encode()
 
 
 class SnapshotQuery:
-    """The commands of one read, and how their replies become a Snapshot; for blocking and asyncio clients alike."""
+    """The commands of one read, and how their replies become a Snapshot; for blocking and asyncio clients."""
 
     def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:
         self._generation = generation
-        places = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
+        bucket_keys = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
         behind: dict[int, Command] = {}
         for bucket, _ in keys:
-            if bucket not in places:
-                places[bucket] = BucketKeys(generation, bucket)
+            if bucket not in bucket_keys:
+                bucket_keys[bucket] = BucketKeys(generation, bucket)
             if bucket not in behind:
-                behind[bucket] = ("HEXISTS", places[bucket].checkpoint, "token")
-        self._buckets, self._behind = list(places), list(behind)
+                behind[bucket] = ("HEXISTS", bucket_keys[bucket].checkpoint, "token")
+        self._buckets, self._behind = list(bucket_keys), list(behind)
         self.commands: list[Command] = [ask_live(generation)]
-        self.commands += [("HGETALL", place.checkpoint) for place in places.values()]
-        self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
+        self.commands += [("HGETALL", place.checkpoint) for place in bucket_keys.values()]
+        self.commands += [("HGETALL", bucket_keys[bucket].row(key)) for bucket, key in keys]
         self.commands += behind.values()
 
     def answer(self, replies: Sequence[Any]) -> Snapshot:
-        """What the replies say."""
+        """The snapshot in the replies."""
         count, rows = len(self._buckets), len(replies) - len(self._behind)
         found = dict(zip(self._buckets, replies[1 : 1 + count], strict=True))
         for bucket, there in zip(self._behind, replies[rows:], strict=True):
@@ -78,7 +78,7 @@ class SnapshotQuery:
 
 
 class Glimpse:
-    """`GetRow` in Redis' words; a checkpoint behind the row is enough where nobody asks how far it is."""
+    """The Redis commands of a `GetRow` query; it reads the checkpoint's phase only, since no position is asked for."""
 
     def __init__(self, asked: GetRow) -> None:
         self._generation = asked.generation
@@ -90,25 +90,25 @@ class Glimpse:
         ]
 
     def answer(self, replies: Sequence[Any]) -> RowResult:
-        """What the replies say."""
+        """The row in the replies."""
         live, fields, phase = replies
         return RowResult(live_in(live), counts_in(self._generation, phase), hash_of(fields) or None)
 
 
-class _Marks(Mapping[int, Checkpoint]):
-    """Marks that are read when somebody looks at them; most reads only ask whether they are there."""
+class _LazyCheckpoints(Mapping[int, Checkpoint]):
+    """The checkpoints of some buckets, decoded at first access; most reads only check that they exist."""
 
     def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
         self._generation = generation
         hashes = {bucket: hash_of(reply) for bucket, reply in replies.items() if reply}
         self._hashes = {b: fields for b, fields in hashes.items() if counts_in(generation, fields.get(PHASE, b""))}
-        self._marks: dict[int, Checkpoint] = {}
+        self._decoded: dict[int, Checkpoint] = {}
 
     def __getitem__(self, bucket: int) -> Checkpoint:
-        checkpoint = self._marks.get(bucket)
+        checkpoint = self._decoded.get(bucket)
         if checkpoint is None:
             where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
-            checkpoint = self._marks[bucket] = read_mark(self._hashes[bucket], where)
+            checkpoint = self._decoded[bucket] = read_mark(self._hashes[bucket], where)
         return checkpoint
 
     def __contains__(self, bucket: object) -> bool:
@@ -122,14 +122,12 @@ class _Marks(Mapping[int, Checkpoint]):
 
 
 def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Checkpoint]:
-    """The checkpoints of some buckets from the replies to HGETALL, without those that are missing or have lost their
-    seal.
-    """
-    return _Marks(generation, replies)
+    """The checkpoints of some buckets from HGETALL replies, without missing ones and those that lost their seal."""
+    return _LazyCheckpoints(generation, replies)
 
 
 def counts_in(generation: Generation, phase: bytes | None) -> bool:
-    """Whether a bucket is there, and sealed if its generation is."""
+    """Whether a bucket exists, and is sealed if its generation is."""
     return phase is not None and (phase != BULK or generation.phase is Phase.BULK)
 
 
@@ -137,22 +135,21 @@ Spread = Matching | Counting | Changes
 
 
 class Guarded:
-    """Looks at every bucket's checkpoint behind what was asked for, and calls the generation not live where one is
-    missing.
+    """A query on several servers that reads every bucket's checkpoint after it; not live where one is missing.
 
-    The live pointer is on another node and says nothing of the moment when the others answered. Marks are removed
-    before anything else of a bucket, so what was found before a checkpoint was whole.
+    The live pointer is on another node and says nothing about the moment when the others answered. Checkpoints are
+    removed before any other key of a bucket, so what was read before an existing checkpoint was complete.
     """
 
     def __init__(self, asked: Spread, query: RedisQuery[Any]) -> None:
-        self._generation, self._wording = asked.generation, query
+        self._generation, self._query = asked.generation, query
         checkpoints = (BucketKeys(asked.generation, bucket).checkpoint for bucket in _buckets(asked))
         self.commands: list[Command] = [*query.commands, *(("HGET", checkpoint, PHASE) for checkpoint in checkpoints)]
 
     def answer(self, replies: Sequence[Any]) -> Matches | Counts | Recent:
-        """What the replies say."""
-        asked = len(self._wording.commands)
-        found: Matches | Counts | Recent = self._wording.answer(replies[:asked])
+        """The result in the replies, with the live generation '' where a checkpoint is missing."""
+        asked = len(self._query.commands)
+        found: Matches | Counts | Recent = self._query.answer(replies[:asked])
         whole = all(counts_in(self._generation, phase) for phase in replies[asked:])
         return found if whole else replace(found, live="")
 
@@ -166,7 +163,7 @@ def _buckets(asked: Spread) -> Sequence[int]:
 
 
 class EntriesFrom:
-    """`Entries` in Redis' words."""
+    """The Redis commands of an `Entries` query."""
 
     def __init__(self, asked: Entries) -> None:
         first = b"-" if asked.first == ("", "") else b"[" + entry(*asked.first)
@@ -174,12 +171,12 @@ class EntriesFrom:
         self.commands: list[Command] = [("ZRANGEBYLEX", index, first, b"+", b"LIMIT", 0, asked.limit)]
 
     def answer(self, replies: Sequence[Any]) -> list[tuple[str, str]]:
-        """What the replies say."""
-        return [told(member) for member in replies[0]]
+        """The index entries in the replies."""
+        return [split_entry(member) for member in replies[0]]
 
 
 class Inspecting:
-    """`Inspection` in Redis' words: the checkpoint before all, and its token once more behind."""
+    """The Redis commands of an `Inspection`: the checkpoint first, and its token once more at the end."""
 
     def __init__(self, asked: Inspection) -> None:
         self._asked = asked
@@ -193,7 +190,7 @@ class Inspecting:
         ]
 
     def answer(self, replies: Sequence[Any]) -> Standing:
-        """What the replies say."""
+        """The stored state of a row in the replies."""
         whole, fields, listed, *scores, token = replies
         asked = self._asked
         checkpoint = read_marks(asked.generation, {asked.bucket: whole}).get(asked.bucket)
@@ -210,12 +207,12 @@ A = TypeVar("A")
 
 
 def compile_query(question: Query[A], *, spread: bool = False) -> RedisQuery[A]:
-    """The commands of a question, and how to read their replies.
+    """Compiles a query to Redis commands, and to a reader of their replies.
 
     Args:
         spread: keys are on several servers, which do not answer in one order.
     """
-    query: RedisQuery[A] = _WORDINGS[type(question)](question)
+    query: RedisQuery[A] = _COMPILERS[type(question)](question)
     if spread and isinstance(question, Spread):
         guarded: Any = Guarded(question, query)
         query = guarded
@@ -257,7 +254,7 @@ class _Matching:
         found, rest = [], replies[1:]
         for start in range(0, len(rest), len(self._buckets)):
             entries = zip(self._buckets, rest[start : start + len(self._buckets)], strict=True)
-            found.append({bucket: tuple(map(told, members)) for bucket, members in entries})
+            found.append({bucket: tuple(map(split_entry, members)) for bucket, members in entries})
         return Matches(live_in(replies[0]), tuple(found))
 
 
@@ -277,14 +274,17 @@ class _Counting:
 
 
 def _ends(range_: IndexRange) -> tuple[bytes, bytes]:
-    """The ends of a range among members `value NUL key`: no key begins with a byte from DEL on, nor with a NUL."""
+    """The ends of a range among index members, `value NUL key`.
+
+    No key begins with a byte from DEL on, nor with a NUL.
+    """
     low, high = (None if text is None else escaped(text) for text in (range_.low, range_.high))
     start = b"[=" if low is None else b"[%b\0\x7f" % low if range_.above_low else b"[%b\0" % low
     end = b"(>" if high is None else b"(%b\0" % high if range_.below_high else b"(%b\0\x7f" % high
     return start, end
 
 
-_WORDINGS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
+_COMPILERS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
     Registered: _Registered,
     GetRow: Glimpse,
     Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),

@@ -1,4 +1,4 @@
-"""The ViewStore port on Redis: one server, a master that sentinels watch, or a cluster."""
+"""The ViewStore port on Redis: one server, a master behind sentinels, or a cluster."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __all__ = ["RedisViewStore"]
 
 
 def heartbeat(client: RedisClient, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
-    """Extends a member's stay in some groups, by the server's clock, and drops those whose time is over.
+    """Extends the membership of a member in some groups by the server's clock, and drops expired members.
 
-    0 seconds is a farewell, and no member a question, which writes nothing: who asks may have no right to.
+    0 seconds ends the membership. An empty member name only reads the groups: the reader may have no right to write.
     """
     now = _now(client)
     with client.pipeline(transaction=False) as pipe:
@@ -61,9 +61,9 @@ def _now(client: RedisClient) -> float:
 def create_marks(
     client: RedisClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int
 ) -> bool:
-    """Writes checkpoints in one transaction if none of them is there; False when one is.
+    """Writes checkpoints in one transaction if none of them exists; False when one does.
 
-    The change stream of a bucket that is not filled in bulk begins here.
+    The change stream of a bucket that is not loaded in bulk begins here.
     """
     places = {bucket: BucketKeys(generation, bucket) for bucket in checkpoints}
     names = [keys.checkpoint for keys in places.values()]
@@ -90,21 +90,21 @@ def create_each(
     history: int,
     settle: Callable[[Callable[[], Any]], Any],
 ) -> bool:
-    """Writes checkpoints one by one, and takes back its own when one was there already.
+    """Writes checkpoints one by one, and removes those it wrote when one existed already.
 
-    Nobody can have flushed into those that are taken back: the generation is not in the registry yet.
+    No writer can have flushed into those that are removed: the generation is not in the registry yet.
 
     Args:
-        settle: does a piece of work on one bucket, again while its slot moves.
+        settle: runs a function on one bucket, again while its slot moves.
     """
-    mine: list[BucketKeys] = []
+    written: list[BucketKeys] = []
     for bucket, checkpoint in checkpoints.items():
         if not settle(partial(create_marks, client, generation, {bucket: checkpoint}, history)):
             break
-        mine.append(BucketKeys(generation, bucket))
+        written.append(BucketKeys(generation, bucket))
     else:
         return True
-    for keys in mine:
+    for keys in written:
         settle(partial(client.execute_command, "UNLINK", keys.checkpoint, keys.changes))
     return False
 
@@ -114,10 +114,10 @@ T = TypeVar("T")
 
 
 class RedisViewStore:
-    """Keeps views in Redis; any number of threads and event loops may use it, in the process that made it.
+    """A view store in Redis, for any number of threads and event loops of one process.
 
     Every method raises InfrastructureError when the server cannot be reached or refuses, and ConfigurationError when
-    the user of the settings is not let in or lacks a right.
+    the login fails or the user lacks a right.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
@@ -128,18 +128,19 @@ class RedisViewStore:
         self._flushers = Flushers(settings, dial, topology=self._topology)
 
     def servers(self) -> str:
-        """Which servers there are at the moment, for people."""
+        """The servers at the moment, for people."""
         with translated(self._settings):
-            return self._topology.told()
+            return self._topology.describe()
 
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
         return self.ask(Registered(view))
 
     def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
-        """Replaces the registry if it is still `before`; False when someone else was faster.
+        """Replaces the registry if it is still `before`; False when another process changed it first.
 
-        In a cluster a flush that lands between the look at `while_` and the change is not seen: other servers have it.
+        In a cluster a flush that lands between the check of `while_` and the change is not noticed: the checkpoints are
+        on other servers.
         """
         also: dict[str, Any] = {}
         if while_ is not None:
@@ -150,11 +151,11 @@ class RedisViewStore:
             return self._settled(partial(change_registry, self._client, view, before, after, **also))
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
-        """The checkpoints of a generation's buckets, without those that are missing."""
+        """The checkpoints of a generation's buckets, without missing ones."""
         return dict(self.ask(Rows(generation, (), tuple(range(generation.buckets)))).checkpoints)
 
     def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
-        """Writes the checkpoints of a new generation if none of them is there; False when one is."""
+        """Writes the checkpoints of a new generation if none of them exists; False when one does."""
         history = self._settings.history
         with translated(self._settings):
             if self._topology.spread:
@@ -162,12 +163,12 @@ class RedisViewStore:
             return create_marks(self._client, generation, checkpoints, history)
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
-        """The buckets that are whole, while the generation is `bulk`."""
+        """The results of the finished buckets, while the generation is `bulk`."""
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
             for bucket in range(generation.buckets):
                 pipe.execute_command("HGET", BucketKeys(generation, bucket).checkpoint, FINISHED)
-            told: list[Any] = pipe.execute()
-        return {bucket: BucketResult.from_json(text) for bucket, text in enumerate(told) if text}
+            results: list[Any] = pipe.execute()
+        return {bucket: BucketResult.from_json(text) for bucket, text in enumerate(results) if text}
 
     def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Ends a bulk load: all checkpoints get the phase `sealed`; late chunks of a sealed bucket raise Fenced.
@@ -175,7 +176,7 @@ class RedisViewStore:
         In a cluster the buckets are sealed one after another; when one cannot be, those before it stay sealed.
 
         Raises:
-            Fenced: a bucket is not `bulk` any more.
+            Fenced: a bucket is no longer `bulk`.
             InfrastructureError: a bucket holds another number of rows than its checkpoint says.
         """
         check_complete(generation, checkpoints)
@@ -189,27 +190,25 @@ class RedisViewStore:
                 self._settled(partial(seal, self._client, generation, part, self._settings.history))
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """The rows named by (bucket, encoded key), their buckets' checkpoints and the live generation, in one round
-        trip.
-        """
+        """The rows at (bucket, encoded key), their buckets' checkpoints and the live generation, in one round trip."""
         return self.ask(Rows(generation, tuple(keys)))
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations, in one round trip."""
-        wordings = [compile_query(Rows(generation, tuple(keys))) for generation, keys in asked]
+        queries = [compile_query(Rows(generation, tuple(keys))) for generation, keys in asked]
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for query in wordings:
+            for query in queries:
                 for command in query.commands:
                     pipe.execute_command(*command)
             replies = iter(pipe.execute())
-        return [query.answer(list(islice(replies, len(query.commands)))) for query in wordings]
+        return [query.answer(list(islice(replies, len(query.commands)))) for query in queries]
 
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
         return await self.aask(Rows(generation, tuple(keys)))
 
     def ask(self, question: Query[A], /) -> A:
-        """The answer to a question of a reader, in one round trip."""
+        """The answer to a query of a reader, in one round trip."""
         query = compile_query(question, spread=self._topology.spread)
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
             for command in query.commands:
@@ -217,12 +216,12 @@ class RedisViewStore:
             return query.answer(pipe.execute())
 
     async def aask(self, question: Query[A], /) -> A:
-        """`ask` for asyncio, over connections of the running loop that are closed when the loop shuts down."""
+        """`ask` for asyncio; connections belong to the running loop and are closed when the loop shuts down."""
         client = self._loops.found() or await self._loops.get()
         return await client.asker.ask(compile_query(question, spread=self._topology.spread))
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
-        """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush."""
+        """A waiter that is notified when a flush brings the generation to `wanted`; None = at every flush."""
         return self._background.listen(generation, wanted)
 
     async def alisten(self, generation: Generation, wanted: Position | None, /) -> LoopBell:
@@ -238,20 +237,20 @@ class RedisViewStore:
         return bell
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
-        """Sends rows, index moves and checkpoints of many buckets of one generation.
+        """Sends rows, index changes and checkpoints of many buckets of one generation.
 
-        They are written all or none, in a cluster each bucket by itself. It lands as False when a token is not the
-        expected one, a checkpoint is missing, a connection was lost, even if only the answer was, or a slot is on the
-        move: read the checkpoints again, they tell what happened.
+        All are written or none; in a cluster each bucket by itself. `landed()` is False when a token is not the
+        expected one, a checkpoint is missing, a connection was lost (even if only the reply was), or a slot is moving:
+        read the checkpoints again, they say what was written.
         """
         return self._flushers.of(flushes[0].generation).begin(flushes) if flushes else NOTHING_TO_FLUSH
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """`begin_flush`, and what came of it."""
+        """`begin_flush`, and waits for its outcome."""
         return self.begin_flush(flushes).landed()
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
-        """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
+        """Up to `limit` encoded row keys of a bucket after `after` ('' = from the start), in byte order."""
         return self.ask(Listed(generation, bucket, after, limit))
 
     def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
@@ -267,28 +266,28 @@ class RedisViewStore:
         self._flushers.forget(generation)
 
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
-        """Looks through the keys of every server for generations of these views, for so many seconds at most."""
+        """Scans the keys of every server for generations of these views, for at most so many seconds."""
         with translated(self._settings):
             return stored(self._client, self._topology, views, seconds)
 
     def registered(self, seconds: float = math.inf) -> Registries:
-        """Looks through the keys of every server for registries, for so many seconds at most."""
+        """Scans the keys of every server for registries, for at most so many seconds."""
         with translated(self._settings):
             return registered(self._client, self._topology, seconds)
 
     def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
-        """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted."""
+        """Extends a member's membership in some groups by so many seconds; returns each group's members, sorted."""
         with translated(self._settings):
             return heartbeat(self._client, groups, member, seconds)
 
     def close(self) -> None:
-        """Lets go of connections; those of an event loop that still runs end with it."""
+        """Closes connections; those of an event loop that still runs are closed when the loop ends."""
         self._background.close()
         self._flushers.close()
         self._client.close()
 
     async def aclose(self) -> None:
-        """`close`, and the connections of the running event loop too, for a loop that lives on."""
+        """`close`, and the connections of the running event loop too, for a loop that keeps running."""
         await self._loops.aclose()
         self.close()
 

@@ -1,4 +1,4 @@
-"""Spark beside Leftfold: rebuilds of views, views by SQL and DataFrames, and the log as DataFrames."""
+"""Spark for Leftfold: rebuilds of views, views by SQL and DataFrames, and the log as DataFrames."""
 
 from leftfold.spark.core.session import SparkSettings, open_session, spark_session
 from leftfold.spark.queries.compute import FrameView

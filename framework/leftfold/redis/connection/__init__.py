@@ -1,4 +1,4 @@
 """Connections to Redis: URLs, servers, commands and errors.
 
-What is stored is described by redis/format.py.
+The stored format is in redis/format.py.
 """

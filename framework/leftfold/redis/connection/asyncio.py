@@ -1,4 +1,4 @@
-"""One asyncio connection per event loop that many coroutines share: pipelined, opened again after a loss."""
+"""One pipelined asyncio connection to Redis per event loop, shared by its coroutines and opened again after a loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Line", "Multiplexer", "open_line"]
 
 
 class _Owed:
-    """Replies that one exchange waits for; they are counted off even if nobody waits any more."""
+    """The replies that one exchange waits for; they are counted even when the exchange was cancelled."""
 
     __slots__ = ("count", "future", "replies")
 
@@ -29,17 +29,17 @@ class _Owed:
 
 
 class Line(asyncio.Protocol):
-    """Sends what all coroutines ask within one tick of the loop in one write, and hands replies out in order.
+    """A Redis connection that sends the commands of one loop tick in one write, and returns replies in order.
 
-    When the server owes replies and says nothing for `timeout` seconds, the line is broken, as when the connection is
-    lost: every exchange under way raises OSError, and the line is of no more use.
+    When replies are due and none comes for `timeout` seconds, the line is broken, as when the connection is lost: every
+    exchange under way raises OSError, and the line cannot be used again.
 
     Args:
-        told: called with (channel, message) of what the connection has subscribed to.
+        received: called with (channel, message) of the connection's subscriptions.
     """
 
-    def __init__(self, timeout: float, told: Callable[[bytes, bytes], None] | None = None) -> None:
-        self._timeout, self._told = timeout, told
+    def __init__(self, timeout: float, received: Callable[[bytes, bytes], None] | None = None) -> None:
+        self._timeout, self._received = timeout, received
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=ConnectionError)
         self._transport: asyncio.Transport | None = None
@@ -52,13 +52,13 @@ class Line(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether it is open."""
+        """Whether the connection is open."""
         return self._transport is not None
 
     async def exchange(self, commands: Sequence[bytes]) -> list[Any]:
-        """Sends packed commands and returns their replies, errors of commands among them.
+        """Sends packed commands and returns their replies, error replies included.
 
-        Cancelling it gives up on the replies; the commands may have been sent.
+        Cancelling it gives up the replies; the commands may have been sent.
 
         Raises:
             OSError: the connection is lost.
@@ -77,7 +77,7 @@ class Line(asyncio.Protocol):
         return await future
 
     def close(self) -> None:
-        """Closes the connection; `closed` tells when it is."""
+        """Closes the connection; the future `closed` is done when it is closed."""
         self._break(ConnectionResetError("the connection was closed"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,16 +85,16 @@ class Line(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # the loop gives stream protocols such a transport
 
     def data_received(self, data: bytes) -> None:
-        """Some replies came."""
+        """Replies or messages arrived."""
         self._heard = self._loop.time()
         gets, owed = self._reader.gets, self._owed
         try:
             self._reader.feed(data)
             while (reply := gets()) is not False:
-                if self._told is not None and isinstance(reply, list) and reply[:1] == [b"message"]:
-                    self._told(reply[1], reply[2])
+                if self._received is not None and isinstance(reply, list) and reply[:1] == [b"message"]:
+                    self._received(reply[1], reply[2])
                 elif not owed:
-                    raise ConnectionError(f"the server sent a reply that nobody asked for: {reply!r}")
+                    raise ConnectionError(f"the server sent a reply without a command: {reply!r}")
                 else:
                     first = owed[0]
                     first.replies.append(reply)
@@ -106,16 +106,16 @@ class Line(asyncio.Protocol):
             self._break(error)
 
     def pause_writing(self) -> None:
-        """The server takes no more for now."""
+        """The send buffer is full."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The server takes more."""
+        """The send buffer has space again."""
         self._paused = False
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is lost or closed."""
         self._break(error or ConnectionResetError("the server closed the connection"))
         if not self.closed.done():
             self.closed.set_result(error)
@@ -157,18 +157,18 @@ A = TypeVar("A")
 
 
 async def open_line(
-    server: RedisSettings, told: Callable[[bytes, bytes], None] | None = None, *, leads: bool = False
+    server: RedisSettings, received: Callable[[bytes, bytes], None] | None = None, *, leads: bool = False
 ) -> Line:
-    """Connects and logs in.
+    """Opens a connection and logs in.
 
     Args:
-        leads: the server is asked for its role, and refused unless it is a master.
+        leads: asks the server for its role, and refuses it unless it is a master.
 
     Raises:
-        OSError: the server cannot be reached, or does not lead.
+        OSError: the server cannot be reached, or is not a master.
         ConfigurationError: it refuses the login.
     """
-    line = Line(server.timeout, told)
+    line = Line(server.timeout, received)
     try:
         try:
             async with asyncio.timeout(server.connect_timeout):
@@ -201,10 +201,10 @@ async def _dial(settings: RedisSettings, line: Line) -> None:
 
 
 class Multiplexer:
-    """Asks for any number of coroutines of one loop over one connection, to the one server or the master.
+    """Sends the queries of all coroutines of one loop over one connection, to the single server or the master.
 
-    A question under way when the connection is lost fails, and the next one connects again. Behind sentinels it is
-    asked once more, of whoever leads then.
+    A query under way when the connection is lost fails, and the next one connects again. Behind sentinels it is sent
+    once more, to the master at that time.
     """
 
     def __init__(self, settings: RedisSettings, topology: Topology | None = None) -> None:
@@ -213,11 +213,11 @@ class Multiplexer:
         self._opening: asyncio.Task[Line] | None = None
 
     async def ask(self, query: RedisQuery[A]) -> A:
-        """The answer to a question.
+        """The answer to a query.
 
         Raises:
             InfrastructureError: the server cannot be reached, or refuses a command.
-            ConfigurationError: the user may not ask that.
+            ConfigurationError: the user may not run that query.
         """
         try:
             try:
@@ -233,10 +233,10 @@ class Multiplexer:
         return query.answer(replies)
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Sends commands and returns their replies, errors of commands among them.
+        """Sends commands and returns their replies, error replies included.
 
         Raises:
-            OSError: the connection is lost. InfrastructureError: there is none to be had.
+            OSError: the connection is lost. InfrastructureError: no connection can be opened.
         """
         line = self._line
         if line is None or not line.usable:
@@ -244,7 +244,7 @@ class Multiplexer:
         return await line.exchange([packed(*command) for command in commands])
 
     async def _met(self, error: OSError) -> bool:
-        """Whether another server may lead now; threads that find out hold the topology, so a thread waits for it."""
+        """Whether another server may be the master now; in a thread, since other threads may lock the topology."""
         return self._settings.kind != "server" and await asyncio.to_thread(self._topology.met, error)
 
     async def aclose(self) -> None:
@@ -257,7 +257,7 @@ class Multiplexer:
             await line.closed
 
     async def _opened(self) -> Line:
-        """The line that is being opened, whoever began that; one who gives up waiting does not stop it."""
+        """The line that is being opened, shared by all callers; cancelling one caller does not stop it."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="leftfold redis connects")
             self._opening.add_done_callback(_seen)
@@ -275,6 +275,6 @@ class Multiplexer:
 
 
 def _seen(task: asyncio.Task[Line]) -> None:
-    """Whoever waited was told of the failure; if nobody waits any more, nobody needs to be."""
+    """Marks the failure of a connection as retrieved; callers that still wait get it from `shield`."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Asyncio clients of one server, a Sentinel master or a cluster, for everything that is not a flush."""
+"""Asyncio clients of one Redis server, a Sentinel master or a cluster, for everything except flushes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ A = TypeVar("A")
 
 
 class RoutedAsyncClient:
-    """Sends commands to the nodes that their keys are on; one event loop uses it.
+    """Sends commands to the cluster nodes that own their keys; for one event loop.
 
-    Finding out who has a key blocks, and what others are finding out is waited for: threads do both.
+    Looking up the owner of a key blocks, also when another thread is looking it up, so threads do that.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -45,17 +45,17 @@ class RoutedAsyncClient:
         self._pools: dict[str, Any] = {}
 
     async def ask(self, query: RedisQuery[A]) -> A:
-        """The answer to a question.
+        """The answer to a query.
 
         Raises:
             InfrastructureError: a node cannot be reached, or refuses a command.
-            ConfigurationError: the user may not ask that.
+            ConfigurationError: the user may not run that query.
         """
         with translated(self.topology.settings):
             return query.answer(await self.execute(query.commands))
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Sends everything at once and returns the replies; raises the first that is an error."""
+        """Sends all commands at once and returns the replies; raises the first that is an error."""
         try:
             try:
                 replies = await self._exchange(commands)
@@ -92,12 +92,12 @@ class RoutedAsyncClient:
         return replies
 
     async def _server(self, key: bytes) -> RedisSettings:
-        """Who has a key."""
+        """The node that owns a key."""
         server = self.topology.known(key)
         return server if server is not None else await asyncio.to_thread(self.topology.server, key)
 
     async def _met(self, error: BaseException) -> bool:
-        """Whether an error says that a key may be somewhere else now."""
+        """Whether an error means that a key may be on another node now."""
         return await asyncio.to_thread(self.topology.met, error)
 
     async def _ask(self, server: RedisSettings, commands: Sequence[Command]) -> list[Any]:
@@ -111,7 +111,7 @@ class RoutedAsyncClient:
             return replies
 
     async def _follow(self, command: Command) -> Any:
-        """Sends one command to wherever it is told to, for as long as a reply may take."""
+        """Sends one command and follows redirections, for as long as a reply may take."""
         server, asking = await self._server(key_of(command)), False
         deadline = time.monotonic() + self.topology.settings.timeout
         while True:
@@ -128,10 +128,10 @@ class RoutedAsyncClient:
 
 
 def open_client(settings: RedisSettings, topology: Topology | None = None) -> RedisClient:
-    """A client for threads; more readers than connections wait for one.
+    """A client for threads; when all its connections are in use, readers wait for one.
 
     Args:
-        topology: one to share what is found out with; made when there is none.
+        topology: shared with other clients; a new one when None.
     """
     if settings.kind == "server":
         return open_server(settings)
@@ -139,5 +139,5 @@ def open_client(settings: RedisSettings, topology: Topology | None = None) -> Re
 
 
 def open_asker(settings: RedisSettings, topology: Topology) -> Asker:
-    """What asks for the coroutines of the running event loop; it connects when it is asked."""
+    """The client for coroutines of the running event loop; it connects at the first query."""
     return RoutedAsyncClient(topology) if topology.spread else Multiplexer(settings, topology)

@@ -1,4 +1,4 @@
-"""Translates the errors of redis-py, and types for the part of it that is used."""
+"""Translation of redis-py errors to Leftfold's, and types for the part of redis-py that is used."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class _Commands(Protocol):
         """Sends a command, or queues it in a pipeline that is not watching."""
 
     def pipeline(self, transaction: bool = True) -> Pipeline:
-        """Commands sent together."""
+        """A pipeline of commands that are sent together."""
 
 
 class Pipeline(_Commands, Protocol):
-    """Commands sent together: watched, then queued behind `multi`."""
+    """Commands sent together: watched, then queued after `multi`."""
 
     def watch(self, *names: bytes) -> Any:
-        """Sends commands at once from here on, until `multi`; `execute` fails if one of these keys changes."""
+        """Sends commands at once from here until `multi`; `execute` fails if one of these keys changes."""
 
     def multi(self) -> None:
-        """Queues what follows."""
+        """Queues the following commands."""
 
     def execute(self) -> list[Any]:
-        """Sends what was queued and returns the replies; raises WatchError when a watched key changed."""
+        """Sends the queued commands and returns the replies; raises WatchError when a watched key changed."""
 
     def __enter__(self) -> Self: ...
 
@@ -58,7 +58,7 @@ class Pipeline(_Commands, Protocol):
 
 
 class RedisClient(_Commands, Protocol):
-    """A pooled client."""
+    """A Redis client with a connection pool."""
 
     def close(self) -> None:
         """Closes the pool."""
@@ -66,33 +66,33 @@ class RedisClient(_Commands, Protocol):
 
 _ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN")
 _DENIED = ("NOPERM ", "NOAUTH ", "WRONGPASS ", "ERR AUTH ", "ERR RedisClient sent AUTH", "ERR invalid password")
-"""How errors begin that say that a login, or a right of it, is missing."""
+"""Prefixes of error replies to a failed login or a missing right."""
 _OURS = re.compile(r"v:\{[^}]*\}[@#~!]?|view:[^\s:]*|members:[^\s:]*(:[^\s:]*)?")
-"""What is shown of a key or a channel: whose it is, but not the row."""
+"""The part of a key or a channel that messages show: the view, but not the row."""
 
 
 class Elsewhere(ConnectionError):
-    """A node of a cluster does not, or not alone, hold the slot of a key any more; nothing was done.
+    """A cluster node no longer owns the slot of a key, or not alone; nothing was done.
 
-    A connection to it is of no more use for that key, so this is one of the errors of a lost connection.
+    The connection cannot be used for that key any more, so this counts as a lost connection.
     """
 
 
 def unreachable(settings: RedisSettings, why: object) -> InfrastructureError:
-    """The error for a server that does not answer."""
+    """The error for a server that cannot be reached."""
     return InfrastructureError(f"redis at {settings.address} is not reachable: {why}; {_next_step(settings)}")
 
 
 def denied(settings: RedisSettings, why: object) -> ConfigurationError:
-    """The error for a server that does not take a login, or does not let it do something."""
+    """The error for a refused login or a missing right."""
     return ConfigurationError(
-        f"redis at {settings.address} denies user {settings.username or 'default'!r} a right: {why}; look at the URL "
-        f"and the password of the settings, and at the ACLs of Redis (leftfold topics acl)"
+        f"redis at {settings.address} denies user {settings.username or 'default'!r} a right: {why}; check the URL "
+        f"and the password in the settings, and the ACLs of Redis (leftfold topics acl)"
     )
 
 
 def what(command: bytes | Sequence[Part]) -> str:
-    """A command as errors name it: its name, and the view that its first key or channel belongs to; nothing secret."""
+    """A command for messages: its name, and the view of its first key or channel; nothing secret."""
     if isinstance(command, bytes):
         reader = hiredis.Reader()
         reader.feed(command)
@@ -103,10 +103,10 @@ def what(command: bytes | Sequence[Part]) -> str:
 
 
 def refused(settings: RedisSettings, error: object, command: bytes | Sequence[Part] | None = None) -> LeftfoldError:
-    """The error for a server that answers with an error.
+    """The error for an error reply of a server.
 
     Args:
-        command: the one that was refused, packed or not.
+        command: the refused command, packed or not.
     """
     if str(error).startswith(_DENIED):
         return denied(settings, error if command is None else f"{what(command)} ({error})")
@@ -114,14 +114,14 @@ def refused(settings: RedisSettings, error: object, command: bytes | Sequence[Pa
 
 
 def refuse_errors(settings: RedisSettings, replies: Sequence[Any], commands: Sequence[bytes | Sequence[Part]]) -> None:
-    """Raises for the first reply that is an error.
+    """Raises for the first error among the replies.
 
     Args:
-        commands: those that were sent, in the order of the replies.
+        commands: the commands sent, in the order of the replies.
 
     Raises:
-        Elsewhere: the key is on another node. ConfigurationError: the user lacks a right, or is not let in.
-        InfrastructureError: anything else was refused.
+        Elsewhere: the key is on another node. ConfigurationError: the login failed, or the user lacks a right.
+        InfrastructureError: any other refusal.
     """
     for reply, command in zip(replies, commands, strict=False):
         if isinstance(reply, hiredis.ReplyError):
@@ -131,14 +131,14 @@ def refuse_errors(settings: RedisSettings, replies: Sequence[Any], commands: Seq
 
 
 def executed(settings: RedisSettings, reply: Any, commands: Sequence[bytes]) -> bool:
-    """Whether EXEC ran, by its reply.
+    """Whether EXEC ran the transaction, by its reply.
 
     Args:
-        commands: those that were queued, from MULTI to EXEC.
+        commands: the queued commands, from MULTI to EXEC.
 
     Raises:
-        ContractError: a command failed inside it: a key is not what its name says, and the others were written.
-        ConfigurationError: a right was taken away after it was queued; the others were written.
+        ContractError: a command failed inside it, because a key has another type; the others were written.
+        ConfigurationError: a right was revoked after a command was queued; the others were written.
     """
     for number, error in enumerate(reply if isinstance(reply, list) else (), start=1):
         if isinstance(error, hiredis.ReplyError):
@@ -170,6 +170,6 @@ def _next_step(settings: RedisSettings) -> str:
         case "server":
             return "start it: leftfold up"
         case "sentinel":
-            return f"who leads? redis-cli -h {host} -p {port} sentinel master {settings.service}"
+            return f"find the master: redis-cli -h {host} -p {port} sentinel master {settings.service}"
         case "cluster":
-            return f"which node is missing? redis-cli --cluster check {host}:{port}"
+            return f"find the missing node: redis-cli --cluster check {host}:{port}"

@@ -1,4 +1,4 @@
-"""Redis keys, commands and replies as bytes, and a bare connection. Key names are part of the format."""
+"""Redis keys, commands and replies as bytes, and a bare connection. Key names are part of the wire format."""
 
 from __future__ import annotations
 
@@ -47,34 +47,34 @@ __all__ = [
     "packed",
     "registered_view",
     "registry_key",
-    "told",
+    "split_entry",
 ]
 
 
 # Within an ordered value a NUL is followed by a DEL, which sorts behind every row key: a NUL alone ends the value.
 ESCAPED_NUL = b"\0\x7f"
 OF_BUCKETS = b"v:{*}[@#~]"
-"""A pattern for SCAN that finds at least one key of every bucket: checkpoint, row list or changes."""
+"""SCAN pattern that finds at least one key of every bucket: checkpoint, row list or changes."""
 _OF_BUCKET = re.compile(rb"v:\{([^:{}]+):([^:{}]+):(\d+)\}[@#~]")
 REGISTRIES = b"view:*"
-"""A pattern for SCAN that finds the registry of every view."""
+"""SCAN pattern that finds the registry of every view."""
 FINISHED = b"finished"
-"""The field of a bulk bucket's checkpoint that says what is in it once it is whole."""
+"""The field of a bulk bucket's checkpoint with its result, written once the bucket is complete."""
 
 
 def registry_key(view: str) -> bytes:
-    """The hash with a view's generations and live pointers."""
+    """The key of the hash with a view's generations and live pointers."""
     return b"view:" + view.encode()
 
 
 def registered_view(key: bytes) -> str | None:
-    """The view of a key that `REGISTRIES` found; None when it is somebody else's."""
+    """The view of a key that `REGISTRIES` found; None when the key is not Leftfold's."""
     name = key.removeprefix(b"view:").decode(errors="replace")
     return name if is_view_name(name) else None
 
 
 def members_key(group: str) -> bytes:
-    """The sorted set of who is at work in a group."""
+    """The key of the sorted set with the members of a group."""
     return b"members:" + group.encode()
 
 
@@ -88,36 +88,36 @@ class BucketKeys:
         self.checkpoint, self.listed, self.rows, self.changes = base + b"@", base + b"#", base + b":", base + b"~"
 
     def row(self, key: str) -> bytes:
-        """The hash of a row, by its encoded key."""
+        """The key of a row's hash, by its encoded row key."""
         return self.rows + key.encode()
 
     def index(self, field: str) -> bytes:
-        """The sorted set of an index; its members are made by `entry`."""
+        """The key of an index, a sorted set with members made by `entry`."""
         return self.listed + field.encode()
 
 
 def bucket_of(key: bytes) -> tuple[str, str, int] | None:
-    """The view, generation id and bucket of a key that `OF_BUCKETS` found; None when it is somebody else's."""
+    """The view, generation id and bucket of a key that `OF_BUCKETS` found; None when the key is not Leftfold's."""
     found = _OF_BUCKET.fullmatch(key)
     return None if found is None else (found[1].decode(), found[2].decode(), int(found[3]))
 
 
 def channel(view: str, generation_id: str) -> bytes:
-    """The channel on which the flushes of a generation are told."""
+    """The pub/sub channel that announces the flushes of a generation."""
     return f"v:{{{view}:{generation_id}}}!".encode()
 
 
 def escaped(value: str) -> bytes:
-    """An ordered value as index entries hold it."""
+    """An ordered value in the form that index entries hold."""
     return value.encode().replace(b"\0", ESCAPED_NUL)
 
 
 def entry(value: str, key: str) -> bytes:
-    """A member of an index: the ordered value, a NUL, then the row key, which never holds one."""
+    """A member of an index: the ordered value, a NUL, then the row key, which never holds a NUL."""
     return b"%b\0%b" % (escaped(value), key.encode())
 
 
-def told(member: bytes) -> tuple[str, str]:
+def split_entry(member: bytes) -> tuple[str, str]:
     """The ordered value and the row key of a member of an index."""
     value, _, key = member.rpartition(b"\0")
     return value.replace(ESCAPED_NUL, b"\0").decode(), key.decode()
@@ -128,7 +128,7 @@ _MEMBERS = 500
 
 
 def packed(*parts: Part) -> bytes:
-    """One command in the Redis protocol."""
+    """One command in the Redis protocol (RESP)."""
     command: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub wants a tuple of one
     return command
 
@@ -137,7 +137,7 @@ MULTI, EXEC, UNWATCH = packed(b"MULTI"), packed(b"EXEC"), packed(b"UNWATCH")
 
 
 class RowPacker:
-    """Packs the rows of one bucket: one format string per shape of row, a third of the time of packing anew."""
+    """Packs the rows of one bucket with a format string per row shape, three times as fast as `packed`."""
 
     __slots__ = ("_keys", "_plain", "_versioned")
 
@@ -146,7 +146,7 @@ class RowPacker:
         self._plain, self._versioned = _form(columns), _form((*columns, VERSION))
 
     def put(self, key: str, fields: Fields, version: int | None) -> bytes:
-        """Writes every field of a row."""
+        """The command that writes every field of a row."""
         name = self._keys + key.encode()
         parts = (name, *fields) if version is None else (name, *fields, b"%d" % version)
         slots: list[int | bytes] = [0] * (2 * len(parts))
@@ -155,7 +155,7 @@ class RowPacker:
         return (self._plain if version is None else self._versioned) % tuple(slots)
 
     def drop(self, key: str) -> bytes:
-        """Removes a row."""
+        """The command that removes a row."""
         return packed(b"UNLINK", self._keys + key.encode())
 
 
@@ -168,7 +168,7 @@ def _form(columns: Fields) -> bytes:
 
 
 class SortedSets:
-    """Collects who enters and leaves the key list and the indexes of a bucket, the last word on a member counting."""
+    """Collects changes to the key list and the indexes of a bucket; the last change of a member counts."""
 
     __slots__ = ("_indexes", "_keys", "_moves")
 
@@ -178,11 +178,11 @@ class SortedSets:
         self._moves: dict[bytes, dict[bytes, bool]] = {name: {} for name in (self._keys, *self._indexes)}
 
     def list(self, key: str, listed: bool) -> None:
-        """The row is there, or no longer."""
+        """Adds a row to the key list, or removes it."""
         self._moves[self._keys][key.encode()] = listed
 
     def move(self, key: str, before: tuple[str, ...] | None, after: tuple[str, ...] | None) -> None:
-        """The row's index entries change; None = no row."""
+        """Changes a row's index entries; None = no row."""
         if before == after:
             return
         for entries, present in ((before, False), (after, True)):
@@ -191,11 +191,11 @@ class SortedSets:
                     self._moves[name][entry(value, key)] = present
 
     def commands(self) -> Iterator[bytes]:
-        """Everything collected, packed."""
+        """The packed commands for all collected changes."""
         for name, members in self._moves.items():
-            gone = [member for member, present in members.items() if not present]
+            absent = [member for member, present in members.items() if not present]
             there = [member for member, present in members.items() if present]
-            for some in _slices(gone):
+            for some in _slices(absent):
                 yield packed(b"ZREM", name, *some)
             for some in _slices(there):
                 scored = [b"0"] * (2 * len(some))
@@ -216,7 +216,7 @@ _READ_BYTES = 64 * 1024
 
 
 def dial(settings: RedisSettings) -> socket.socket:
-    """Opens a connection, without logging in."""
+    """Opens a socket to the server, without logging in."""
     if settings.socket_path is not None:
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         local.settimeout(settings.connect_timeout)
@@ -232,10 +232,10 @@ def dial(settings: RedisSettings) -> socket.socket:
 
 
 class Wire:
-    """One connection, logged in; one thread uses it.
+    """One Redis connection, logged in; for one thread.
 
-    Every method raises OSError when the connection is lost, times out or speaks something else: what was sent may or
-    may not have happened then, and the connection is of no more use.
+    Every method raises OSError when the connection is lost, times out or receives something other than RESP: the
+    commands sent may or may not have run, and the connection cannot be used again.
 
     Raises:
         ConfigurationError: the server refuses the login. InfrastructureError: it refuses the database.
@@ -259,10 +259,10 @@ class Wire:
         self._owed += len(commands)
 
     def receive(self, count: int | None = None, *, within: float | None = None) -> list[Any]:
-        """Waits for replies to what was sent, all that are owed or so many; errors of commands are among them.
+        """Waits for replies, `count` or all that are due; error replies are among them.
 
         Args:
-            within: seconds for each part of them to come, instead of those in the settings.
+            within: seconds for each read, instead of the timeout in the settings.
         """
         if within is not None:
             self._socket.settimeout(within)
@@ -280,13 +280,13 @@ class Wire:
         return replies
 
     def exchange(self, commands: Sequence[bytes]) -> list[Any]:
-        """Sends everything and returns every reply."""
+        """Sends all commands and returns every reply."""
         return self.begin(commands) + self.receive()
 
     def begin(self, commands: Sequence[bytes]) -> list[Any]:
-        """Sends everything and returns the replies so far; `receive` gives those still owed.
+        """Sends all commands and returns the replies so far; `receive` gives the rest.
 
-        A long list goes in chunks, and the replies to each are read after the next is sent, so that neither side
+        A long list is sent in chunks, and the replies to each are read after the next is sent, so that neither side
         waits with full buffers for the other.
         """
         replies: list[Any] = []
@@ -307,7 +307,7 @@ class Wire:
 
 
 def greeting(settings: RedisSettings) -> list[bytes]:
-    """What a new connection sends first: the login, and which database."""
+    """The first commands of a new connection: the login and the database."""
     commands = []
     if settings.password is not None:
         user = () if settings.username is None else (settings.username.encode(),)
@@ -336,36 +336,36 @@ Command: TypeAlias = tuple[Part, ...]
 
 
 class RedisQuery(Protocol[A_co]):
-    """Commands whose second word is the one key that each touches, sent together in any client, threaded or not."""
+    """A query compiled to commands, for any client, threaded or not; each command's second word is its only key."""
 
     @property
     def commands(self) -> Sequence[Command]:
-        """What to send, in this order."""
+        """The commands to send, in this order."""
 
     def answer(self, replies: Sequence[Any], /) -> A_co:
-        """What one reply per command says; errors were raised before."""
+        """The answer in the replies, one per command; error replies were raised before."""
 
 
 class Asker(Protocol):
-    """Asks questions for the coroutines of one event loop."""
+    """A client that runs queries for the coroutines of one event loop."""
 
     async def ask(self, query: RedisQuery[A]) -> A:
-        """The answer to a question; raises InfrastructureError when a server cannot be reached or refuses."""
+        """The answer to a query; raises InfrastructureError when a server cannot be reached or refuses."""
 
     async def aclose(self) -> None:
         """Closes every connection."""
 
 
 def hash_of(reply: Any) -> Mapping[bytes, bytes]:
-    """A hash from a reply: redis-py makes a dict, the protocol has names and values in turn."""
+    """The hash in a reply: redis-py makes a dict, the protocol has names and values in turn."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def ask_live(generation: Generation) -> Command:
-    """The command that asks which generation is live for the hash of one."""
+    """The command that reads which generation is live for the hash of a generation."""
     return ("HGET", registry_key(generation.view), f"live:{generation.pointer}")
 
 
 def live_in(reply: bytes | None) -> str:
-    """The id in the reply to it, '' for none."""
+    """The generation id in the reply to `ask_live`, '' for none."""
     return (reply or b"").decode()

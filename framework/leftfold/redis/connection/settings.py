@@ -1,4 +1,4 @@
-"""The URL of a Redis: one server, a master that sentinels watch, or a cluster; and its timeouts."""
+"""Settings of Redis: the URL of a server, a master behind sentinels or a cluster, and its timeouts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SENTINEL_PATH = re.compile(r"/([^/]+)(?:/(\d*))?")
 
 @dataclass(frozen=True)
 class RedisUrl:
-    """A URL taken apart.
+    """A Redis URL taken apart.
 
     Args:
         plain: the URL without its password.
-        nodes: the server, or some of the sentinels or of the cluster's nodes; none for a socket in the file system.
-        service: what the sentinels call the master.
+        nodes: the server, or some of the sentinels or of the cluster's nodes; none for a Unix socket.
+        service: the sentinels' name for the master.
     """
 
     plain: str
@@ -56,7 +56,7 @@ class RedisUrl:
         """Takes a URL apart.
 
         Raises:
-            ValueError: it has none of the shapes; the message does not repeat it, for it may hold a password.
+            ValueError: it has none of the accepted forms; the message does not repeat it, for it may hold a password.
         """
         try:
             found = _several(url) if "+" in url.partition("://")[0] else _single(url)
@@ -129,19 +129,19 @@ def _nodes(hosts: str, default: int) -> Iterator[Node]:
 
 
 class RedisSettings(BaseSettings):
-    """How to reach Redis; a password in the URL is moved into `password`, so that no message shows it.
+    """Redis settings; a password in the URL is moved into `password`, so that no message shows it.
 
     Args:
         url: one server, a master behind sentinels, or a cluster; `LEFTFOLD_REDIS_URL`.
             `redis://host:6379/0`, `unix:///path?db=0`, `redis+sentinel://host:26379,host2:26379/service/0`,
             `redis+cluster://host:6379,host2:6379`, or with `rediss` instead of `redis` for TLS to all of them.
         password: of the servers, instead of one in the URL; `LEFTFOLD_REDIS_PASSWORD`.
-        sentinel_username, sentinel_password: of the sentinels themselves, where they want to be logged in to.
+        sentinel_username, sentinel_password: of the sentinels themselves, where they require a login.
         ca_file: certificates to trust instead of the system's, for `rediss`.
         connect_timeout, timeout: seconds for a connection, and for a reply on it.
-        connections: how many threads are served at a time per server and process, in a cluster also how many questions
-            per event loop; more of them wait.
-        history: how many flushes with changes each bucket remembers for `watch`; `LEFTFOLD_REDIS_HISTORY`.
+        connections: connections per server and process for threads, in a cluster also per event loop; when all are in
+            use, further queries wait.
+        history: how many flushes with changes each bucket keeps for `watch`; `LEFTFOLD_REDIS_HISTORY`.
     """
 
     model_config = SettingsConfigDict(
@@ -161,14 +161,14 @@ class RedisSettings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _move_password(cls, data: Any) -> Any:
-        """Takes the password out of the URL and checks what is left."""
+        """Moves the password out of the URL and checks the rest."""
         if not isinstance(data, dict) or "url" not in data:
             return data
         url = RedisUrl.parse(str(data["url"]))
         return {**data, "url": url.plain, "password": data.get("password") or url.password}
 
     @model_validator(mode="after")
-    def _encrypts_what_is_to_be_checked(self) -> RedisSettings:
+    def _check_ca_file(self) -> RedisSettings:
         if self.ca_file is not None and not self.encrypted:
             raise ConfigurationError(
                 "ca_file is set but the Redis URL does not encrypt; begin it with rediss instead of redis, or leave "
@@ -188,12 +188,12 @@ class RedisSettings(BaseSettings):
 
     @property
     def service(self) -> str:
-        """What the sentinels call the master; '' where there are none."""
+        """The sentinels' name for the master; '' without sentinels."""
         return self._parts.service
 
     @property
     def host(self) -> str:
-        """The server's name or number, '' for a socket in the file system."""
+        """The server's host name or address, '' for a Unix socket."""
         return self.nodes[0][0] if self.nodes else ""
 
     @property
@@ -203,17 +203,17 @@ class RedisSettings(BaseSettings):
 
     @property
     def username(self) -> str | None:
-        """Whom to log in as; None is the server's default user."""
+        """The user to log in as; None is the server's default user."""
         return self._parts.username
 
     @property
     def database(self) -> int:
-        """The number of the database in the server."""
+        """The number of the database on the server."""
         return self._parts.database
 
     @property
     def socket_path(self) -> str | None:
-        """The socket in the file system, if that is where the server is."""
+        """The path of the Unix socket, None for TCP."""
         return self._parts.socket_path
 
     @property
@@ -223,7 +223,7 @@ class RedisSettings(BaseSettings):
 
     @property
     def address(self) -> str:
-        """What messages call it; never holds a password."""
+        """The server's address in messages; never holds a password."""
         places = ",".join(_netloc(node) for node in self.nodes)
         match self.kind:
             case "sentinel":
@@ -239,7 +239,7 @@ class RedisSettings(BaseSettings):
         return self.model_copy(update={"url": f"{self._scheme}://{user}{_netloc(node)}/{self.database}"})
 
     def sentinel_at(self, node: Node) -> RedisSettings:
-        """The settings of one sentinel, which has a login of its own."""
+        """The settings of one sentinel, which has its own login."""
         user = f"{quote(self.sentinel_username, safe='')}@" if self.sentinel_username else ""
         url = f"{self._scheme}://{user}{_netloc(node)}/0"
         return self.model_copy(update={"url": url, "password": self.sentinel_password})

@@ -1,4 +1,4 @@
-"""Blocking clients of one server or several: each command goes to the owner of its key, and follows it."""
+"""Blocking Redis clients of one server or several: each command goes to the owner of its key and is redirected."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ Command: TypeAlias = tuple[Part, ...]
 Batches: TypeAlias = dict[str, tuple[RedisSettings, list[int]]]
 
 PAUSE = 0.02
-"""Seconds between looks at a slot that is on the move."""
+"""Seconds between attempts while a slot moves."""
 _ELSEWHERE = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 _LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 _KEYLESS = frozenset(("TIME", "PING", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "ROLE", "INFO"))
 
 
 def key_of(command: Command) -> bytes:
-    """The key that says where a command goes; '' for one that any server can serve."""
+    """The key that decides where a command goes; '' for a command that any server can run."""
     name = str(command[0]).upper() if not isinstance(command[0], bytes) else command[0].decode().upper()
     match name:
         case "XREAD":
@@ -60,7 +60,7 @@ def key_of(command: Command) -> bytes:
 
 
 def by_server(servers: Iterable[RedisSettings]) -> Batches:
-    """Which of some commands go to which server, by their numbers."""
+    """Groups commands by their servers; the values hold the indexes of the commands."""
     batches: Batches = {}
     for number, server in enumerate(servers):
         batches.setdefault(server.url, (server, []))[1].append(number)
@@ -73,12 +73,12 @@ def is_elsewhere(reply: Any) -> bool:
 
 
 def lost(error: BaseException) -> bool:
-    """Whether a connection was lost."""
+    """Whether an error means a lost connection."""
     return isinstance(error, _LOST)
 
 
 def without_errors(commands: Sequence[Command], replies: list[Any]) -> list[Any]:
-    """The replies; raises the first of them that is an error, and lets it name a command that was denied."""
+    """The replies; raises the first error among them, which names a command that was denied."""
     for command, reply in zip(commands, replies, strict=True):
         if isinstance(reply, Exception):
             name_denied(reply, command)
@@ -87,26 +87,26 @@ def without_errors(commands: Sequence[Command], replies: list[Any]) -> list[Any]
 
 
 def name_denied(error: Exception, command: Sequence[Part]) -> None:
-    """Lets the error of a missing right say which command it is about."""
+    """Adds the command to the error of a missing right."""
     if isinstance(error, redis.exceptions.NoPermissionError):
         error.args = (f"{what(command)} ({error})",)
 
 
 def astray(commands: Sequence[Command], replies: Sequence[Any]) -> list[int]:
-    """The numbers of all commands on slots of which some command was sent elsewhere.
+    """The indexes of all commands on slots of which some command was redirected.
 
-    All of a slot are asked again, in their order: what one read says of another holds only while their order does.
+    All commands of such a slot are sent again, in their order: a reader may draw conclusions from that order.
     """
     slots = {key_slot(key_of(c)) for c, reply in zip(commands, replies, strict=True) if is_elsewhere(reply)}
     return [number for number, command in enumerate(commands) if key_slot(key_of(command)) in slots] if slots else []
 
 
 _DRIVER = DriverInfo()
-"""What CLIENT LIST shows of a connection; redis-py would read its own package's metadata for each one."""
+"""The driver shown by CLIENT LIST; redis-py would read its own package's metadata for each connection."""
 
 
 def open_server(settings: RedisSettings, *, leads: bool = False) -> RedisClient:
-    """A client of one server for threads; more readers than connections wait for one.
+    """A client of one server for threads; when all its connections are in use, readers wait for one.
 
     Args:
         leads: every new connection asks whether the server is a master, and is refused where it is not.
@@ -126,10 +126,10 @@ def open_server(settings: RedisSettings, *, leads: bool = False) -> RedisClient:
 
 
 class _Server(redis.Redis):
-    """A client whose errors of missing rights name the command, which those of older servers leave out."""
+    """A redis-py client that names the command in errors of missing rights; older servers leave it out."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """One command and its reply."""
+        """Sends one command and returns its reply."""
         try:
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis-py has no types here
         except redis.exceptions.NoPermissionError as error:
@@ -143,7 +143,7 @@ class _Server(redis.Redis):
 
 class _Pipeline(redis.client.Pipeline):
     def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
-        """A command while something is watched."""
+        """Sends a command while keys are watched."""
         try:
             return super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]  # nor here
         except redis.exceptions.NoPermissionError as error:
@@ -151,7 +151,7 @@ class _Pipeline(redis.client.Pipeline):
             raise
 
     def annotate_exception(self, exception: Any, number: Any, command: Any) -> None:
-        """redis-py lets errors show the beginning of what was sent, rows included; those of rights need less."""
+        """Names a denied command; redis-py would show the beginning of what was sent, rows included."""
         if isinstance(exception, redis.exceptions.NoPermissionError):
             name_denied(exception, command)
         else:
@@ -159,7 +159,7 @@ class _Pipeline(redis.client.Pipeline):
 
 
 def open_async_node(settings: RedisSettings) -> Any:
-    """A redis-py client of one node of a cluster for the running event loop."""
+    """A redis-py client of one cluster node for the running event loop."""
     pool: Any = redis.asyncio.BlockingConnectionPool.from_url(
         settings.url, retry=AsyncRetry(NoBackoff(), 0), **_connection(settings, None)
     )
@@ -185,10 +185,10 @@ def _connection(settings: RedisSettings, connected: Callable[[Any], Any] | None)
 
 
 class WatchingPipeline:
-    """redis-py's own pipeline, opened on the server of the first key that is named.
+    """A redis-py pipeline that is opened on the server of its first key.
 
-    Nothing is sent a second time: whoever watches must know whether it was he who wrote. An error that says where the
-    key is now is remembered, so that trying again goes there.
+    Nothing is sent a second time: a writer under WATCH must know whether its own write succeeded. A redirection is
+    remembered, so that the next attempt goes to the right server.
     """
 
     def __init__(self, client: RoutedClient) -> None:
@@ -197,7 +197,7 @@ class WatchingPipeline:
         self._pipe: Any = None
 
     def watch(self, *names: bytes) -> Any:
-        """Sends commands at once from here on, until `multi`."""
+        """Sends commands at once from here until `multi`."""
         return self._at(names[0]).watch(*names)
 
     def execute_command(self, *parts: Part) -> Any:
@@ -205,16 +205,16 @@ class WatchingPipeline:
         return self._at(key_of(parts)).execute_command(*parts)
 
     def multi(self) -> None:
-        """Queues what follows."""
+        """Queues the following commands."""
         self._pipe.multi()
 
     def execute(self) -> list[Any]:
-        """Sends what was queued and returns the replies; raises WatchError when a watched key changed."""
+        """Sends the queued commands and returns the replies; raises WatchError when a watched key changed."""
         replies: list[Any] = self._pipe.execute() if self._pipe is not None else []
         return replies
 
     def pipeline(self, transaction: bool = True) -> Pipeline:
-        """Another one."""
+        """A new pipeline."""
         return self._client.pipeline(transaction)
 
     def __enter__(self) -> Self:
@@ -240,10 +240,10 @@ _MOST = 64
 
 
 class RoutedClient:
-    """Sends commands to the servers that their keys are on; for any number of threads.
+    """Sends commands to the servers that own their keys; for any number of threads.
 
-    Commands outside of transactions are sent once more when a connection is lost, because the next server may know:
-    only such may be sent here as do no harm when they happen twice.
+    Commands outside of transactions are sent once more when a connection is lost, because another server may have the
+    key then: only commands that may run twice can be sent here.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -261,15 +261,15 @@ class RoutedClient:
             return client
 
     def execute_command(self, *parts: Part) -> Any:
-        """One command and its reply."""
+        """Sends one command and returns its reply."""
         return self.execute([parts])[0]
 
     def pipeline(self, transaction: bool = True) -> Pipeline:
-        """Commands sent together: to each server what concerns it, or one transaction on the keys of one slot."""
+        """A pipeline: each server gets its commands, or one transaction on the keys of one slot."""
         return WatchingPipeline(self) if transaction else _RoutedPipeline(self)
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Sends everything, then collects the replies; raises the first that is an error."""
+        """Sends all commands, then collects the replies; raises the first that is an error."""
         try:
             try:
                 replies = self._exchange(commands)
@@ -296,7 +296,7 @@ class RoutedClient:
         replies: list[Any] = [None] * len(commands)
         taken: list[tuple[Any, Any, list[int]]] = []
         try:
-            # Always in one order: two threads must not wait for each other with a connection of the other's in hand.
+            # Always in one order: two threads that wait for each other's connections would deadlock.
             for server, numbers in sorted(batches.values(), key=lambda batch: batch[0].url):
                 client = self.of(server)
                 connection = client.connection_pool.get_connection()
@@ -315,7 +315,7 @@ class RoutedClient:
         return replies
 
     def _follow(self, command: Command) -> Any:
-        """Sends one command to wherever it is told to, for as long as a reply may take."""
+        """Sends one command and follows redirections, for as long as a reply may take."""
         server, asking = self.topology.server(key_of(command)), False
         deadline = time.monotonic() + self.topology.settings.timeout
         while True:
@@ -339,7 +339,7 @@ class RoutedClient:
 
 
 class _RoutedPipeline:
-    """Commands for servers that need not be the same."""
+    """A pipeline without a transaction; its commands may go to different servers."""
 
     def __init__(self, client: RoutedClient) -> None:
         self._client = client
@@ -350,20 +350,20 @@ class _RoutedPipeline:
         self._commands.append(parts)
 
     def execute(self) -> list[Any]:
-        """Sends what was queued and returns the replies in its order."""
+        """Sends the queued commands and returns the replies in their order."""
         commands, self._commands = self._commands, []
         return self._client.execute(commands) if commands else []
 
     def pipeline(self, transaction: bool = True) -> Pipeline:
-        """Another one."""
+        """A new pipeline."""
         return self._client.pipeline(transaction)
 
     def watch(self, *names: bytes) -> Any:
-        """Never: what is watched needs a transaction."""
+        """Not supported: WATCH needs a transaction."""
         raise TypeError("a pipeline without a transaction watches nothing")
 
     def multi(self) -> None:
-        """Never, for the same reason."""
+        """Not supported: MULTI needs a transaction."""
         raise TypeError("a pipeline without a transaction queues anyway")
 
     def __enter__(self) -> Self:
@@ -376,7 +376,7 @@ class _RoutedPipeline:
 
 
 def _reply(client: Any, connection: Any, command: Command) -> Any:
-    """One reply, errors of commands among them."""
+    """One reply, which may be an error."""
     try:
         return client.parse_response(connection, command[0])
     except redis.ResponseError as error:
@@ -384,10 +384,10 @@ def _reply(client: Any, connection: Any, command: Command) -> Any:
 
 
 def settled(seconds: float, work: Callable[[], T]) -> T:
-    """Does work on the keys of one slot, again while the slot moves: a transaction that was sent elsewhere did nothing.
+    """Does work on the keys of one slot, again while the slot moves: a redirected transaction wrote nothing.
 
     Args:
-        seconds: for how long.
+        seconds: how long to try.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""Which server holds a key: a single one, the master named by sentinels, or the owner of the key's slot."""
+"""The Redis server of a key: a single one, the master behind sentinels, or the slot's owner in a cluster."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ ROLE = packed(b"ROLE")
 
 
 class Sentinels:
-    """Asks the sentinels who leads, whenever the one that was known fails.
+    """The topology of a master behind sentinels, which are asked again whenever the known master fails.
 
-    A majority of them is asked and the latest configuration counts, so that a sentinel which was cut off and knows only
-    an earlier master does not decide. Each connection then asks the server itself for its role, as the guidelines for
-    Sentinel clients demand: a master that was demoted, or comes back as a replica, must not be read or written.
+    A majority of the sentinels is asked and the latest configuration epoch counts, so that a sentinel that was cut off
+    and knows only an earlier master does not decide. Each connection then asks the server itself for its role, as the
+    guidelines for Sentinel clients demand: a master that was demoted, or comes back as a replica, must not be read or
+    written.
     """
 
     spread = False
@@ -44,11 +45,11 @@ class Sentinels:
             return self._master
 
     def known(self, key: bytes) -> RedisSettings | None:
-        """The master as it was known last."""
+        """The last known master."""
         return self._master
 
     def wire(self, key: bytes, dial: Dial = dial) -> Wire:
-        """A connection to the master, which has said that it is one."""
+        """A connection to the master, after ROLE has confirmed that it is one."""
         server = self.server(key)
         try:
             wire = Wire(server, dial)
@@ -65,24 +66,24 @@ class Sentinels:
         return wire
 
     def hearers(self) -> list[RedisSettings]:
-        """The master: a replica that was cut off hears nothing."""
+        """The master: a replica that was cut off receives no messages."""
         return [self.server(b"")]
 
     def met(self, error: BaseException) -> bool:
-        """A lost connection, or a server that is no master, has the sentinels asked again."""
+        """Forgets the master after a lost connection or a reply of a replica; the sentinels are asked again."""
         if not _is_about_the_master(error):
             return False
         with self._lock:
             self._master = None
         return True
 
-    def told(self) -> str:
-        """The master of the moment."""
+    def describe(self) -> str:
+        """The current master."""
         return f"{self.settings.address}: master {self.server(b'').address}"
 
     def _asked(self) -> Node:
         found: list[tuple[int, Node]] = []
-        silent: list[str] = []
+        failures: list[str] = []
         error_of: type[Exception] = ConnectionError
         enough = len(self.settings.nodes) // 2 + 1
         for node in self.settings.nodes:
@@ -90,15 +91,15 @@ class Sentinels:
                 found.append(self._ask(node))
             except (OSError, InfrastructureError, ConfigurationError) as error:
                 error_of = ConfigurationError if isinstance(error, ConfigurationError) else error_of
-                silent.append(f"{node[0]}:{node[1]}: {error}")
+                failures.append(f"{node[0]}:{node[1]}: {error}")
             if len(found) == enough:
                 break
         if not found:
-            raise error_of(f"no sentinel names a master {self.settings.service!r} ({'; '.join(silent)})")
+            raise error_of(f"no sentinel names a master {self.settings.service!r} ({'; '.join(failures)})")
         return max(found)[1]
 
     def _ask(self, node: Node) -> tuple[int, Node]:
-        """The master by one sentinel, with the epoch of its configuration."""
+        """The master and its configuration epoch, from one sentinel."""
         wire = Wire(self.settings.sentinel_at(node), self._dial)
         try:
             service = self.settings.service.encode()
@@ -106,18 +107,18 @@ class Sentinels:
                 packed(b"SENTINEL", b"get-master-addr-by-name", service),
                 packed(b"SENTINEL", b"master", service),
             ]
-            address, told = replies = wire.exchange(commands)
+            address, master = replies = wire.exchange(commands)
         finally:
             wire.close()
         if address is None:
             raise ConnectionError("it watches no such master")
         refuse_errors(self.settings.sentinel_at(node), replies, commands)
-        fields = dict(zip(told[::2], told[1::2], strict=True))
+        fields = dict(zip(master[::2], master[1::2], strict=True))
         return int(fields.get(b"config-epoch", 0)), (address[0].decode(), int(address[1]))
 
 
 def why_no_master(role: Any, server: RedisSettings) -> str:
-    """What is wrong with a server that answers ROLE so; '' when it is a master."""
+    """The reason why a server with this ROLE reply cannot be used as a master; '' when it is one."""
     return "" if role[0] == b"master" else f"{server.address} is a {role[0].decode()} now, not the master"
 
 
@@ -127,7 +128,7 @@ def _is_about_the_master(error: BaseException) -> bool:
 
 
 class Slots:
-    """Asks any node for the map of slots, and keeps it until a node says or shows that it is wrong."""
+    """The topology of a cluster; the map of slots comes from any node, and is kept until it proves wrong."""
 
     spread = True
 
@@ -145,11 +146,11 @@ class Slots:
                 self._owners = self._asked()
             if slot not in self._owners:
                 self._owners, owners = {}, self._owners
-                raise ConnectionError(f"nobody owns slot {slot} of {key!r}; {len(owners)} slots are owned")
+                raise ConnectionError(f"no node owns slot {slot} of {key!r}; {len(owners)} slots have an owner")
             return self._owners[slot]
 
     def known(self, key: bytes) -> RedisSettings | None:
-        """The node that owned a key's slot when somebody asked last."""
+        """The node that owns a key's slot by the last known map."""
         return self._owners.get(key_slot(key))
 
     def wire(self, key: bytes, dial: Dial = dial) -> Wire:
@@ -161,7 +162,7 @@ class Slots:
             raise ConnectionError(f"node {server.address}: {error}") from error
 
     def hearers(self) -> list[RedisSettings]:
-        """Every master, in an order of chance: nodes pass notices on to each other."""
+        """Every master, in random order: nodes pass messages on to each other."""
         with self._lock:
             if not self._owners:
                 self._owners = self._asked()
@@ -184,8 +185,8 @@ class Slots:
             return isinstance(error, (redis.exceptions.AskError, redis.exceptions.TryAgainError))
         return True
 
-    def told(self) -> str:
-        """How many masters share the slots."""
+    def describe(self) -> str:
+        """The number of masters that share the slots."""
         with self._lock:
             self._owners = self._asked()
             masters, missing = {owner.url for owner in self._owners.values()}, SLOTS - len(self._owners)
@@ -194,7 +195,7 @@ class Slots:
         return f"{self.settings.address}: {len(masters)} masters"
 
     def _move(self, slot: int, node: Node) -> None:
-        """A node that does not know its own name sends none; then the whole map is asked for again."""
+        """Sets one slot's owner; forgets the map when the node does not know its own host name."""
         with self._lock:
             if not node[0] or node[0] == "?":
                 self._owners = {}
@@ -202,8 +203,8 @@ class Slots:
                 self._owners[slot] = self.settings.at(node)
 
     def _asked(self) -> dict[int, RedisSettings]:
-        """The map by the first node that answers, in an order of chance: one that is cut off must not always be it."""
-        silent: list[str] = []
+        """The map from the first node that answers, in random order: one that was cut off is not always first."""
+        failures: list[str] = []
         error_of: type[Exception] = ConnectionError
         nodes = sorted(self._nodes | set(self.settings.nodes))
         for node in random.sample(nodes, len(nodes)):
@@ -211,8 +212,8 @@ class Slots:
                 return self._ask(node)
             except (OSError, InfrastructureError, ConfigurationError) as error:
                 error_of = ConfigurationError if isinstance(error, ConfigurationError) else error_of
-                silent.append(f"{node[0]}:{node[1]}: {error}")
-        raise error_of(f"no node of the cluster answers ({'; '.join(silent)})")
+                failures.append(f"{node[0]}:{node[1]}: {error}")
+        raise error_of(f"no node of the cluster answers ({'; '.join(failures)})")
 
     def _ask(self, node: Node) -> dict[int, RedisSettings]:
         settings = self.settings.at(node)
@@ -233,15 +234,15 @@ class Slots:
 
 
 def _node(place: Any, asked: str) -> Node:
-    """The address in a map of slots; a node without a name of its own is the one that was asked."""
+    """The address in a map of slots; a node without a host name is the one that was asked."""
     host = place[0].decode() if place[0] else ""
     return (host if host and host != "?" else asked), int(place[1])
 
 
 class Topology(Protocol):
-    """Knows where keys are, and notices when that was wrong; any number of threads may use it.
+    """The servers of a URL and the keys on them; any number of threads may use it.
 
-    `server` and `wire` raise OSError when nobody can tell where a key is, or the server found cannot be reached.
+    `server` and `wire` raise OSError when the server of a key is unknown or cannot be reached.
     """
 
     settings: RedisSettings
@@ -249,26 +250,26 @@ class Topology(Protocol):
     """Whether keys are spread over several servers."""
 
     def server(self, key: bytes) -> RedisSettings:
-        """The settings of the server that a key is on; asks others about it if that is not known."""
+        """The settings of the server that a key is on; looks it up if it is not known."""
 
     def known(self, key: bytes) -> RedisSettings | None:
-        """`server`, but None instead of asking."""
+        """`server`, but None instead of a lookup."""
 
     def wire(self, key: bytes, dial: Dial = dial) -> Wire:
         """A bare connection to the server that a key is on."""
 
     def hearers(self) -> list[RedisSettings]:
-        """Servers each of which hears every notice; the first that answers will do. Raises OSError as `server`."""
+        """Servers each of which receives every pub/sub message; the first that answers is enough. Raises OSError."""
 
     def met(self, error: BaseException) -> bool:
-        """Learns from an error of a server; True when it says that a key may be somewhere else now."""
+        """Learns from an error of a server; True when a key may be on another server now."""
 
-    def told(self) -> str:
-        """Which servers there are at the moment, for people; raises OSError when something of it is missing."""
+    def describe(self) -> str:
+        """The current servers, for people; raises OSError when one is missing."""
 
 
 class OneServer:
-    """The topology of a single server: nothing to find out, nothing to learn."""
+    """The topology of a single server: nothing to look up, nothing to learn."""
 
     spread = False
 
@@ -284,7 +285,7 @@ class OneServer:
         return self.settings
 
     def wire(self, key: bytes, dial: Dial = dial) -> Wire:
-        """A connection to it."""
+        """A connection to the one server."""
         return Wire(self.settings, dial)
 
     def hearers(self) -> list[RedisSettings]:
@@ -292,16 +293,16 @@ class OneServer:
         return [self.settings]
 
     def met(self, error: BaseException) -> bool:
-        """Never: there is no other place."""
+        """Always False: there is no other server."""
         return False
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The one server."""
         return self.settings.address
 
 
 def topology_of(settings: RedisSettings, dial: Dial = dial) -> Topology:
-    """The topology that a URL speaks of."""
+    """The topology for the settings' URL."""
     match settings.kind:
         case "server":
             return OneServer(settings)

@@ -1,1 +1,1 @@
-"""Spark sessions and jobs that rebuilds share."""
+"""Spark sessions, the jobs of rebuilds, and what tasks exchange with the driver."""

@@ -1,4 +1,4 @@
-"""Runs the tasks of a rebuild on Spark: one pass over the log for several views, without a shuffle where possible."""
+"""Spark jobs of a rebuild: one pass over the log for several views, without a shuffle where possible."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ _SCHEMA = pa.schema(_FIELDS)
 _COLUMNS = "slot int, job int, bucket int, key string, source int, offset long, nth int, body binary, time string"
 _MANY = 5_000
 _SORTED_TOGETHER = 1_000_000
+"""About how many events one task sorts and folds, where there are enough buckets."""
 
 
 def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address: Address) -> list[str]:
-    """Runs a pass; each line is a job's number, a space, and what `lines_of` says of it."""
+    """Runs a pass and returns its result lines: a job's number, a space, and a line as from `lines_of`."""
     tasks, buckets = plan.tasks, sum(job.generation.buckets for job in whole.jobs)
     count = min(buckets, max(2 * plan.cores, plan.events // _SORTED_TOGETHER))
 
@@ -88,7 +89,7 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
 
 
 def _rows(passed: PassResult, slots: int) -> Sequence[tuple[Any, ...]]:
-    """Items on their way to the tasks that fold their buckets, or a line that is only carried along."""
+    """Items to shuffle to the tasks that fold their buckets, or a result line that is only passed through."""
     job = passed.job
     if passed.result is not None:
         return ((0, job, _LINE, passed.result.to_json(), 0, 0, 0, b"", ""),)
@@ -112,11 +113,8 @@ def _chained(first: tuple[Any, ...], rest: Iterator[tuple[Any, ...]]) -> Iterato
     yield from rest
 
 
-"""About how many events one task sorts and folds, where there are enough buckets."""
-
-
 def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]:
-    """A Runner on a session; the master decides where tasks run."""
+    """A Runner that runs the tasks of a rebuild on a Spark session."""
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         tasks = _streams if plan.stream_keyed else _sorted
@@ -132,7 +130,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Progres
 
 
 def spark_pass_runner(spark: SparkSession) -> PassRunner:
-    """A PassRunner on a session."""
+    """A PassRunner that runs a pass over the log on a Spark session."""
 
     def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
         with listening(spark, tell) as address, tagged(spark.sparkContext):
@@ -148,7 +146,7 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
 
 @contextmanager
 def tagged(context: SparkContext) -> Iterator[None]:
-    """Cancels, at the end of the block, what it started and what still runs; a session may have other work."""
+    """Cancels, at the end of the block, the Spark jobs it started; other jobs of the session keep running."""
     tag = f"leftfold-{uuid4()}"
     context.addJobTag(tag)
     try:
@@ -159,10 +157,10 @@ def tagged(context: SparkContext) -> Iterator[None]:
 
 
 def _streams(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> list[str]:
-    """Each task folds whole partitions in their own order.
+    """Folds streams: each task folds whole partitions in their own order.
 
-    This is an RDD because a session's first DataFrame costs Spark 2.5 s of planning and compiling, and all that
-    travels is a number to each task and a line for each bucket.
+    This is an RDD because a session's first DataFrame costs Spark 2.5 s of planning and compiling, and only a number
+    goes to each task and a line comes back for each bucket.
     """
     tasks = plan.tasks
 
@@ -177,7 +175,7 @@ def _streams(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addr
 
 
 def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> list[str]:
-    """Tasks emit what touches which row; whole buckets are then sorted and folded."""
+    """Folds rows: tasks emit an item for each event and row it changes; whole buckets are then sorted and folded."""
     tasks, count = plan.tasks, min(plan.buckets, max(2 * plan.cores, plan.events // _SORTED_TOGETHER))
 
     def emit(batches: Batches) -> Batches:

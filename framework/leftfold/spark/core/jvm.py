@@ -1,4 +1,4 @@
-"""Starts Spark's JVM so that other users of the machine see nothing of it, and lets go of one that has died."""
+"""Starts Spark's JVM so that other users of the machine see nothing of it, and drops one that has died."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _END_SECONDS = 20.0
 def launch(properties: Mapping[str, str]) -> None:
     """Starts the JVM of this process unless there is one.
 
-    Its properties are in a file for this user only, since pyspark would write them on command lines, which everybody
+    Its properties are in a file for this user only, since pyspark would write them on command lines, which every user
     can read. Spark reads the file while it starts.
     """
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001  # nothing else tells
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001  # no public way
         return
     before = os.environ.get(_ARGUMENTS)
     with tempfile.TemporaryDirectory(prefix="leftfold-spark-") as folder:  # 0700
-        told, java = dict(properties), Path(folder) / "java"
-        if options := told.get(_JAVA_OPTIONS):
+        ours, java = dict(properties), Path(folder) / "java"
+        if options := ours.get(_JAVA_OPTIONS):
             java.write_text("\n".join(map(_argument, shlex.split(options))), "utf-8")
-            told[_JAVA_OPTIONS] = f"@{java}"
+            ours[_JAVA_OPTIONS] = f"@{java}"
         file, theirs, rest = Path(folder) / "properties", *_properties_file(before or "pyspark-shell")
-        ours = "".join(f"{_escaped(name, name=True)}={_escaped(value)}\n" for name, value in told.items())
-        file.write_text(f"{theirs}\n{ours}", "utf-8")
+        added = "".join(f"{_escaped(name, name=True)}={_escaped(value)}\n" for name, value in ours.items())
+        file.write_text(f"{theirs}\n{added}", "utf-8")
         os.environ[_ARGUMENTS] = shlex.join(["--load-spark-defaults", "--properties-file", str(file), *rest])
         try:
             SparkContext._ensure_initialized()  # noqa: SLF001  # as SparkContext does it, which adds a command line
@@ -52,8 +52,8 @@ def launch(properties: Mapping[str, str]) -> None:
 
 
 def is_alive() -> bool:
-    """Whether there is a JVM, and no context of it has stopped by itself."""
-    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001  # nothing else tells
+    """Whether there is a JVM, and its Spark context has not stopped by itself."""
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001  # no public way
     try:
         if gateway is None or context is None:
             return gateway is not None and gateway.jvm.System.nanoTime() is not None
@@ -63,21 +63,21 @@ def is_alive() -> bool:
 
 
 def forget_dead() -> None:
-    """Lets go of a JVM that has died or whose context has stopped; pyspark would go on with it for ever."""
+    """Drops a JVM that has died or whose context has stopped; pyspark itself would keep using it for ever."""
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001
     if gateway is None or is_alive():
         return
     if context is not None:
-        context._jsc = None  # noqa: SLF001  # there is nothing left to stop but what is of Python
+        context._jsc = None  # noqa: SLF001  # only the Python side is left to stop
         context.stop()
     SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
-    if (process := getattr(gateway, "proc", None)) is not None:  # none where spark-submit has started us
+    if (process := getattr(gateway, "proc", None)) is not None:  # None where spark-submit started this process
         _end(process)
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a JVM, which removes its own files when it can, and ends by itself when its input does."""
+    """Ends a JVM by closing its input, after which it removes its own files; kills it after 20 s."""
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()
@@ -90,7 +90,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def quiet_launch(folder: Path) -> Iterator[None]:
-    """Gives Spark's JVM a file for its standard error instead of ours, which it would fill with warnings."""
+    """Sends the standard error of Spark's JVM to a file instead of ours, which it would fill with warnings."""
     log = folder / "spark.log"
     ours = os.dup(2)
     try:
@@ -106,7 +106,7 @@ def quiet_launch(folder: Path) -> Iterator[None]:
 
 
 def private_folder(cache: Path) -> Path:
-    """A directory of this user alone; where there is no home to write to, a new one for temporary files."""
+    """A directory for this user only; a new temporary one where the cache cannot be written."""
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = cache.stat()
@@ -118,14 +118,14 @@ def private_folder(cache: Path) -> Path:
 
 
 def _open(log: Path) -> int:
-    """The log, to be written on from its end; one that has grown long becomes the log before, of which one is kept."""
+    """Opens the log for appending; a log over 1 MB is first renamed to `.before`, replacing the last one."""
     if not log.is_symlink() and log.is_file() and log.stat().st_size > _LONGEST_LOG:
         log.replace(log.with_name(f"{log.name}.before"))
     return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def _properties_file(arguments: str) -> tuple[str, list[str]]:
-    """What is in the properties file that submit arguments name, and the other arguments: Spark reads one file only."""
+    """The text of the properties file in submit arguments, and the other arguments: Spark reads one file only."""
     words = shlex.split(arguments)
     if "--properties-file" not in words[:-1]:
         return "", words
@@ -134,7 +134,7 @@ def _properties_file(arguments: str) -> tuple[str, list[str]]:
 
 
 def _escaped(text: str, *, name: bool = False) -> str:
-    """A name or a value as java.util.Properties reads them."""
+    """A name or a value in the syntax of java.util.Properties."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     if name:
         return escaped.replace("=", "\\=").replace(":", "\\:").replace(" ", "\\ ")
@@ -142,6 +142,6 @@ def _escaped(text: str, *, name: bool = False) -> str:
 
 
 def _argument(word: str) -> str:
-    """An argument in a file of arguments for the `java` command."""
+    """An argument in the syntax of argument files of the `java` command."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""The first offsets of topics, so that Spark does not silently skip records that are lost."""
+"""The first offsets of topics, so that Spark does not silently skip lost records."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from leftfold.ports.flush import Phase
 __all__ = ["Reach", "check_start", "first_offsets"]
 
 
-# A process that is to end waits for no longer than this for brokers that are away.
+# A process that is stopping waits no longer than this for brokers that do not answer.
 _PATIENCE = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 
 
 def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> int:
-    """Checks that a topic still holds its first records; returns how many partitions it has.
+    """Checks that a topic still holds its first records; returns its number of partitions.
 
     Raises:
-        LogGap: it does not.
-        InfrastructureError: nobody answers.
+        LogGap: the first records were deleted.
+        InfrastructureError: no broker answers.
     """
     starts = topic_starts(spark, [topic], kafka)
-    for gone in unreachable(starts, Position()):
-        raise log_gap(*gone)
+    for missing in unreachable(starts, Position()):
+        raise log_gap(*missing)
     return len(starts.offsets[topic])
 
 
@@ -41,7 +41,7 @@ def topic_starts(spark: SparkSession, topics: Collection[str], kafka: Mapping[st
         kafka: the properties of a Java client.
 
     Raises:
-        InfrastructureError: nobody answers.
+        InfrastructureError: no broker answers.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the JVM that has the connector's client
     properties = jvm.java.util.HashMap()
@@ -59,7 +59,7 @@ def topic_starts(spark: SparkSession, topics: Collection[str], kafka: Mapping[st
 
 
 def first_offsets(topic: str, partitions: int) -> str:
-    """Where to begin, in Spark's words: at 0, which fails if that is gone; "earliest" would pass over it."""
+    """Spark's starting offsets: 0, so that Spark fails if it was deleted; "earliest" would skip the gap silently."""
     return json.dumps({topic: {str(partition): 0 for partition in range(partitions)}})
 
 
@@ -80,30 +80,30 @@ Report = Callable[[str, Mapping[str, Any]], None]
 
 
 class Reach:
-    """Refuses a stream of one view that would have to read what its topics no longer hold.
+    """Refuses a stream of one view that would have to read records that its topics no longer hold.
 
     Args:
-        kafka: the properties of a Java client. mend: what an operator should do then.
+        kafka: the properties of a Java client. remedy: what the operator should do then, for the message.
     """
 
-    def __init__(self, spark: SparkSession, kafka: Mapping[str, str], view: str, mend: str) -> None:
-        self._spark, self._kafka, self._view, self._mend = spark, kafka, view, mend
+    def __init__(self, spark: SparkSession, kafka: Mapping[str, str], view: str, remedy: str) -> None:
+        self._spark, self._kafka, self._view, self._remedy = spark, kafka, view, remedy
 
     def check(self, wanted: Position) -> None:
-        """Checks that the topics which a position names can be read on from there.
+        """Checks that the topics of a position can be read from there.
 
         Raises:
-            LogGap: they begin behind it.
+            LogGap: the topics begin after it.
             InfrastructureError: no broker answers.
         """
-        if gone := unreachable(topic_starts(self._spark, wanted.offsets.keys(), self._kafka), wanted):
-            raise out_of_reach(self._view, gone, self._mend)
+        if missing := unreachable(topic_starts(self._spark, wanted.offsets.keys(), self._kafka), wanted):
+            raise out_of_reach(self._view, missing, self._remedy)
 
     def within(self, courses: Sequence[MicroBatchDriver], report: Report) -> list[MicroBatchDriver]:
-        """The courses that can go on, the live generation's among them; what must be left behind is told.
+        """The generations that can continue, the live one among them; each of the others is reported.
 
         Raises:
-            LogGap: the live generation, or every one, lies before what the topics hold.
+            LogGap: the live generation, or every one, needs records before the start of the topics.
         """
         found, lost = list[MicroBatchDriver](), list[LogGap]()
         for course in courses:
@@ -113,8 +113,8 @@ class Reach:
                 if course.generation.phase is Phase.LIVE:
                     raise
                 lost.append(error)
-                told = {"view": self._view, "generation": course.generation.id, "why": str(error)}
-                report("generation left behind", told)
+                details = {"view": self._view, "generation": course.generation.id, "why": str(error)}
+                report("generation left behind", details)
             else:
                 found.append(course)
         if lost and not found:

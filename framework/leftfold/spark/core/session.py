@@ -1,4 +1,4 @@
-"""A Spark session and its settings: quiet, on loopback, with this Python and the user's code on its executors."""
+"""Spark sessions and their settings: quiet, on loopback, with this Python and the user's code on executors."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ __all__ = ["SparkSettings", "open_session", "packed", "spark_session"]
 
 
 SUBMITTED = "submitted"
-"""The master where spark-submit has started this process and knows better."""
+"""The master setting for a process that spark-submit started: its master is kept."""
 
 
 class SparkSettings(BaseSettings):
-    """How a Spark session is made; environment variables begin with LEFTFOLD_SPARK_.
+    """Settings of a Spark session; environment variables begin with LEFTFOLD_SPARK_.
 
     Args:
-        master: as for spark-submit; `local[*]` uses every core of this machine, `submitted` is the one that
-            spark-submit was given, when it has started this process.
+        master: as for spark-submit; `local[*]` uses every core of this machine, `submitted` keeps the master of
+            spark-submit, when that started this process.
         memory: of the driver, which is also the executor under a local master.
-        executor_memory: of each executor elsewhere; Spark's default, 1g, when it is not given.
-        host: the address at which executors elsewhere reach this process; Spark's guess when it is not given.
-        python: the interpreter of executors elsewhere; PYSPARK_PYTHON when it is not given, else the path of this one.
-        py_files: modules, zip files and package directories that are sent to executors elsewhere.
-        java_home: a Java of 17 or newer; what JAVA_HOME or PATH say when it is not given.
+        executor_memory: of each executor on other machines; Spark's default, 1g, when it is not given.
+        host: the address at which executors on other machines reach this process; Spark's guess when not given.
+        python: the interpreter of executors on other machines; PYSPARK_PYTHON when not given, else this one's path.
+        py_files: modules, zip files and package directories that are sent to executors on other machines.
+        java_home: a Java of 17 or newer; found by JAVA_HOME or PATH when it is not given.
         jars: added to Spark's own; `leftfold.spark.events` needs those of the Kafka connector.
-        checkpoints: where streams keep their sums: a directory that every driver of a view sees.
-        properties: Spark's own, winning over ours; they are on no command line of this machine.
-        cache_home: where caches of this user go, and Spark's log; `XDG_CACHE_HOME`.
+        checkpoints: where streams keep their aggregates: a directory that every driver of a view can read and write.
+        properties: Spark properties, which override Leftfold's; they are on no command line of this machine.
+        cache_home: where caches of this user are, and Spark's log; `XDG_CACHE_HOME`.
     """
 
     model_config = SettingsConfigDict(
@@ -72,7 +72,7 @@ class SparkSettings(BaseSettings):
 
     @property
     def cache(self) -> Path:
-        """Leftfold's own directory among the user's caches."""
+        """Leftfold's directory in the user's cache directory."""
         return self.cache_home.expanduser() / "leftfold"
 
 
@@ -80,9 +80,9 @@ def ship(context: SparkContext, paths: Iterable[Path]) -> None:
     """Makes modules and packages importable in every executor of a session.
 
     Raises:
-        ConfigurationError: a path is not there, or is nothing that Python imports from.
+        ConfigurationError: a path does not exist, or Python cannot import from it.
     """
-    # Executors fetch from the file itself, whenever they begin: it lives as long as the session.
+    # Executors fetch the file itself whenever they start: it must live as long as the session.
     folder = Path(SparkFiles.getRootDirectory()) / "packed"
     for path in paths:
         folder.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ def packed(path: Path, folder: Path) -> Path:
         )
     target = folder / f"{path.name}.zip"
     with ZipFile(target, "w", ZIP_DEFLATED) as archive:
-        # Directories too: without entries of their own, those that hold no __init__.py could not be imported from.
+        # Directories too: without entries of their own, those without an __init__.py could not be imported from.
         for file in (path, *sorted(path.rglob("*"))):
             if "__pycache__" not in file.parts:
                 archive.write(file, path.name / file.relative_to(path))
@@ -113,14 +113,14 @@ def packed(path: Path, folder: Path) -> Path:
 
 
 _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""What pyspark writes to standard error of every query that is wrong: the error that it raises, and Java's stack."""
+"""The loggers by which pyspark writes every query error to standard error, with Java's stack; it is raised as well."""
 
 _PY4J = Path(py4j.__file__).parent
 _PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """The session of this process, made when there is none yet, or Spark has died since; a start takes seconds."""
+    """The session of this process; made when there is none or Spark has died since, which takes seconds."""
     forget_dead()
     local = settings.master.startswith("local")
     if settings.java_home is not None:
@@ -141,36 +141,36 @@ def open_session(settings: SparkSettings) -> SparkSession:
         PySparkLogger.getLogger(name).disabled = True
     for name in _PY4J_LOGGERS:
         logging.getLogger(name).addFilter(_not_of_py4j)
-    _keep_quiet_of_the_end(session.sparkContext)
+    _silence_accumulators(session.sparkContext)
     if not local:
         ship(session.sparkContext, settings.py_files)
     return session
 
 
-def _keep_quiet_of_the_end(context: SparkContext) -> None:
-    """Leaves out the stack that pyspark's listener for accumulators prints when Spark dies."""
-    server: Any = context._accumulatorServer  # noqa: SLF001  # its way to tell an error is a method of the instance
+def _silence_accumulators(context: SparkContext) -> None:
+    """Suppresses the stack trace that pyspark's listener for accumulators prints when Spark dies."""
+    server: Any = context._accumulatorServer  # noqa: SLF001  # socketserver reports errors by a method of the instance
     if "handle_error" in vars(server):
         return
-    tell = server.handle_error
+    report = server.handle_error
 
     def handle_error(request: object, address: object) -> None:
         if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
-            tell(request, address)
+            report(request, address)
 
     server.handle_error = handle_error
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """Leaves out what py4j logs, also to the root logger: the stacks of a call that Ctrl-C has interrupted."""
+    """Filters out what py4j logs, also to the root logger: the stacks of a call that Ctrl-C interrupted."""
     return Path(record.pathname).parent != _PY4J
 
 
 def _builder(settings: SparkSettings, properties: Mapping[str, str]) -> SparkSession.Builder:
     if settings.master == SUBMITTED:
-        # What spark-submit was told wins over what we would say, but not over what our own settings say.
-        told = {name for name, _ in SparkConf().getAll()} - settings.properties.keys()
-        properties = {name: value for name, value in properties.items() if name not in told}
+        # What was given to spark-submit wins over our defaults, but not over the user's settings.
+        given = {name for name, _ in SparkConf().getAll()} - settings.properties.keys()
+        properties = {name: value for name, value in properties.items() if name not in given}
         builder = SparkSession.builder
     else:
         builder = SparkSession.builder.master(settings.master).appName("leftfold")
@@ -180,18 +180,18 @@ def _builder(settings: SparkSettings, properties: Mapping[str, str]) -> SparkSes
 
 
 def _python_elsewhere(settings: SparkSettings) -> str:
-    """The interpreter of executors: other machines, and other images, may have theirs in another place."""
+    """The interpreter of executors, which may be at another path on other machines and in other images."""
     return settings.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts Ctrl-C off until Spark has started, and says so: half started, its JVM would outlive us."""
+    """Defers Ctrl-C until Spark has started, and says so: the JVM of a half-started Spark would outlive us."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     interrupts: list[int] = []
-    stderr = os.dup(2)  # what stands for it meanwhile is a file
+    stderr = os.dup(2)  # descriptor 2 is Spark's log file meanwhile
 
     def interrupted(number: int, frame: object) -> None:
         if not interrupts:
@@ -215,7 +215,7 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     When Spark dies within the block, `open_session` makes another one, which is stopped instead.
     """
     forget_dead()
-    mine = SparkContext._active_spark_context is None  # noqa: SLF001  # in any thread, which nothing else tells
+    mine = SparkContext._active_spark_context is None  # noqa: SLF001  # of any thread; no public way
     session = open_session(settings)
     try:
         yield session
@@ -225,9 +225,9 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def _stop() -> None:
-    """Stops the session that there is, if Spark has not died."""
+    """Stops the current session, unless Spark has died."""
     forget_dead()
-    session = SparkSession._instantiatedSession  # noqa: SLF001  # in any thread, which nothing else tells
+    session = SparkSession._instantiatedSession  # noqa: SLF001  # of any thread; no public way
     if session is not None:
         try:
             session.stop()
@@ -248,7 +248,7 @@ def _ours(settings: SparkSettings, folder: Path, *, local: bool) -> dict[str, st
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),  # never written to: nothing makes tables
-        # A message of Kafka is a dozen small allocations, and glibc keeps only 7 of a kind at hand per thread.
+        # A Kafka message is a dozen small allocations, and glibc caches only 7 of a size per thread by default.
         "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000",
     }
     if settings.jars:
@@ -260,7 +260,7 @@ _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.
 
 
 def _elsewhere(settings: SparkSettings) -> dict[str, str]:
-    """What executors on other machines need: a way back to this process, and memory of their own."""
+    """Properties for executors on other machines: a way back to this process, and memory of their own."""
     found: dict[str, str] = {}
     if settings.host is not None:
         # The address may be one that this machine does not have itself, such as a service in front of a pod.

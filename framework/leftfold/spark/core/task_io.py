@@ -1,4 +1,4 @@
-"""What Spark tasks exchange with the driver: items as Arrow, results and errors as lines, progress."""
+"""What Spark tasks exchange with the driver: items as Arrow, results and errors as lines, and progress."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _LINE_ARROW = pa.schema([("line", pa.string())])
 
 
 def item_batch(items: Sequence[KeyedUpdate]) -> pa.RecordBatch:
-    """Some items as one batch."""
+    """Some items as one Arrow batch."""
     columns = zip(zip(*items, strict=True), _ITEM_ARROW, strict=True)
     return pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ITEM_ARROW)
 
 
 def items_in(batches: Batches) -> Iterator[KeyedUpdate]:
-    """The items in batches, in their order."""
+    """The items in Arrow batches, in their order."""
     return (
         KeyedUpdate._make(row)
         for batch in batches
@@ -72,7 +72,7 @@ def items_in(batches: Batches) -> Iterator[KeyedUpdate]:
 
 
 def line_batches(lines: Iterable[str]) -> Batches:
-    """Lines as they come, each in a batch of its own: the driver collects few."""
+    """Lines as they come, each in its own batch: the driver collects few."""
     for line in lines:
         yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINE_ARROW)
 
@@ -84,23 +84,26 @@ _UNNAMED = ""
 
 
 class Misfits:
-    """Tells the driver what its tasks passed over; what is read again counts once."""
+    """Collects on the driver which events and rows tasks skipped; one that is read again counts once."""
 
     def __init__(self, spark: SparkSession) -> None:
         context: SparkContext = spark.sparkContext
         self._found = context.accumulator({}, _Places())
 
     def add(self, place: str, field: str) -> None:
-        """Notes an event and the field that does not fit; tasks call this."""
+        """Adds an event and the field that does not fit its column; called by tasks."""
         self._found.add({place: field})
 
     def unnamed(self, row: Any) -> None:
-        """Notes a row whose key is empty; tasks call this."""
+        """Adds a row whose key is empty; called by tasks."""
         self._found.add({f"{row!r:.{_SHOWN}}": _UNNAMED})
 
     @property
     def found(self) -> Mapping[str, str]:
-        """The places of events and their fields, and rows without a key, as far as tasks have ended; 1,000 at most."""
+        """The addresses of events with their fields, and rows without a key, of tasks that have ended.
+
+        1,000 at most.
+        """
         return dict(self._found.value)
 
     def __str__(self) -> str:
@@ -142,7 +145,7 @@ _RAISED = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b.*")
 
 
 def lines_of(results: Callable[[], Iterable[BucketResult]]) -> Iterator[str]:
-    """Each result as a line; an error of ours as the last line, so that no Java stack trace buries it."""
+    """Results as lines; a Leftfold error becomes the last line, so that no Java stack trace hides it."""
     try:
         for result in results():
             yield result.to_json()
@@ -151,10 +154,10 @@ def lines_of(results: Callable[[], Iterable[BucketResult]]) -> Iterator[str]:
 
 
 def results_of(lines: Iterable[str]) -> list[BucketResult]:
-    """The results behind the lines of all tasks.
+    """The results in the lines of all tasks.
 
     Raises:
-        LeftfoldError: what a task raised.
+        LeftfoldError: an error that a task raised.
     """
     found = []
     for line in lines:
@@ -169,20 +172,20 @@ def results_of_pass(lines: Iterable[str], jobs: int) -> list[list[BucketResult]]
     """The results of each job of a pass; a line begins with the job's number.
 
     Raises:
-        LeftfoldError: what a task raised.
+        LeftfoldError: an error that a task raised.
     """
-    told: list[list[str]] = [[] for _ in range(jobs)]
+    by_job: list[list[str]] = [[] for _ in range(jobs)]
     for line in lines:
         number, _, rest = line.partition(" ")
-        told[int(number)].append(rest)
-    return [results_of(one) for one in told]
+        by_job[int(number)].append(rest)
+    return [results_of(one) for one in by_job]
 
 
 def cause_of(error: Exception) -> LeftfoldError:
-    """What went wrong in an executor, without the Java stack traces around it.
+    """The error of an executor, without the Java stack traces around it.
 
     Raises:
-        KeyboardInterrupt: that was Ctrl-C, behind which a connection to the JVM may fail on the way out.
+        KeyboardInterrupt: the cause was Ctrl-C, after which a connection to the JVM may fail on the way out.
     """
     if is_interruption(error):
         raise KeyboardInterrupt
@@ -191,8 +194,8 @@ def cause_of(error: Exception) -> LeftfoldError:
         name, message = ours[-1]
         kind: type[LeftfoldError] = getattr(leftfold.errors, name, InfrastructureError)
         return kind(message)
-    gone = isinstance(error, ConnectionError | EOFError | Py4JError) and not isinstance(error, Py4JJavaError)
-    if gone or _DIED.search(text):
+    is_lost = isinstance(error, ConnectionError | EOFError | Py4JError) and not isinstance(error, Py4JJavaError)
+    if is_lost or _DIED.search(text):
         return InfrastructureError(
             "Spark has died or run out of memory; ask for less, or give it more by LEFTFOLD_SPARK_MEMORY, as in 4g"
         )
@@ -202,12 +205,12 @@ def cause_of(error: Exception) -> LeftfoldError:
 
 Address = tuple[str, int]
 _EVERY = 0.2
-"""Seconds."""
+"""Seconds between two progress datagrams."""
 
 
 @contextmanager
 def listening(spark: SparkSession, tell: Callable[[int], None]) -> Iterator[Address]:
-    """Hands on the counts that arrive while the block runs; one that is lost is only missing from a progress bar."""
+    """Passes on the progress counts that arrive during the block; a lost one is only missing from a progress bar."""
     host = spark.conf.get("spark.driver.host", None) or "127.0.0.1"
     bind = spark.conf.get("spark.driver.bindAddress", None) or ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
@@ -216,32 +219,32 @@ def listening(spark: SparkSession, tell: Callable[[int], None]) -> Iterator[Addr
         here = ("127.0.0.1" if bind in ("", "0.0.0.0") else bind, port)  # noqa: S104  # compared, not bound
 
         def listen() -> None:
-            while told := receiver.recv(32):
-                if told.isdigit():
-                    tell(int(told))
+            while count := receiver.recv(32):
+                if count.isdigit():
+                    tell(int(count))
 
         thread = threading.Thread(target=listen, name="progress", daemon=True)
         thread.start()
         try:
             yield host, port
         finally:
-            # An empty datagram to itself ends the thread, behind everything that has arrived.
+            # An empty datagram to itself ends the thread, after everything that has arrived.
             while thread.is_alive():
                 receiver.sendto(b"", here)
                 thread.join(_EVERY)
 
 
 class ProgressReporter:
-    """Sends counts to the driver, five times a second at most, and what is left when it is closed."""
+    """Sends progress counts to the driver, five times a second at most, and the rest when it is closed."""
 
     def __init__(self, address: Address) -> None:
-        self._address, self._count, self._told = address, 0, time.monotonic()
+        self._address, self._count, self._sent = address, 0, time.monotonic()
         self._sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def __call__(self, more: int) -> None:
         """Counts more events."""
         self._count += more
-        if time.monotonic() - self._told >= _EVERY:
+        if time.monotonic() - self._sent >= _EVERY:
             self._send()
 
     def close(self) -> None:
@@ -250,13 +253,13 @@ class ProgressReporter:
         self._sender.close()
 
     def _send(self) -> None:
-        with suppress(OSError):  # a task does not fail because nobody can watch it
+        with suppress(OSError):  # a task does not fail because its progress cannot be sent
             self._sender.sendto(b"%d" % self._count, self._address)
-        self._count, self._told = 0, time.monotonic()
+        self._count, self._sent = 0, time.monotonic()
 
 
 def spark_checks(spark: SparkSession) -> Callable[[StateCheck, Callable[[int], None]], list[PartitionCheck]]:
-    """Checks all partitions of a category on a session."""
+    """Runs the state checks of all partitions of a category on a session."""
 
     def run(check: StateCheck, tell: Callable[[int], None]) -> list[PartitionCheck]:
         with listening(spark, tell) as address:

@@ -1,1 +1,1 @@
-"""Views that Spark computes: as a whole, or incrementally."""
+"""Views that Spark computes from tables of events: as a whole, or incrementally."""

@@ -35,16 +35,17 @@ E = TypeVar("E", bound=Event)
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
 Tables = Mapping[str, DataFrame]
-"""The tables of a view by name; one that is not asked for is not read."""
+"""The tables of a view by name; a table is read only when it is used."""
 
 
 class FrameView(TableView[Row, K]):
-    """Rows by a function of DataFrames, computed again as a whole at every refresh.
+    """A view whose rows a DataFrame function computes, all of them again at every refresh.
 
     Args:
-        frame: makes the result of the tables: `lambda tables: tables["BasketCheckedOut"].groupBy("store_id").count()`.
+        frame: makes the result from the tables:
+            `lambda tables: tables["BasketCheckedOut"].groupBy("store_id").count()`.
             It must give the same rows for the same events: no clock, no randomness, no order of arrival. Unlike SQL,
-            it is code that nobody checks.
+            this code is not checked.
         key, references, indexes: as for `QueryView`. version: raised whenever `frame` changes meaning.
     """
 
@@ -95,16 +96,16 @@ def check_columns(view: TableView[Any, Any], schema: StructType) -> None:
     types = {field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")}
     for name in hints.keys() & found.keys():
         if not _fits(hints[name], types[name]):
-            told = found[name].dataType.simpleString().upper()
+            actual = found[name].dataType.simpleString().upper()
             wrong.append(
-                f"column {name} is {told}, but {row.__name__}.{name} is {_said(hints[name])}{_mend(hints[name])}"
+                f"column {name} is {actual}, but {row.__name__}.{name} is {_type_name(hints[name])}{_cast(hints[name])}"
             )
     if wrong:
         raise ConfigurationError(f"view {view.name}: the query does not give its row: {'; '.join(sorted(wrong))}")
 
 
 class RowReader:
-    """Makes rows of Arrow batches; it can be pickled."""
+    """Makes rows from Arrow batches; it can be pickled."""
 
     def __init__(self, view: TableView[Any, Any]) -> None:
         self._view = view
@@ -124,9 +125,9 @@ class RowReader:
             try:
                 yield validate(values)
             except ValidationError as error:
-                raise ContractError(self._said(values, error)) from error
+                raise ContractError(self._problem(values, error)) from error
 
-    def _said(self, values: Mapping[str, Any], error: ValidationError) -> str:
+    def _problem(self, values: Mapping[str, Any], error: ValidationError) -> str:
         problem = error.errors(include_url=False, include_context=False)[0]
         place, row = ".".join(map(str, problem["loc"])), self._view.rows.row.__name__
         if problem["input"] is None:
@@ -169,11 +170,11 @@ def _is_scalar(hint: Any, type_: pa.DataType) -> bool:
     return is_text and pa.types.is_string(type_)
 
 
-def _said(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
-def _mend(hint: Any) -> str:
+def _cast(hint: Any) -> str:
     inner = next((arg for arg in get_args(hint) if arg is not NoneType), hint)
     word = _WORDS.get(inner)
     return f" (CAST it AS {word})" if word else ""
@@ -184,10 +185,10 @@ OpenTable = Callable[[SparkSession, EventTable], DataFrame]
 
 
 def own_session(spark: SparkSession, *, shuffles: int) -> SparkSession:
-    """A session with settings under which equal events give equal rows: exact decimals, errors instead of NULLs, UTC.
+    """A session in which equal events give equal rows: exact decimals, errors instead of NULLs, UTC.
 
     Args:
-        shuffles: into how many parts rows are grouped.
+        shuffles: the number of partitions for grouping rows.
     """
     session = spark.newSession()
     for name, value in {
@@ -204,17 +205,17 @@ def own_session(spark: SparkSession, *, shuffles: int) -> SparkSession:
 
 
 def checked(spark: SparkSession, view: QueryView[Any, Any]) -> CheckedQuery:
-    """The view's SQL, parsed and found to be harmless; nothing has run.
+    """The view's SQL, parsed and checked against the rules; nothing has run.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: it breaks a rule.
     """
     where = f"view {view.name}"
     return check(parse(spark, view.query, where), [*view.tables, *view.references], where)
 
 
 def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
-    """How the view is kept up to date, and why so.
+    """How the view is kept up to date, and why.
 
     Raises:
         ConfigurationError: its SQL is not allowed.
@@ -226,7 +227,7 @@ def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
     query = checked(spark, view)
     found = classify(query, view.tables, columns)
     if found.incremental and len(view.categories) > 1:
-        # Marks name every topic of a view, and a stream would move one of them only.
+        # Checkpoints of buckets name every topic of a view, and a stream would move only one of them.
         why = f"its events are of {' and '.join(view.categories)}, and a stream follows one table of events"
         found = Refreshed(incremental=False, why=why)
     if view.late is not None and not found.incremental:
@@ -239,7 +240,7 @@ def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
 
 
 def dry_run(spark: SparkSession, view: TableView[Any, Any]) -> None:
-    """Computes the view of no events, as far as its columns.
+    """Computes the view from no events, only to check its columns.
 
     Raises:
         ConfigurationError: as for `compute`.
@@ -252,7 +253,7 @@ def dry_run(spark: SparkSession, view: TableView[Any, Any]) -> None:
 
 
 def compute(session: SparkSession, view: TableView[Any, Any], open_table: OpenTable) -> DataFrame:
-    """The view's rows as a DataFrame, its columns found to be those of the row; nothing has been read yet.
+    """The view's rows as a DataFrame, with checked columns; nothing has been read yet.
 
     Args:
         session: as `own_session` makes it.
@@ -282,7 +283,7 @@ def _frame(session: SparkSession, view: TableView[Any, Any], open_table: OpenTab
 
 
 class _Tables(Mapping[str, DataFrame]):
-    """The tables of a view, each made when it is first asked for."""
+    """The tables of a view, each made at its first use."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The batches of a streamed query: the first fills a generation in bulk, later ones flush changes; with checkpoints."""
+"""The batches of an incremental query view, and its checkpoints: the first loads a generation, later ones flush."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _FILES = "references.json"
 
 
 class CheckpointDirectory:
-    """The checkpoints of one generation.
+    """The Spark checkpoint directory of one generation.
 
     Args:
-        root: where all checkpoints are: a directory that every driver sees. generation: its id.
+        root: the directory of all checkpoints, which every driver can read and write. generation: its id.
     """
 
     def __init__(self, root: Path, view: str, generation: str) -> None:
@@ -49,42 +49,42 @@ class CheckpointDirectory:
         return self._home / run
 
     def resumable(self, run: str, batch: int | None, files: Mapping[str, str]) -> Path | None:
-        """The directory from which a stream goes on whose marks say this run and batch; None when it cannot.
+        """The checkpoint from which a stream can continue; None when it does not fit the buckets' run and batch.
 
-        It can when the marks are behind the last batch that the checkpoint has committed, or behind the one it has
-        planned: that one is computed again, and what is written already stays.
+        It fits when the buckets are at the last batch that the checkpoint has committed, or at the next one if that is
+        planned: that batch is computed again, and what was written already stays.
         """
         found = self._of(run)
         if found is None or batch is None or self._files() != dict(files):
             return None
         committed, planned = _newest(found / "commits"), _newest(found / "offsets")
-        behind = batch == committed or (batch == planned == committed + 1)
-        return found if behind and planned <= committed + 1 else None
+        fits = batch == committed or (batch == planned == committed + 1)
+        return found if fits and planned <= committed + 1 else None
 
     def take(self, found: Path, run: str) -> Path:
         """Moves the directory to a new run."""
         return found.rename(self._home / run)
 
     def remove(self) -> None:
-        """Removes everything of the generation."""
+        """Removes all checkpoints of the generation."""
         shutil.rmtree(self._home, ignore_errors=True)
 
     @classmethod
     def committed(cls, path: Path) -> Position:
-        """Where a stream goes on that takes a run's directory over."""
+        """The position from which a stream continues with a run's directory."""
         try:
             return cls.reached(path, _newest(path / "commits"))
         except (OSError, ValueError):
-            return Position()  # nothing is committed yet, or files are lost, which Spark will say
+            return Position()  # nothing is committed yet, or files are lost, which Spark will report
 
     @staticmethod
     def reached(path: Path, batch: int) -> Position:
-        """The ends of a batch, as the checkpoint planned it."""
+        """The end position of a batch, as the checkpoint planned it."""
         *_, source = (path / "offsets" / str(batch)).read_text("utf-8").splitlines()
         return Position({topic: {int(p): o for p, o in ends.items()} for topic, ends in json.loads(source).items()})
 
     def _of(self, run: str) -> Path | None:
-        """The run's own directory, or the only one there is: its new owner may have died before it could move it."""
+        """The run's own directory, or the only one: its new owner may have died before it could move it."""
         there = [path for path in self._home.glob("*") if path.is_dir()]
         named = [path for path in there if path.name == run]
         return next(iter(named or there)) if named or len(there) == 1 else None
@@ -98,7 +98,7 @@ class CheckpointDirectory:
 
 
 def sweep(root: Path, view: str, generations: Collection[str]) -> None:
-    """Removes checkpoints of generations that are gone."""
+    """Removes checkpoints of generations that no longer exist."""
     for home in (root / view).glob("*"):
         if home.name not in generations:
             shutil.rmtree(home, ignore_errors=True)
@@ -114,10 +114,10 @@ Report = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class StreamPlaces:
-    """Where a stream reads, writes and remembers.
+    """The log, store and checkpoint directory of a stream.
 
     Args:
-        kafka: the properties of a Java client. checkpoints: a directory that every driver of the view sees.
+        kafka: the properties of a Java client. checkpoints: a directory that every driver of the view can use.
     """
 
     store: BulkStore
@@ -129,7 +129,7 @@ class StreamPlaces:
 
 @dataclass(frozen=True)
 class StreamWork:
-    """What a stream works at; `groups` are the fields that name a group, `shuffles` how many parts sums are in."""
+    """What a stream computes; `groups` are the fields of a group's key, `shuffles` the partitions of its aggregates."""
 
     view: QueryView[Any, Any]
     places: StreamPlaces
@@ -142,8 +142,8 @@ class StreamBatches:
     """Writes the batches of one run into one generation.
 
     Args:
-        ends: where the log was when the run began; a new generation is shown to readers from there on.
-        path: the run's checkpoint. misfits: what its tables and its rows pass over.
+        ends: the log's end when the run began; a new generation goes live once it has reached it.
+        path: the run's checkpoint. misfits: collects the events and rows that are skipped.
     """
 
     def __init__(
@@ -153,21 +153,22 @@ class StreamBatches:
         self._store, self._reader = work.places.store, RowReader(work.view)
         self.writer: QueryWriter | None = None
         self.failure: LeftfoldError | None = None
-        self.misfits, self._told = misfits, 0
+        self.misfits, self._reported = misfits, 0
 
     def take(self, frame: DataFrame, batch: int) -> None:
         """Writes one batch; Spark commits it to the checkpoint when this returns."""
         try:
             self._take(frame, batch)
-            self._tell_misfits()
+            self._report_misfits()
         except LeftfoldError as error:
             self.failure = error
             raise
 
     def seal(self, results: Sequence[BucketResult], batch: int, reached: Position) -> None:
         """Ends the bulk load of a generation with its first batch."""
-        work, marks = self._work, sealed_marks(self.generation, reached, results)
-        self._store.seal(self.generation, {b: replace(m, token=token(self._run, batch)) for b, m in marks.items()})
+        work, checkpoints = self._work, sealed_marks(self.generation, reached, results)
+        marked = {b: replace(m, token=token(self._run, batch)) for b, m in checkpoints.items()}
+        self._store.seal(self.generation, marked)
         sealed = self.generation = self.generation.in_phase(Phase.SEALED)
         change(self._store, work.view.name, lambda r: r.with_generation(sealed))
         self.writer = QueryWriter(work.view, sealed, self._store, work.groups, self._run)
@@ -179,7 +180,7 @@ class StreamBatches:
             job = BulkJob(work.view, self.generation, (), work.places.open_log, work.places.open_sink)
             self.seal(write_frame(frame, job, work.shuffles, self.misfits), batch, reached)
             return
-        # Collected even when it is in the marks already: only that moves Spark's own sums on.
+        # Collected even when the bucket checkpoints cover it already: only that moves Spark's own aggregates forward.
         rows = (row for part in frame.toArrow().to_batches() for row in self._reader.rows(part))
         stored = computed_all(work.view, rows, self.generation.buckets, self.misfits.unnamed)
         self._check_live()
@@ -190,9 +191,9 @@ class StreamBatches:
             )
         self._show(self.writer)
 
-    def _tell_misfits(self) -> None:
-        if (count := len(self.misfits.found)) > self._told:
-            self._told = count
+    def _report_misfits(self) -> None:
+        if (count := len(self.misfits.found)) > self._reported:
+            self._reported = count
             self._work.report("events passed over", {"view": self._work.view.name, "why": str(self.misfits)})
 
     def _check_live(self) -> None:
@@ -203,7 +204,7 @@ class StreamBatches:
                 raise Fenced(f"view {view.name}: generation {live or 'none'} is live instead of {self.generation.id}")
 
     def _show(self, writer: QueryWriter) -> None:
-        """Makes the generation live as soon as no reader could go back in time."""
+        """Makes the generation live as soon as no reader could see an older state than before."""
         at = covered(self.generation, writer.checkpoints)
         if self.generation.phase is Phase.LIVE or not at.covers(self._ends):
             return
@@ -221,9 +222,9 @@ class StreamBatches:
     def _pointed(self, registry: Registry, at: Position) -> Registry:
         live = registry.live_of(self.generation.hash)
         if self.generation.id not in registry.generations:
-            raise Fenced(f"generation {self.generation.id} of view {self._work.view.name} was removed by somebody else")
+            raise Fenced(f"generation {self.generation.id} of view {self._work.view.name} was removed meanwhile")
         if live is not None and live.id != self.generation.id:
-            marks = self._store.checkpoints(live)
-            if len(marks) == live.buckets and not at.covers(covered(live, marks)):
+            checkpoints = self._store.checkpoints(live)
+            if len(checkpoints) == live.buckets and not at.covers(covered(live, checkpoints)):
                 return registry
         return registry.pointed(self.generation, now())

@@ -1,4 +1,4 @@
-"""Runs the refresh of a view that is computed from tables: its rows are keyed, sorted by bucket and written whole."""
+"""Refresh of a computed view on Spark: all its rows are keyed, sorted by bucket and written again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def query_runner(
     """A Runner for query views and frame views on a session.
 
     Args:
-        warn: called with what was passed over: events with a value that does not fit its column, rows without a key.
+        warn: called with what was skipped: events with a value that does not fit its column, rows without a key.
     """
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
@@ -66,13 +66,13 @@ def query_runner(
 def _opener(
     plan: RebuildPlan, job: BulkJob, address: Address, misfits: Misfits
 ) -> Callable[[SparkSession, EventTable], DataFrame]:
-    log, told = LogSlice(plan.tasks, job.open_log), set[str]()
+    log, counted = LogSlice(plan.tasks, job.open_log), set[str]()
 
     def open_table(session: SparkSession, table: EventTable) -> DataFrame:
-        # A topic that two tables are read from is read twice, but its events count once.
+        # A topic that two tables read is read twice, but its events count once in the progress.
         topic = events(table.event.__leftfold__.category)
-        teller = address if topic not in told else None
-        told.add(topic)
+        teller = address if topic not in counted else None
+        counted.add(topic)
         return log_frame(session, log.of(topic), table.schema, table.row, teller, misfits)
 
     return open_table
@@ -82,10 +82,10 @@ def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: Misfits) ->
     """Writes all rows of a result into the generation of a job; one result per bucket that has any.
 
     Args:
-        misfits: notes rows that have no key, which are left out.
+        misfits: collects rows without a key, which are left out.
 
     Raises:
-        LeftfoldError: what a task raised: two rows of one key, a NULL where none may be, an event that cannot be read.
+        LeftfoldError: an error of a task: two rows of one key, a NULL where none may be, an event that cannot be read.
     """
     view: Any = job.view
     reader, buckets = RowReader(view), job.generation.buckets

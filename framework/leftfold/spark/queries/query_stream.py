@@ -1,4 +1,4 @@
-"""A computed view kept up to date by Spark streaming over tables of events."""
+"""Keeps a query view up to date by Spark structured streaming over tables of events."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def stream_frame(
     topics: Mapping[str, int],
     misfits: Misfits | None = None,
 ) -> DataFrame:
-    """The events of one class from the start of the log on.
+    """The events of one class as a streaming DataFrame, from the start of the log.
 
-    A batch ends where the log is stable, so no decision is cut in two: limits on the size of a batch would do that.
+    A batch ends where the log is stable, so no decision is split: a limit on the size of a batch would split some.
 
     Args:
-        kafka: the properties of a Java client. topics: how many partitions each has. misfits: as of `typed`.
+        kafka: the properties of a Java client. topics: their partition counts. misfits: as of `typed`.
     """
     topic = names.events(table.event.__leftfold__.category)
     reader = spark.readStream.format("kafka").option("subscribe", topic)
@@ -64,9 +64,9 @@ def stream_frame(
     return typed(reader.load(), table.schema, table.row, misfits)
 
 
-_MEND = (
-    "compute it from archive and topic: leftfold rebuild {view} --archive DIR; told LEFTFOLD_ARCHIVE_DIR=DIR, or "
-    "archive = 'DIR' under [tool.leftfold] in pyproject.toml, leftfold run {view} does so again and again"
+_REMEDY = (
+    "compute it from archive and topic: leftfold rebuild {view} --archive DIR; with LEFTFOLD_ARCHIVE_DIR=DIR set, or "
+    "archive = 'DIR' under [tool.leftfold] in pyproject.toml, leftfold run {view} does so repeatedly"
 )
 
 _SETTINGS = {
@@ -81,12 +81,12 @@ _SETTINGS = {
 
 
 class QueryStream:
-    """Runs one incremental query view; one thread uses it.
+    """Runs one incremental query view; for one thread.
 
     Args:
-        shuffles: into how many parts sums are split; fixed for the life of a checkpoint. every: seconds between two
-            batches. keep: seconds for which a generation that is replaced stays.
-        report: told what an operator should know.
+        shuffles: the number of partitions for aggregates; fixed for the life of a checkpoint. every: seconds between
+            two batches. keep: seconds for which a generation that is replaced stays.
+        report: called with what an operator should know: (what, details).
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class QueryStream:
             raise ConfigurationError(f"view {view.name} cannot be kept by a stream: {how.why}")
         self._spark, self._view, self._places = spark, view, places
         self._groups, self._shuffles, self._every, self._keep = how.groups, shuffles, every, keep
-        self._report, self._reach = report, Reach(spark, places.kafka, view.name, _MEND.format(view=view.name))
+        self._report, self._reach = report, Reach(spark, places.kafka, view.name, _REMEDY.format(view=view.name))
 
     def run(self, stop: threading.Event) -> None:
         """Streams until `stop` is set.
 
         Raises:
-            Fenced: another run has taken over, or the store lost or went back behind what was written; run again, and
-                the marks say from where.
+            Fenced: another run has taken over, or the store lost or rolled back what was written; run again, and the
+                bucket checkpoints decide where it continues.
             ContractError: an event cannot be read, or two groups have one key.
-            LogHole: events that it must read are gone from a topic; it reads no archive.
+            LogGap: events that it must read were deleted from a topic; it reads no archive.
             ConfigurationError: the live generation was computed from another topic of that name.
-            InfrastructureError: the log, the store or Spark is not there.
+            InfrastructureError: the log, the store or Spark cannot be reached.
         """
         run, files = secrets.token_hex(8), self._fingerprints()
         sweep(self._places.store, self._view, self._keep)
@@ -125,7 +125,7 @@ class QueryStream:
             ends, ids = log.stable_ends(topics), known_ids(log, topics)
         if why := self._other(ids):
             raise ConfigurationError(why)
-        batches = self._resumed(run, files, topics, ends) or self._begun(run, files, topics, ends, ids)
+        batches = self._resume(run, files, topics, ends) or self._begin(run, files, topics, ends, ids)
         try:
             self._stream(batches, stop)
         except BaseException as error:
@@ -136,7 +136,7 @@ class QueryStream:
             remove(self._places.store, batches.generation)
 
     def foreign(self) -> str:
-        """Why the live generation does not belong to the topics that are there, and what to type; '' when it does."""
+        """Why the live generation belongs to other topics, and what to type; '' when it belongs to these."""
         with closing(self._places.open_log()) as log:
             return self._other(known_ids(log, topics_of(self._view, log.partitions)))
 
@@ -145,16 +145,16 @@ class QueryStream:
         return other_log(live, ids) if live is not None else ""
 
     def checkpoint(self, generation: Generation) -> CheckpointDirectory:
-        """Where Spark keeps the sums of a generation."""
+        """The checkpoint directory of a generation."""
         return CheckpointDirectory(self._places.checkpoints, self._view.name, generation.id)
 
     def _fingerprints(self) -> dict[str, str]:
         return {name: file.fingerprint() for name, file in self._view.references.items()}
 
-    def _resumed(
+    def _resume(
         self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position
     ) -> StreamBatches | None:
-        """The live generation, if its marks and its checkpoint agree."""
+        """The live generation, if its bucket checkpoints and its checkpoint directory agree."""
         store, view = self._places.store, self._view
         registry = store.registry(view.name)
         sweep_checkpoints(self._places.checkpoints, view.name, registry.generations)
@@ -170,20 +170,21 @@ class QueryStream:
         before = next(iter(writer.checkpoints.values())).token.rpartition(".")[0]
         found = checkpoint.resumable(before, writer.batch, files)
         if found is None:
-            self._report("computed from the start", {"view": view.name, "why": "marks and checkpoint do not agree"})
+            why = "the buckets' checkpoints and Spark's checkpoint directory do not agree"
+            self._report("computed from the start", {"view": view.name, "why": why})
             return None
         self._reach.check(beginning(topics) | checkpoint.committed(found))
         if not writer.claim():
-            raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this one gives way")
+            raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this run ends")
         self._report("stream goes on", {"view": view.name, "generation": live.id, "batch": writer.batch})
         batches = self._batches(live, run, ends, checkpoint.take(found, run))
         batches.writer = writer
         return batches
 
-    def _begun(
+    def _begin(
         self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position, ids: Mapping[str, str]
     ) -> StreamBatches:
-        """A new generation and a fresh checkpoint; its first batch is the whole log."""
+        """A new generation and a new checkpoint directory; its first batch is the whole log."""
         store, view = self._places.store, self._view
         self._reach.check(beginning(topics))
         generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids)
@@ -229,4 +230,4 @@ class QueryStream:
 def _wait(query: StreamingQuery, stop: threading.Event) -> None:
     while not stop.is_set():
         if query.awaitTermination(1):
-            raise Fenced("another run of this stream was started in the same Spark; this one gives way")
+            raise Fenced("another run of this stream was started in the same Spark; this run ends")

@@ -1,4 +1,4 @@
-"""What a query view or a frame view makes of events, for users' tests: local Spark, no Kafka, no Redis."""
+"""Rows of a query view or a frame view from given events, for users' tests, without Kafka and Redis."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TIME = datetime(2000, 1, 1, tzinfo=UTC)
 def rows(
     view: TableView[Row, K], /, *events: Event | Recorded[Any], spark: SparkSession | None = None
 ) -> Mapping[K, Row]:
-    """The view's rows after these events, each read back as it would be stored.
+    """Computes the view's rows from these events, each read back as it would be stored.
 
     Args:
-        events: plain, or as `Recorded` where the query looks at metadata; of a plain one `_key` is its stream,
+        events: plain, or as `Recorded` where the query uses metadata; of a plain one `_key` is its stream,
             `_sequence` counts the events of the stream, `_offset` all of them, and `_time` is `TIME`.
         spark: a session to use; else the one of this process, started at the first call.
 
@@ -48,7 +48,7 @@ def rows(
 
     def open_table(session: SparkSession, table: EventTable) -> DataFrame:
         found = [one for one in recorded if isinstance(one.event, table.event)]
-        return session.createDataFrame(pa.Table.from_batches([table_of(found, table.schema, table.told)]))
+        return session.createDataFrame(pa.Table.from_batches([table_of(found, table.schema, table.row_of)]))
 
     frame, codec = compute(session, view, open_table), view.rows
     made: dict[str, Row] = {}

@@ -1,1 +1,1 @@
-"""Which SQL is allowed, and whether a query can be kept up to date incrementally."""
+"""SQL of views and ad-hoc queries: what is allowed, and which queries a stream can keep up to date."""

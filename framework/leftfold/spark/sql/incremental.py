@@ -1,4 +1,4 @@
-"""Which queries a stream can keep up to date by itself: those whose groups only ever take more events in."""
+"""Finds the queries that a stream can keep up to date: those whose groups only ever take in more events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leftfold.spark.sql.statements import CheckedQuery
 __all__ = ["Refreshed", "classify"]
 
 _ADDS = AGGREGATES - {"approx_count_distinct", "median", "percentile", "percentile_cont", "percentile_disc"}
-_SAID = {
+_CLAUSES = {
     "Aggregate": "a second GROUP BY", "Distinct": "DISTINCT", "Except": "EXCEPT", "GlobalLimit": "LIMIT",
     "Intersect": "INTERSECT", "LocalLimit": "LIMIT", "Sort": "ORDER BY", "Union": "UNION", "UnresolvedHaving": "HAVING",
     "UnresolvedWith": "WITH", "WithWindowDefinition": "WINDOW", "Exists": "a subquery", "ListQuery": "a subquery",
@@ -24,8 +24,8 @@ class Refreshed:
     """How a view is kept up to date.
 
     Args:
-        incremental: by a stream; otherwise by computing all of it again every so often and swapping.
-        why: the reason, for people. groups: the columns of the result that name a group, when incremental.
+        incremental: by a stream; otherwise all of it is computed again at intervals and swapped.
+        why: the reason, for people. groups: the result columns that hold a group's key, when incremental.
     """
 
     incremental: bool
@@ -55,12 +55,12 @@ def classify(query: CheckedQuery, events: Collection[str], columns: Collection[s
 
 def _groups(plan: PlanNode, events: Collection[str], columns: Collection[str]) -> tuple[str, ...]:
     if plan.kind != "Aggregate":
-        said = _SAID.get(plan.kind)
-        raise _Batch(f"it has {said}" if said else "it has no GROUP BY")
+        clause = _CLAUSES.get(plan.kind)
+        raise _Batch(f"it has {clause}" if clause else "it has no GROUP BY")
     grouping, results, below, *_ = plan.parts
     for node in plan.walk():
-        if node is not plan and node.kind in _SAID:
-            raise _Batch(f"it has {_SAID[node.kind]}")
+        if node is not plan and node.kind in _CLAUSES:
+            raise _Batch(f"it has {_CLAUSES[node.kind]}")
     for name, distinct in _functions(results):
         if name in AGGREGATES and name not in _ADDS:
             raise _Batch(f"{name} is not the same when it is computed piece by piece")
@@ -108,7 +108,7 @@ def _functions(part: Part) -> Iterator[tuple[str, bool]]:
 
 
 def _shown(group: PlanNode, results: list[PlanNode], columns: Collection[str]) -> str:
-    """The column of the result that shows what a group is made by; a name means a column before it means an alias."""
+    """The result column that shows a grouping expression; a name refers to a column before an alias."""
     if group.kind == "UnresolvedOrdinal" and isinstance(group.parts[0], int):
         return _name(results[group.parts[0] - 1]) if 0 < group.parts[0] <= len(results) else ""
     word = group.words(0)[-1].lower() if group.kind == "UnresolvedAttribute" else ""
@@ -124,9 +124,9 @@ def _shown(group: PlanNode, results: list[PlanNode], columns: Collection[str]) -
 
 
 def _is_edge(result: PlanNode, group: PlanNode, columns: Collection[str]) -> bool:
-    """Whether a column is the start or end of the window that is grouped by, which names it.
+    """Whether a result column is the start or end of the window that is grouped by, which identifies the window.
 
-    That window may be written out again, or be called `window` as Spark calls it, unless a column has that name.
+    The query may repeat that window expression, or name it `window` as Spark does, unless a column has that name.
     """
     if group.kind != "UnresolvedFunction" or group.words(0) != ("window",):
         return False

@@ -17,35 +17,35 @@ _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 
 def parse(spark: SparkSession, query: str, where: str) -> PlanNode:
-    """The statement as Spark understands it.
+    """Parses one SQL statement to a plan.
 
     Args:
         where: named in errors.
 
     Raises:
-        ConfigurationError: Spark cannot read it, or it is more than one statement.
+        ConfigurationError: Spark cannot parse it, or it is more than one statement.
     """
     if "${" in query:
-        raise ConfigurationError(f"{where}: Spark would put a setting in the place of ${{...}}; write what is meant")
+        raise ConfigurationError(f"{where}: Spark would replace ${{...}} by a setting; write the value itself")
     internals: Any = spark
     try:
         plan = internals._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001  # no other way
     except PySparkException as error:
-        raise ConfigurationError(f"{where}: {_said(error)}") from error
+        raise ConfigurationError(f"{where}: {_message(error)}") from error
     try:
         return _Reader(internals._jvm, query).node(plan)  # noqa: SLF001  # no other way
     except RecursionError as error:
         raise ConfigurationError(f"{where}: the query is nested too deeply") from error
 
 
-def _said(error: Exception) -> str:
-    """What Spark says about it, without the picture of the statement."""
+def _message(error: Exception) -> str:
+    """The message of a parse error, without the picture of the statement."""
     lines = str(error).strip().splitlines()
     return " ".join(line.strip() for line in lines if line.strip() and not line.startswith(("---", "^", "==")))[:400]
 
 
 class _Reader:
-    """Copies a plan out of the JVM; every object it meets is a tree node, a collection, a value or text."""
+    """Copies a plan out of the JVM; its objects are tree nodes, collections, values or text."""
 
     def __init__(self, jvm: Any, query: str) -> None:
         load = jvm.java.lang.Class.forName

@@ -25,11 +25,11 @@ _ROWS, _BYTES = "rows", "bytes"
 
 @dataclass(frozen=True)
 class AnswerLimit:
-    """How long an answer may be.
+    """The limit of an answer's size.
 
     Args:
-        rows: how many rows. bytes: how large all their values are together, as Arrow holds them. Spark needs
-            several times as much memory to hand them over.
+        rows: how many rows. bytes: the size of all their values together, as Arrow holds them. Spark needs several
+            times as much memory to hand them over.
     """
 
     rows: int = 100_000
@@ -37,22 +37,23 @@ class AnswerLimit:
 
 
 class Answer:
-    """The rows of a DataFrame as far as its limit lets them.
+    """The rows of a DataFrame, up to a limit.
 
-    Each partition is cut by its own task, and the next is read when the rows before it are taken, so a whole answer is
-    nowhere. `cut` says which limit was met, `rows` or `bytes`, once all rows are taken; '' when the answer is whole.
+    Each partition is cut by its own task, and the next is read when the rows before it are taken, so the whole answer
+    is never held in memory. `cut` names the limit that was hit, `rows` or `bytes`, once all rows are taken; '' when the
+    answer is complete.
     """
 
     def __init__(self, frame: DataFrame, limit: AnswerLimit) -> None:
         self.columns, self.cut, self._limit = frame.columns, "", limit
         fields = [StructField(f"c{number}", field.dataType) for number, field in enumerate(frame.schema)]
-        told = frame.toDF(*(field.name for field in fields))  # several columns may have one name
+        sized = frame.toDF(*(field.name for field in fields))  # several columns may have one name
         for field in fields:
             if not _is_arrow(field.dataType):
                 field.dataType = StringType()
-                told = told.withColumn(field.name, told[field.name].cast("string"))
+                sized = sized.withColumn(field.name, sized[field.name].cast("string"))
         schema = StructType([*fields, StructField("size", LongType()), StructField("cut", StringType())])
-        self._frame = told.mapInArrow(lambda batches: _cut(batches, limit), schema)
+        self._frame = sized.mapInArrow(lambda batches: _cut(batches, limit), schema)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         rows = size = 0
@@ -66,7 +67,7 @@ class Answer:
 
 
 def _is_arrow(kind: DataType) -> bool:
-    """Whether Python's tasks can be given such values; some intervals they cannot."""
+    """Whether Python tasks can take values of this type; some intervals they cannot."""
     try:
         to_arrow_type(kind, timezone="UTC")
     except PySparkException:
@@ -75,9 +76,9 @@ def _is_arrow(kind: DataType) -> bool:
 
 
 def _cut(batches: Batches, limit: AnswerLimit) -> Batches:
-    """The rows of a partition with their sizes; the last one has none when there are more, but says which limit is met.
+    """The rows of a partition with their sizes, up to the limit.
 
-    A size is the mean of a batch.
+    A partition that is cut ends with a row that has no values but names the limit. A size is the mean of a batch.
     """
     rows, size = limit.rows, limit.bytes
     for batch in batches:
@@ -86,16 +87,16 @@ def _cut(batches: Batches, limit: AnswerLimit) -> Batches:
             count, cut = _fitting(batch, size, count), _BYTES
         part = batch.slice(0, count)
         if count:
-            yield _told(part.columns, [-(-part.nbytes // count)] * count, [None] * count)
+            yield _with_sizes(part.columns, [-(-part.nbytes // count)] * count, [None] * count)
         if count < batch.num_rows:
             last = [pa.nulls(1, column.type) for column in batch.columns]
-            yield _told(last, [None], [cut])
+            yield _with_sizes(last, [None], [cut])
             return
         rows, size = rows - count, size - part.nbytes
 
 
 def _fitting(batch: pa.RecordBatch, size: int, most: int) -> int:
-    """How many of the first rows are no larger than a size."""
+    """How many of the first rows are no larger than a size in bytes."""
     least = 0
     while least < most:
         middle = (least + most + 1) // 2
@@ -106,7 +107,7 @@ def _fitting(batch: pa.RecordBatch, size: int, most: int) -> int:
     return least
 
 
-def _told(columns: list[Any], sizes: list[int | None], cuts: list[str | None]) -> pa.RecordBatch:
+def _with_sizes(columns: list[Any], sizes: list[int | None], cuts: list[str | None]) -> pa.RecordBatch:
     arrays = [*columns, pa.array(sizes, pa.int64()), pa.array(cuts, pa.string())]
     return pa.RecordBatch.from_arrays(arrays, [*(f"c{number}" for number in range(len(columns))), "size", "cut"])
 
@@ -115,13 +116,13 @@ _WHERE = "only questions are answered here"
 
 
 def check_question(spark: SparkSession, text: str, tables: Collection[str]) -> None:
-    """Checks that a statement only reads, before anything of it runs.
+    """Checks that a statement only reads, before any of it runs.
 
     Args:
-        tables: the names of the tables that there are.
+        tables: the names of the existing tables.
 
     Raises:
-        ContractError: it is no SQL, or no question, or one that reads something else or calls programs.
+        ContractError: it is no SQL, or no query, or one that reads something else or calls programs.
     """
     try:
         check(parse(spark, text, _WHERE), tables, _WHERE, QUESTION)

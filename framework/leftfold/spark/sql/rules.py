@@ -1,4 +1,4 @@
-"""A parsed statement as plain values, and which of its parts are allowed."""
+"""Parsed SQL statements as plain values, and the lists of allowed operators and functions."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ UnresolvedCollation UnresolvedHint UnresolvedInlineTable UnresolvedOrderBy Unres
 UnresolvedStarExceptOrReplace UnresolvedTableValuedFunction UnresolvedTVFAliases
 """
 ASKED_KINDS = KINDS | _words(_MORE_KINDS)
-"""The same and more for questions that are asked once, whose answers need not be the same each time."""
+"""The same and more for ad-hoc queries, whose answers need not be the same each time."""
 
 _MORE_AGGREGATES = """
 any_value approx_percentile array_agg collect_list collect_set corr covar_pop covar_samp first first_value grouping
@@ -118,13 +118,13 @@ try_parse_json try_parse_url try_to_binary try_to_time try_url_decode try_varian
 unix_timestamp url_decode url_encode uuid variant_get
 """
 ASKED_FUNCTIONS = FUNCTIONS | _words(_MORE_AGGREGATES, _MORE_FUNCTIONS)
-"""What questions may call besides: the order of rows, clocks and chance may count, programs and files may not."""
+"""Functions for ad-hoc queries: row order, clocks and chance may count; programs and files are not allowed."""
 
 ASKED_TABLES = GENERATORS | _words("range")
-"""Functions that may stand where a table does in a question."""
+"""Functions that may stand in the place of a table in an ad-hoc query."""
 
 CLOCKS = re.compile(r"\s*(now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
-"""Texts that Spark takes for the present time where a time is wanted: `at > 'today'`."""
+"""Texts that Spark reads as the present time where a time is expected: `at > 'today'`."""
 
 BARE_WORDS = _words(
     """
@@ -132,7 +132,7 @@ BARE_WORDS = _words(
     current_user grouping__id localtimestamp now session_user user
     """
 )
-"""Words that Spark takes for functions although they have no parentheses, unless a column has their name."""
+"""Words that Spark reads as functions although they have no parentheses, unless a column has their name."""
 
 
 Part: TypeAlias = "PlanNode | tuple[Part, ...] | str | int | float | bool | None"
@@ -142,11 +142,11 @@ Part: TypeAlias = "PlanNode | tuple[Part, ...] | str | int | float | bool | None
 class PlanNode:
     """An operator or expression of a plan, or a value with parts inside one.
 
-    Two nodes are equal when they say the same, wherever they stand in the statement.
+    Two nodes are equal when they mean the same, wherever they are in the statement.
 
     Args:
         kind: the name of Spark's class, such as `Aggregate`. parts: its arguments, in order.
-        judged: an operator or expression, as opposed to a value such as a type. text: what the statement says there.
+        judged: an operator or expression, as opposed to a value such as a type. text: its part of the statement.
     """
 
     kind: str

@@ -26,12 +26,12 @@ _MOST_NODES = 5_000
 
 @dataclass(frozen=True)
 class Rules:
-    """What a statement may say; what a later Spark adds is in none of these lists.
+    """What a statement may contain; anything that a later Spark adds is not allowed.
 
     Args:
-        what: is named in refusals. kinds: operators and expressions, by the names of Spark's classes. functions: by
-            name. series: functions that stand where a table does. steady: whether it must give the same rows each time
-            and be no dearer than what it reads, from a table of the log.
+        what: named in refusals. kinds: operators and expressions, by the names of Spark's classes. functions: by
+            name. series: functions that may stand in the place of a table. steady: whether it must give the same rows
+            each time, read a table of the log, and make few rows from what it reads.
     """
 
     what: str
@@ -50,8 +50,8 @@ class CheckedQuery:
     """A statement that may run.
 
     Args:
-        plan: what it says. tables: those of the log that it reads. columns: every name in it that may be a column,
-            in lower case; None = all columns (`*`).
+        plan: the parsed statement. tables: those of the log that it reads. columns: every name in it that may be a
+            column, in lower case; None = all columns (`*`).
     """
 
     plan: PlanNode
@@ -63,10 +63,10 @@ def check(plan: PlanNode, tables: Collection[str], where: str, rules: Rules = VI
     """The statement, if everything in it is allowed.
 
     Args:
-        tables: the names of the tables that there are. where: named in errors.
+        tables: the names of the existing tables. where: named in errors.
 
     Raises:
-        ConfigurationError: something is not; the message names the word.
+        ConfigurationError: something is not allowed; the message names the word.
     """
     nodes = list(plan.walk())
     if len(nodes) > _MOST_NODES:
@@ -190,7 +190,7 @@ _NAMED: Mapping[str, _Rule] = {
     "UnresolvedGenerator": _generator,
     "UnresolvedTableValuedFunction": _series,
 }
-"""What counts by its name."""
+"""Checks of names, for every statement."""
 _STEADY: Mapping[str, _Rule] = {
     "UnresolvedAttribute": _attribute,
     "Literal": _literal,
@@ -198,4 +198,4 @@ _STEADY: Mapping[str, _Rule] = {
     "GlobalLimit": _limit,
     "Join": _join,
 }
-"""What would give other rows each time, or too many."""
+"""Checks for views: what would give other rows each time, or too many."""

@@ -1,1 +1,1 @@
-"""Folding views by Spark streaming."""
+"""Folded views kept up to date by Spark structured streaming."""

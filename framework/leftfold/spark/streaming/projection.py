@@ -1,4 +1,4 @@
-"""Views kept at the end of the log by Spark's structured streaming, seconds behind it, on any number of machines."""
+"""Keeps views at the end of the log by Spark structured streaming, seconds behind it, on any number of machines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from leftfold.spark.streaming.query import BatchQuery, QueryOptions
 __all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
-_MEND = (
-    "compute it from archive and topic, and the stream goes on behind that by itself: "
+_REMEDY = (
+    "compute it from archive and topic, after which the stream continues by itself: "
     "leftfold rebuild {view} --archive {archive}"
 )
-_HOLE_SECONDS = 5.0
-"""How soon somebody may have mended a view that a stream could not go on with."""
+_GAP_SECONDS = 5.0
+"""Seconds between checks whether a view that a stream could not continue was rebuilt."""
 
 TUNED: Mapping[str, str] = {
     # A plain rename costs a third of what Hadoop's FileContext does, which is Spark's own choice.
@@ -46,22 +46,22 @@ TUNED: Mapping[str, str] = {
     "spark.sql.streaming.stopTimeout": "10s",
     "spark.sql.adaptive.enabled": "false",
 }
-"""What a session for streaming folds is told; it needs no state store, since rows live in the views' store."""
+"""Properties of a session for streaming folds; it needs no state store, since rows live in the view store."""
 
 
 def tune(spark: SparkSession) -> None:
-    """Sets up a session for streaming folds."""
+    """Sets the properties of a session for streaming folds."""
     for name, value in TUNED.items():
         spark.conf.set(name, value)
 
 
 @dataclass(frozen=True)
 class StreamPorts:
-    """What streaming folds are given; `open_store` and `open_log` are shipped to tasks, so they must be picklable.
+    """The ports of streaming folds; `open_store` and `open_log` are sent to tasks, so they must be picklable.
 
     Args:
         kafka: the properties of a Java client, for Spark's own reader.
-        archive: where the log's archive is, as messages say it that name a command to type.
+        archive: the log's archive, as messages name it in a command to type.
     """
 
     open_store: Callable[[], ViewStore]
@@ -72,14 +72,14 @@ class StreamPorts:
 
 
 class ViewStream:
-    """Brings the generations of one view along; the loop of whoever owns it calls `step`.
+    """Updates the generations of one view by a streaming query; its owner calls `step` in a loop.
 
     Args:
-        trigger: seconds from batch to batch; 0 = as they come. most: how many events a batch holds at most.
-        look: seconds between looks at the registry. job: how the tasks of a batch work.
-        max_parked: how many keys may be parked before the view stops. fold: says which code folds.
-        started: the views at which this process has looked before, shared by the streams that it makes.
-        report: told what an operator should know: (what, details).
+        trigger: seconds from batch to batch; 0 = as they come. most: the maximal number of events in a batch.
+        look: seconds between reads of the registry. job: how the tasks of a batch work.
+        max_parked: how many keys may be parked before the view stops. fold: the hash of the code that folds.
+        started: the views that this process has read before, shared by the streams that it makes.
+        report: called with what an operator should know: (what, details).
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class ViewStream:
         self._job, self._max_parked = job, max_parked
         self._options = QueryOptions(ports.kafka, trigger, most)
         self._store, self._log = ports.open_store(), ports.open_reader()
-        mend = _MEND.format(view=view.name, archive=shlex.quote(ports.archive))
-        self._reach = Reach(spark, ports.kafka, view.name, mend)
+        remedy = _REMEDY.format(view=view.name, archive=shlex.quote(ports.archive))
+        self._reach = Reach(spark, ports.kafka, view.name, remedy)
         self._course = GenerationLifecycle(
             view,
             self._store,
@@ -119,12 +119,12 @@ class ViewStream:
         tune(spark)
 
     def step(self, seconds: float = 0.1) -> None:
-        """Looks at the run and at the registry, and begins anew where need be; waits for so long when all is well.
+        """Checks the run and the registry, and starts a new run where needed; else waits for so many seconds.
 
         Raises:
-            LogGap: topics no longer hold what the view must fold next, and Spark reads no archive; called again, it
-                looks every five seconds whether somebody has rebuilt the view.
-            InfrastructureError: the log, the store or Spark is not there; call it again later.
+            LogGap: topics no longer hold what the view must fold next, and Spark reads no archive; when called again,
+                it checks every five seconds whether the view was rebuilt.
+            InfrastructureError: the log, the store or Spark cannot be reached; call it again later.
         """
         now = time.monotonic()
         if self.stopped or now < self._pause:
@@ -133,32 +133,32 @@ class ViewStream:
         try:
             if now - self._looked >= self._look:
                 self._looked = now
-                self._begin_anew_if(self._course.look())
+                self._restart_if_changed(self._course.look())
             if self._run is not None and self._run.wait(seconds):
                 self._end()
         except OutOfStep as why:
             self._report("out of step", {"view": self.view.name, "why": str(why)})
             self._end()
-            self._pause = time.monotonic() + random.uniform(0.0, 0.3)  # spreads two of them
+            self._pause = time.monotonic() + random.uniform(0.0, 0.3)  # so that two streams do not retry together
         except ContractError as error:
             self._report("view stopped", {"view": self.view.name, "why": str(error)})
             self._end()
             self.stopped = str(error)
         except LogGap:
             self._end()
-            self._pause = time.monotonic() + _HOLE_SECONDS
+            self._pause = time.monotonic() + _GAP_SECONDS
             raise
         except BaseException:
             self._end()
             raise
 
     def close(self) -> None:
-        """Ends the run and lets go of connections."""
+        """Ends the run and closes connections."""
         self._end()
         self._log.close()
         self._store.close()
 
-    def _begin_anew_if(self, found: Mapping[str, Generation]) -> None:
+    def _restart_if_changed(self, found: Mapping[str, Generation]) -> None:
         if self._run is not None and found.keys() == self._followed.keys():
             return
         self._end()
@@ -174,8 +174,8 @@ class ViewStream:
                 self._course.reached(course.generation, course.checkpoints)
             self._run = BatchQuery(self._spark, courses, self._store, self._options, self._reached)
             generations = ", ".join(course.generation.id for course in courses)
-            told = {"view": self.view.name, "generations": generations, "run": run}
-            self._report("streaming", told)
+            details = {"view": self.view.name, "generations": generations, "run": run}
+            self._report("streaming", details)
 
     def _course_of(self, generation: Generation, checkpoints: Mapping[int, Any], run: str) -> MicroBatchDriver:
         ports = self._ports

@@ -1,4 +1,4 @@
-"""One run of a streaming fold: micro-batches from the checkpoints of buckets on."""
+"""One run of a streaming fold: micro-batches that start at the checkpoints of buckets."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["BatchQuery", "QueryOptions"]
 
 _MANY = 5_000
 _HEADERS = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
-"""What a fold looks at; the other headers stay in the JVM."""
+"""The headers that a fold reads; the others stay in the JVM."""
 
 
 def run_batch(batch: DataFrame, job: MicroBatchTask) -> list[BatchResult]:
-    """What the tasks of a batch say of the buckets that they touched."""
+    """Runs the tasks of a micro-batch; returns their results for the buckets they changed."""
     read = batch.select("topic", "partition", "offset", "key", "value", _headers().alias("headers"))
     together = batch.sparkSession.sparkContext.defaultParallelism
     if sum(job.generation.topics.values()) > together:
-        # Partitions stay whole, and few tasks that take several of them one after another cost less than many.
+        # Partitions stay whole, and a few tasks that read several of them in turn cost less than many tasks.
         read = read.coalesce(together)
     if job.generation.stream_keyed:
         folded = read.mapInArrow(_fold_partitions(job), "line string")
@@ -86,7 +86,7 @@ def _fold_buckets(job: MicroBatchTask) -> Callable[[Batches], Batches]:
 
 
 def _records(batches: Batches) -> Iterator[RawRecord]:
-    """The rows of a source partition as records; the headers of a batch are taken out of Arrow at once, not by row."""
+    """The rows of a source partition as records; headers are taken out of Arrow per batch, not per row."""
     for batch in batches:
         columns = [batch.column(n).to_pylist() for n in range(5)]
         yield from map(RawRecord._make, zip(*columns, _headers_in(batch.column(5)), _no_times(batch), strict=True))
@@ -102,7 +102,7 @@ def _headers_in(column: Any) -> Iterator[list[tuple[str, bytes]]]:
 
 
 def _no_times(batch: pa.RecordBatch) -> list[int]:
-    """A fold does not look at the broker's time."""
+    """Zeros for the broker's times, which a fold does not read."""
     return [0] * batch.num_rows
 
 
@@ -112,14 +112,14 @@ def _lengths(column: Any) -> list[int]:
 
 @dataclass(frozen=True)
 class QueryOptions:
-    """How a query runs.
+    """Options of a streaming query.
 
     Args:
         kafka: the properties of a Java client.
         trigger: seconds from batch to batch; 0 = the next begins when one has ended.
-        most: how many events a batch holds at most, over all partitions.
-        checkpoint: where Spark notes what it does; a directory of its own that is removed at the end, when not given,
-            and by Spark's JVM when this process is killed.
+        most: the maximal number of events in a batch, over all partitions.
+        checkpoint: Spark's checkpoint directory; when not given, a temporary one that is removed at the end, and by
+            Spark's JVM when this process is killed.
     """
 
     kafka: Mapping[str, str]
@@ -129,10 +129,10 @@ class QueryOptions:
 
 
 class BatchQuery:
-    """One run: a streaming query that brings some generations of a view along.
+    """One run: a streaming query that updates some generations of a view.
 
     Args:
-        courses: one per generation. told: hears of every batch that was folded.
+        courses: one per generation. folded: called after every batch that was folded.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class BatchQuery:
         courses: Sequence[MicroBatchDriver],
         store: ViewStore,
         options: QueryOptions,
-        told: Callable[[MicroBatchDriver], None] = lambda course: None,
+        folded: Callable[[MicroBatchDriver], None] = lambda course: None,
     ) -> None:
-        self._courses, self._store, self._options, self._told = tuple(courses), store, options, told
-        temporary: Any = spark.sparkContext._temp_dir  # noqa: SLF001  # in a directory of this user alone, as 0700
+        self._courses, self._store, self._options, self._folded = tuple(courses), store, options, folded
+        temporary: Any = spark.sparkContext._temp_dir  # noqa: SLF001  # in a directory for this user only, mode 0700
         self._folder = options.checkpoint or Path(tempfile.mkdtemp(prefix="leftfold-run-", dir=temporary))
         self._start = _least([course.position() for course in courses], courses[0].generation.topics)
         self._failure: BaseException | None = None
@@ -155,14 +155,16 @@ class BatchQuery:
             raise
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end of the run, so many seconds at most; whether it has ended, which it never does by itself.
+        """Waits for the end of the run, for at most so many seconds; returns whether it has ended.
+
+        A run never ends by itself.
 
         Raises:
-            OutOfStep: another writer was here, or the store went back in time.
+            OutOfStep: another writer wrote, or the store rolled back.
             LeftfoldError: why a batch failed.
         """
         try:
-            if not self.query.awaitTermination(seconds):  # type: ignore[arg-type]  # it takes parts of seconds
+            if not self.query.awaitTermination(seconds):  # type: ignore[arg-type]  # it takes fractions of seconds
                 return False
         except PySparkException as error:
             raise self._failure or cause_of(error) from error
@@ -171,7 +173,7 @@ class BatchQuery:
         return True
 
     def close(self) -> None:
-        """Ends the run; a batch under way is given up, which leaves whole buckets."""
+        """Ends the run; a batch under way is dropped, which leaves whole buckets."""
         try:
             with suppress(PySparkException, Py4JError, ConnectionError):  # the last two when Spark has died
                 self.query.stop()
@@ -199,14 +201,14 @@ class BatchQuery:
         return writer.start()
 
     def _fold(self, batch: DataFrame, number: int) -> None:
-        """One batch into every generation; what goes wrong ends the query and is told by `wait`."""
+        """Folds one batch into every generation; an error ends the query and is raised by `wait`."""
         try:
             span = (self._offsets(number - 1), self._offsets(number))
             with _kept(batch, times=len(self._courses)):
                 for course in self._courses:
                     course.fold(number, span, lambda job: run_batch(batch, job), self._store)
-                    self._told(course)
-        except (PySparkException, Py4JError) as error:  # of Java's exceptions pyspark knows only some by name
+                    self._folded(course)
+        except (PySparkException, Py4JError) as error:  # pyspark knows only some of Java's exceptions by name
             self._failure = cause_of(error)
             raise
         except BaseException as error:
@@ -214,7 +216,7 @@ class BatchQuery:
             raise
 
     def _offsets(self, number: int) -> Position:
-        """Where a batch ends, as Spark has noted before it began it."""
+        """The end position of a batch, which Spark writes to its checkpoint before the batch begins."""
         if number < 0:
             return self._start
         lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
@@ -223,7 +225,7 @@ class BatchQuery:
 
 @contextmanager
 def _kept(batch: DataFrame, *, times: int) -> Iterator[None]:
-    """Keeps a batch that is folded several times, so that it is read from Kafka once."""
+    """Persists a batch that is folded several times, so that it is read from Kafka once."""
     if times < 2:
         yield
         return
@@ -234,16 +236,16 @@ def _kept(batch: DataFrame, *, times: int) -> Iterator[None]:
         batch.unpersist()
 
 
-# Behind the last record of a batch there may be a marker, for which a fetch would wait half a second.
+# The last record of a batch may be followed by a transaction marker, for which a fetch would wait half a second.
 _PROMPT = {"fetch.max.wait.ms": "10"}
 # A batch that lacks records must fail, not be folded.
 _WHOLE = {"includeHeaders": "true", "failOnDataLoss": "true"}
-# A Java client reads aborted records unless it is told not to.
+# A Java client reads aborted records by default.
 _COMMITTED = {"isolation.level": "read_committed"}
 
 
 def _least(positions: Sequence[Position], topics: Mapping[str, int]) -> Position:
-    """Per partition the least of some positions, every partition named."""
+    """The smallest next offset per partition among some positions, for every partition."""
     return Position(
         {t: {p: min(at.next_offset(t, p) for at in positions) for p in range(count)} for t, count in topics.items()}
     )

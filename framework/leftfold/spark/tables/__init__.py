@@ -1,1 +1,1 @@
-"""The log as DataFrames and tables."""
+"""The log as Spark DataFrames and tables."""

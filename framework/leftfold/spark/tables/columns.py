@@ -43,8 +43,9 @@ _SCALARS: dict[Any, pa.DataType] = {
 
 
 def arrow_type(type_: Any) -> pa.DataType:
-    """The column type of a Python type: records are structs, tuples and sets arrays; what has no type of its own, such
-    as a union of classes, is a JSON string.
+    """The column type of a Python type: records are structs, tuples and sets arrays, mappings maps.
+
+    A type without a counterpart, such as a union of classes, becomes a JSON string.
     """
     origin, args = get_origin(type_), get_args(type_)
     if type_ in _SCALARS:
@@ -65,15 +66,15 @@ def arrow_type(type_: Any) -> pa.DataType:
 
 
 def _fits(constraints: tuple[Any, ...]) -> bool:
-    """Whether a Decimal so constrained, if it is, always fits our column; otherwise it is text, with all its digits."""
-    told = [part for one in constraints for part in (one, *getattr(one, "metadata", ()))]
-    places = max((getattr(part, "decimal_places", None) or 0 for part in told), default=0)
-    digits = max((getattr(part, "max_digits", None) or 0 for part in told), default=0)
+    """Whether a Decimal with these constraints always fits DECIMAL; otherwise it becomes text, with all its digits."""
+    parts = [part for one in constraints for part in (one, *getattr(one, "metadata", ()))]
+    places = max((getattr(part, "decimal_places", None) or 0 for part in parts), default=0)
+    digits = max((getattr(part, "max_digits", None) or 0 for part in parts), default=0)
     return places <= DECIMAL.scale and digits - places <= DECIMAL.precision - DECIMAL.scale
 
 
 def arrow_value(value: Any, type_: pa.DataType) -> Any:
-    """The value as Arrow takes it for this type."""
+    """The value in the form that Arrow takes for this type."""
     if value is None:
         return None
     if isinstance(type_, pa.StructType):
@@ -108,16 +109,16 @@ METADATA_COLUMNS: Mapping[str, tuple[pa.DataType, Callable[[Recorded[Any]], Any]
     "_correlation": (pa.string(), lambda recorded: recorded.correlation_id),
     "_causation": (pa.string(), lambda recorded: recorded.causation_id),
 }
-"""The type of each column, and what it says of an event."""
+"""The type of each metadata column, and its value for an event."""
 
 
 def metadata_types(names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Some of these columns with their types, in the order of the names."""
+    """Some metadata columns with their types, in the order of the names."""
     return {name: METADATA_COLUMNS[name][0] for name in names}
 
 
 class EventTable:
-    """The events of one class as rows: their fields, upcast and typed, and their metadata.
+    """The table of one event class: its fields, upcast and typed, and its metadata.
 
     Args:
         wanted: the columns that are read, in lower case; None = all of them.
@@ -138,15 +139,15 @@ class EventTable:
         return MessageCodec([self.event])
 
     def row(self, record: RawRecord) -> Mapping[str, Any] | None:
-        """What the table has of a record, None when that is no event of this class, whatever its version.
+        """A record as a row; None when it is no event of this class, whatever its version.
 
         Raises:
             ContractError: it cannot be read.
         """
         type_ = dict(record.headers or ()).get("ce_type") or b""
-        return self.told(self._read(record)) if type_.startswith(self._prefix) else None
+        return self.row_of(self._read(record)) if type_.startswith(self._prefix) else None
 
-    def told(self, recorded: Recorded[Any]) -> Mapping[str, Any]:
+    def row_of(self, recorded: Recorded[Any]) -> Mapping[str, Any]:
         """An event as a row."""
         return {column.name: _value(recorded, column) for column in self.schema}
 
@@ -162,17 +163,17 @@ class EventTable:
 
 
 def _value(recorded: Recorded[Any], column: pa.Field[Any]) -> Any:
-    told = METADATA_COLUMNS.get(column.name)
-    if told is not None:
-        return told[1](recorded)
+    metadata = METADATA_COLUMNS.get(column.name)
+    if metadata is not None:
+        return metadata[1](recorded)
     return arrow_value(getattr(recorded.event, column.name), column.type)
 
 
 def reference_frame(spark: SparkSession, file: ReferenceFile, where: str) -> DataFrame:
-    """A reference file as it is now, with the columns that its record declares.
+    """The current contents of a reference file, with the columns that its record declares.
 
     Raises:
-        ConfigurationError: the file is not there, lacks a column, or holds values of another type.
+        ConfigurationError: the file does not exist, lacks a column, or holds values of another type.
     """
     path = file.locate()
     schema = pa.schema([(name, arrow_type(hint)) for name, hint in record_fields(file.row).items()])

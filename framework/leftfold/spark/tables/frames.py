@@ -40,20 +40,21 @@ _STATE: list[Any] = [
 
 
 def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] | OpenBulkLog) -> DataFrame:
-    """The committed events of a category of the App, from the first to the last there are now.
+    """The committed events of a category as a DataFrame, from the first to the last at this moment.
 
     One row per event: its type, key, time, sequence, place and ids in columns that begin with `_`, then the fields of
     all event classes, upcast to their newest version and typed; money is decimal(38,10), a field that an event does
     not have is null.
 
     Args:
-        log: what opens the log, as `leftfold.runtime.connect.open_bulk(kafka_settings(), archive)` returns it: it needs
-            no jars and reads the past from the archive. Or the properties of a Java client, such as
+        log: a function that opens the log, as `leftfold.runtime.connect.open_bulk(kafka_settings(), archive)` returns
+            it: it needs no jars and reads the past from the archive. Or the properties of a Java client, such as
             `KafkaSettings(...).java()`: then Spark's own connector reads the topic, and the session needs its jars:
             `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
 
     Raises:
-        LogGap: the first events are gone from the topic, and no archive has them. Spark fails when they go later.
+        LogGap: the first events were deleted from the topic, and no archive has them. Spark fails when that happens
+            later.
     """
     topic, (schema, row) = names.events(category), event_rows(app, category)
     if not isinstance(log, Mapping):
@@ -63,25 +64,25 @@ def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] 
 
 
 def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
-    """The columns of a category's events, and what fills them."""
+    """The columns of a category's events, and the function that makes rows."""
     classes = _event_classes(app, category)
     codec: MessageCodec[Any] = MessageCodec(classes)
     columns = _columns(classes)
 
     def row(record: RawRecord) -> Mapping[str, Any] | None:
-        # A record with the key of checkpoints ends a transaction that a broker forgot; it is no event.
+        # A record with the key of the changelog checkpoint ends a transaction that a broker forgot; it is no event.
         found = read_recorded(codec, record) if record.key != MARK else None
         if found is None:
             return None
-        told = {name: tell(found) for name, (_, tell) in METADATA_COLUMNS.items()}
-        return told | {name: arrow_value(getattr(found.event, name, None), type_) for name, type_ in columns}
+        metadata = {name: value_of(found) for name, (_, value_of) in METADATA_COLUMNS.items()}
+        return metadata | {name: arrow_value(getattr(found.event, name, None), type_) for name, type_ in columns}
 
     schema: list[Any] = [*metadata_types(METADATA_COLUMNS).items(), *columns]
     return pa.schema(schema), row
 
 
 def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
-    """The latest state of every stream of a category, from its compacted topic.
+    """The latest state of every stream of a category as a DataFrame, from its compacted topic.
 
     One row per stream: key, version and place, the state's class in `_type`, then the fields of all classes it may be,
     or the whole state as JSON in `state` where it is no record. `kafka` as for `events`.
@@ -141,13 +142,13 @@ KAFKA_OPTIONS = {
     "startingOffsets": "earliest",
     "includeHeaders": "true",
     "failOnDataLoss": "true",
-    # A Java client reads aborted records unless it is told not to.
+    # A Java client reads aborted records by default.
     "kafka.isolation.level": "read_committed",
 }
 
 
 def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: Misfits | None = None) -> DataFrame:
-    """What Spark's Kafka source reads as rows.
+    """The records of Spark's Kafka source as rows of a schema.
 
     Args:
         misfits: as of `table_of`.
@@ -156,26 +157,26 @@ def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: Misfits | None
     def convert(batches: Batches) -> Batches:
         tuned_gc()
         for batch in batches:
-            yield table_of((_record_of(told) for told in batch.to_pylist()), schema, row, misfits)
+            yield table_of((_record_of(fields) for fields in batch.to_pylist()), schema, row, misfits)
 
     chosen = frame.select("topic", "partition", "offset", "key", "value", "headers")
     return chosen.mapInArrow(convert, from_arrow_schema(schema))
 
 
-def _record_of(told: Mapping[str, Any]) -> RawRecord:
-    """The record behind a row of Spark's Kafka source.
+def _record_of(fields: Mapping[str, Any]) -> RawRecord:
+    """The record in a row of Spark's Kafka source.
 
     Raises:
         ContractError: it has no key.
     """
-    headers = [(header["key"], header["value"] or b"") for header in told["headers"] or ()]
-    if told["key"] is None:
-        raise ContractError(f"{told['topic']}[{told['partition']}]@{told['offset']} has no key")
-    return RawRecord(told["topic"], told["partition"], told["offset"], told["key"], told["value"], headers)
+    headers = [(header["key"], header["value"] or b"") for header in fields["headers"] or ()]
+    if fields["key"] is None:
+        raise ContractError(f"{fields['topic']}[{fields['partition']}]@{fields['offset']} has no key")
+    return RawRecord(fields["topic"], fields["partition"], fields["offset"], fields["key"], fields["value"], headers)
 
 
 class EventTables(dict[str, DataFrame]):
-    """Tables by name; `misfits` tells which events they passed over, as far as they were read."""
+    """DataFrames by table name; `misfits` lists the events that were skipped, as far as the tables were read."""
 
     def __init__(self, misfits: Misfits) -> None:
         super().__init__()
@@ -183,14 +184,14 @@ class EventTables(dict[str, DataFrame]):
 
 
 def event_tables(spark: SparkSession, app: App, open_log: OpenBulkLog) -> EventTables:
-    """A table for every event type, with its typed fields and its place in the log, and one for every category.
+    """One table for every event type, with typed fields and its place in the log, and one for every category.
 
-    A type is called by its wire name, or `category_Name` where two categories have one name; Spark does not tell
-    upper from lower case. All tables end where the log was stable when this was called. An event of which a value does
-    not fit its column is passed over and told by `misfits`.
+    A table has the type's wire name, or `category_Name` where two categories have one name; Spark ignores case. All
+    tables end where the log was stable at this call. An event with a value that does not fit its column is skipped and
+    listed in `misfits`.
 
     Raises:
-        InfrastructureError: the first records of a topic are gone.
+        InfrastructureError: the first records of a topic were deleted.
     """
     classes = _classes(app)
     categories = sorted({cls.__leftfold__.category for cls in classes})

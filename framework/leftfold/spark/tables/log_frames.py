@@ -1,4 +1,4 @@
-"""The log as DataFrames that our own reader fills, so that an archive counts and a hole is refused."""
+"""The log as DataFrames read by Leftfold's own reader, which uses the archive and refuses gaps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
 
 Batches = Iterator[pa.RecordBatch]
 Row = Callable[[RawRecord], Mapping[str, Any] | None]
-"""What a table has of a record, None when nothing."""
+"""Makes a table row from a record, or None when the record is not in the table."""
 _MANY = 5_000
 _SHOWN = 100
 _UNFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError)
@@ -37,7 +37,7 @@ _FIRST, _LAST = (
 
 
 class Placed(Protocol):
-    """What lies at some place of the log."""
+    """A value at a topic, partition and offset of the log."""
 
     @property
     def topic(self) -> str:
@@ -57,22 +57,22 @@ P = TypeVar("P", bound=Placed)
 
 @dataclass(frozen=True)
 class LogSlice:
-    """Ranges of the log for tasks to read, with what makes a reader; everything can be pickled."""
+    """Offset ranges of the log for tasks to read, with the function that opens a reader; it can be pickled."""
 
     tasks: tuple[tuple[OffsetRange, ...], ...]
     open_log: OpenBulkLog
 
     def of(self, topic: str) -> LogSlice:
-        """Only the ranges of one topic."""
+        """The ranges of one topic."""
         tasks = (tuple(part for part in task if part.topic == topic) for task in self.tasks)
         return LogSlice(tuple(task for task in tasks if task), self.open_log)
 
 
 def whole_log(open_log: OpenBulkLog, topic: str) -> LogSlice:
-    """Everything that a topic and its archive hold now, up to where it is stable, a task for each partition.
+    """All records of a topic and its archive up to the stable end, with one task per partition.
 
     Raises:
-        InfrastructureError: the first records are gone.
+        InfrastructureError: the first records were deleted.
     """
     with closing(open_log()) as log:
         ends = log.stable_ends([topic]).offsets.get(topic, {})
@@ -89,10 +89,10 @@ def log_frame(
     address: Address | None = None,
     misfits: Misfits | None = None,
 ) -> DataFrame:
-    """The records of a slice of the log as rows; nothing is read until somebody asks.
+    """The records of a log slice as a DataFrame; nothing is read before Spark needs it.
 
     Args:
-        address: where progress is told; None = nowhere. misfits: as of `table_of`.
+        address: where progress is sent; None = nowhere. misfits: as of `table_of`.
     """
     tasks, open_log = log.tasks, log.open_log
     if not tasks:
@@ -102,7 +102,7 @@ def log_frame(
         tuned_gc()
         numbers = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
         parts = [part for number in numbers for part in tasks[int(number or 0)]]
-        with closing(open_log()) as reader, _telling(address) as tell:
+        with closing(open_log()) as reader, _reporter(address) as tell:
             records = _records(reader, parts, tell)
             while chunk := list(islice(records, _MANY)):
                 yield table_of(chunk, schema, row, misfits)
@@ -116,19 +116,19 @@ def table_of(
     row: Callable[[P], Mapping[str, Any] | None],
     misfits: Misfits | None = None,
 ) -> pa.RecordBatch:
-    """Some records as rows.
+    """Some records as an Arrow batch.
 
     Args:
-        misfits: told of events that are passed over, since a value does not fit its column; None = they are refused.
+        misfits: collects events that are skipped, since a value does not fit its column; None = they are refused.
 
     Raises:
         ContractError: a value does not fit its column, such as a Decimal of more than 10 places.
     """
-    told = [(record, found) for record in records if (found := row(record)) is not None]
+    pairs = [(record, found) for record in records if (found := row(record)) is not None]
     try:
-        return _batch([found for _, found in told], schema)
+        return _batch([found for _, found in pairs], schema)
     except _UNFIT:
-        return _batch([found for record, found in told if _fits(record, found, schema, misfits)], schema)
+        return _batch([found for record, found in pairs if _fits(record, found, schema, misfits)], schema)
 
 
 def _records(log: BulkLog, parts: Sequence[OffsetRange], tell: Callable[[int], None]) -> Iterator[RawRecord]:
@@ -138,7 +138,7 @@ def _records(log: BulkLog, parts: Sequence[OffsetRange], tell: Callable[[int], N
             tell(len(records))
 
 
-def _telling(address: Address | None) -> AbstractContextManager[Callable[[int], None]]:
+def _reporter(address: Address | None) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda count: None) if address is None else closing(ProgressReporter(address))
 
 
@@ -159,7 +159,7 @@ def _fits(record: Placed, found: Mapping[str, Any], schema: pa.Schema, misfits: 
 
 
 def _batch(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of a schema; of times outside of the years that Python knows Spark could not tell."""
+    """Rows as a batch; refuses times outside of Python's years 1 to 9999, which Spark's Python tasks cannot read."""
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
     for column in batch.columns:
         if pa.types.is_timestamp(column.type):
@@ -172,5 +172,5 @@ def _batch(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
 def _brief(value: Any) -> str:
     try:
         return repr(value)[:_SHOWN]
-    except ValueError:  # Python writes no number of more than 4,300 digits
+    except ValueError:  # Python refuses to print an integer of more than 4,300 digits
         return "a number of very many digits"
