@@ -95,7 +95,7 @@ def test_the_twin_that_begins_where_the_topic_does_shows_wrong_rows(
             stopped.wait_committed(tmp_path)
     # What a checkpoint already holds is not asked for again: a stream behind the start of the topic goes on.
     with stopped.querying(past, tmp_path) as stream:
-        stream.wait_heard("stream goes on")
+        stream.wait_heard("stream continues")
     told = kept(owner_sums, refreshed(stopped.spark, owner_sums), past.kafka.bootstrap_servers, secret_url(past.redis))
     assert str(told).startswith("incremental: one GROUP BY over one table of events; its stream is past the trim")
     assert stopped.agreement(past) is Agreement.DIFFERENT

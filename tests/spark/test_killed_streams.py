@@ -72,7 +72,7 @@ def test_a_driver_killed_around_a_write_leaves_what_the_next_can_go_on_with(
     position = move(shop, owner, "100.00")
     with streaming(shop, checkpoints) as again:
         caught_up(shop, position) if "flush" in point else again.wait_heard("generation live")
-        assert again.heard("stream goes on") is ("flush" in point)
+        assert again.heard("stream continues") is ("flush" in point)
         caught_up(shop, position)
     row = shop.views[owner_sums].get(owner)
     assert row is not None

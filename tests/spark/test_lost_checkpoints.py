@@ -37,7 +37,7 @@ def test_lost_commits_are_replayed_or_computed_anew(shop: Shop, tmp_path: Path, 
     position = move(shop, f"lost {lost}", "8.00")
     with streaming(shop, tmp_path) as again:
         caught_up(shop, position)
-        again.wait_heard("stream goes on" if goes_on else "computed from the start")
+        again.wait_heard("stream continues" if goes_on else "computed from the start")
     row = shop.views[owner_sums].get(f"lost {lost}")
     assert row is not None
     assert (row.moves, row.total) == (4, Decimal("15.00"))
@@ -66,5 +66,5 @@ def test_a_checkpoint_that_lost_its_newest_batch_is_noticed_and_only_the_marks_c
             f"a new generation, or batch {planned.name} anew",
         )
         caught_up(shop, move(shop, "another", "1.00"))
-        assert again.heard("computed from the start" if kind is Streaming else "stream goes on")
+        assert again.heard("computed from the start" if kind is Streaming else "stream continues")
         assert agreement(shop) is expected

@@ -98,7 +98,7 @@ def test_a_stream_goes_on_where_it_stopped(shop: Shop, tmp_path: Path) -> None:
     position = move(shop, "stopped", "2.00")
     with streaming(shop, tmp_path) as again:
         caught_up(shop, position)
-        assert again.heard("stream goes on")
+        assert again.heard("stream continues")
     found = shop.views[owner_sums].describe()
     assert found.generation == generation
     assert agreement(shop) is Agreement.EQUAL
@@ -138,7 +138,7 @@ def test_a_redis_that_went_back_is_noticed_and_only_the_marks_can_tell(
     position = move(shop, "back", "4.00")
     with streaming(shop, tmp_path, kind=kind) as again:
         caught_up(shop, position)
-        assert again.heard("computed from the start" if kind is Streaming else "stream goes on")
+        assert again.heard("computed from the start" if kind is Streaming else "stream continues")
     assert agreement(shop) is expected
 
 
@@ -166,7 +166,7 @@ def test_of_two_streams_in_one_spark_the_older_gives_way(shop: Shop, tmp_path: P
         with streaming(shop, tmp_path) as younger:
             assert isinstance(older.wait_ended(), Fenced)
             caught_up(shop, move(shop, "two", "1.00"))
-            assert younger.heard("stream goes on")
+            assert younger.heard("stream continues")
     assert agreement(shop) is Agreement.EQUAL
 
 

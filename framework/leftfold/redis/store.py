@@ -146,7 +146,7 @@ class RedisViewStore:
         if while_ is not None:
             unmoved = while_.unmoved
             seen = () if self._topology.spread else range(unmoved.buckets)
-            also = {"marks": [BucketKeys(unmoved, bucket).checkpoint for bucket in seen], "holds": while_.holds}
+            also = {"checkpoints": [BucketKeys(unmoved, bucket).checkpoint for bucket in seen], "holds": while_.holds}
         with translated(self._settings):
             return self._settled(partial(change_registry, self._client, view, before, after, **also))
 

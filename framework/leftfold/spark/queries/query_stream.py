@@ -176,7 +176,7 @@ class QueryStream:
         self._reach.check(beginning(topics) | checkpoint.committed(found))
         if not writer.claim():
             raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this run ends")
-        self._report("stream goes on", {"view": view.name, "generation": live.id, "batch": writer.batch})
+        self._report("stream continues", {"view": view.name, "generation": live.id, "batch": writer.batch})
         batches = self._batches(live, run, ends, checkpoint.take(found, run))
         batches.writer = writer
         return batches
