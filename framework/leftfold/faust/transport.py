@@ -517,7 +517,7 @@ def _credentials(dialect: Mapping[str, Any]) -> Any:
 
 
 class Bundle:
-    """The records of one partition in one fetch, in the shape of a Faust record: `value` is their list, in order."""
+    """The records of one partition in one fetch, shaped as one Faust record; `value` lists them in order."""
 
     timestamp_type, headers, key, checksum = 0, (), None, None
     serialized_key_size = serialized_value_size = 0

@@ -65,13 +65,13 @@ class KafkaBulkLog:
         if start >= end:
             return
         self._consumer.assign([TopicPartition(topic, partition, start)])
-        heard = time.monotonic()
+        last_progress = time.monotonic()
         while True:
             first = self._consumer.poll(1.0)
             if first is None:
-                self._check_silence(part, heard)
+                self._check_silence(part, last_progress)
                 continue
-            heard = time.monotonic()
+            last_progress = time.monotonic()
             messages: list[KafkaMessage] = [first, *self._consumer.consume(_MANY - 1, 0)]
             has_errors = any(map(_error, messages))
             if has_errors:
@@ -123,8 +123,8 @@ class KafkaBulkLog:
             )
         raise translated(error, doing=f"reading {part.topic}[{part.partition}]")
 
-    def _check_silence(self, part: OffsetRange, heard: float) -> None:
-        if time.monotonic() - heard > _SILENCE:
+    def _check_silence(self, part: OffsetRange, last_progress: float) -> None:
+        if time.monotonic() - last_progress > _SILENCE:
             raise InfrastructureError(
                 f"nothing came from {part.topic}[{part.partition}] for {_SILENCE:.0f} s; see leftfold status"
             )

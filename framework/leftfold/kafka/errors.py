@@ -97,9 +97,10 @@ _MOST = 100
 
 
 class QuietLog(logging.Logger):
-    """The logger of one Kafka client: passes each kind of line to `leftfold.kafka` once in 30 s, as a warning at most.
+    """The logger of one Kafka client, which passes each kind of line on once in 30 s.
 
-    librdkafka repairs its connections by itself, so its log errors count as warnings here; real errors are raised.
+    Lines go to the logger `leftfold.kafka`, as warnings at most. librdkafka repairs its connections by itself, so its
+    log errors count as warnings here; real errors are raised.
     """
 
     def __init__(self, client: str) -> None:

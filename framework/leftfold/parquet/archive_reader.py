@@ -231,7 +231,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 def first_since(place: ArchiveFileSystem, folder: str, piece: Piece, time: int) -> int | None:
-    """The offset of a piece's first record at or after a time in ms since 1970, None if all are older.
+    """A piece's first offset at or after a time in ms since 1970, None if all records are older.
 
     Raises:
         InfrastructureError: the file is missing, truncated or damaged.
@@ -302,7 +302,7 @@ class ParquetArchive:
             yield from read_piece(self._place, part.topic, piece)
 
     def since(self, part: OffsetRange, time: int) -> int | None:
-        """The offset of the first record of a range at or after a time in ms since 1970, None if all are older."""
+        """A range's first offset at or after a time in ms since 1970, None if all records are older."""
         found = (first_since(self._place, part.topic, piece, time) for piece in self._within(part))
         return next((offset for offset in found if offset is not None), None)
 

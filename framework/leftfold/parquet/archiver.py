@@ -1,4 +1,4 @@
-"""Archives a topic from the end of its archive up to the last stable offset, one archiver per topic at a time."""
+"""Archives new records of a topic up to the last stable offset, with one archiver at a time."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def table_of(records: Sequence[RawRecord]) -> pa.Table:
 def _header_fields(
     found: dict[str, bytes | None],
 ) -> tuple[str | None, int | None, int | None, datetime | None, str | None]:
-    """The type, version, sequence, time and id in the headers, or None, since a record may not be a Leftfold event."""
+    """The type, version, sequence, time and id in the headers; None for those that are missing or invalid."""
     name, version = _type(found.get("ce_type"))
     sequence = _text(found.get("ce_sequence"))
     return name, version, _number(sequence, 63), _time(found), _text(found.get("ce_id")) or None

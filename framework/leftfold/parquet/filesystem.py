@@ -110,7 +110,7 @@ class ArchiveFileSystem:
         self.asked(path, remove)
 
     def _sync_folder(self, path: str) -> None:
-        """Syncs the folders of a file up to the archive's root, since a file name is durable only with its folder."""
+        """Syncs the folders of a file, up to the archive's root, so that its name is durable."""
         folder = self._at(path)
         while isinstance(self._files, LocalFileSystem) and len(folder) > len(self._root):
             folder = folder.rpartition("/")[0]

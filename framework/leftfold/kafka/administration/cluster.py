@@ -116,7 +116,7 @@ class ClusterAdmin:
         return Position({topic: self._offsets(topic, _SPEC.earliest()) for topic in dict.fromkeys(topics)})
 
     def starts_at(self, topic: str, time: int) -> Position:
-        """The offset of the first record of every partition at or after a time in ms since 1970, or its end.
+        """The first offset of every partition at or after a time in ms since 1970, or its end.
 
         Deleted records do not count; `leftfold.engine.archive.gaps` also looks in the archive.
         """

@@ -137,10 +137,10 @@ class DeadLetters:
         """
         original, origin = self.original(letter), ""
         if header(original.headers, "origin") and not header(original.headers, "reply_to"):
-            begun = letter.begun
-            if begun is None:
-                begun = write_record(self._settings, self._topic, handled_marker(letter, SENDING, why))
-            origin = f"{self._topic}/{letter.record.partition}/{begun}/0"
+            marker = letter.begun
+            if marker is None:
+                marker = write_record(self._settings, self._topic, handled_marker(letter, SENDING, why))
+            origin = f"{self._topic}/{letter.record.partition}/{marker}/0"
         topic = names.commands(self._category)
         with ClusterAdmin(self._settings) as cluster:
             home = partition_of(original.key or b"", cluster.partitions(topic))
@@ -171,12 +171,12 @@ class DeadLetters:
         log = KafkaLogReader(self._settings)
         try:
             log.seek(starts)
-            heard = time.monotonic()
+            last_progress = time.monotonic()
             while not log.position().covers(ends):
                 if records := log.poll(_BATCH, _WAIT):
-                    heard = time.monotonic()
+                    last_progress = time.monotonic()
                     yield from records
-                elif time.monotonic() - heard > _PATIENCE:
+                elif time.monotonic() - last_progress > _PATIENCE:
                     raise ContractError(
                         f"{self._topic} cannot be read to its end, a transaction is open; see: leftfold doctor"
                     )

@@ -50,7 +50,7 @@ def forget_states(
             raise ConfigurationError(f"{name} has {at_work} workers at work; stop what runs them, then say it again")
         _check_whole(open_log, task.log, groups.partitions(task.log))
         offsets = {
-            "kept": lambda: _kept(groups, group, task, settings),
+            "kept": lambda: _current_offsets(groups, group, task, settings),
             "start": lambda: groups.starts([commands]),
             "end": lambda: groups.ends([commands]),
         }[where]()
@@ -127,7 +127,7 @@ def _stable(settings: KafkaSettings) -> Iterator[Consumer]:
         consumer.close()
 
 
-def _kept(groups: Groups, group: str, task: TaskSpec, settings: KafkaSettings) -> Position:
+def _current_offsets(groups: Groups, group: str, task: TaskSpec, settings: KafkaSettings) -> Position:
     """The offsets at which workers would continue, from the group's commits and the state checkpoints."""
     commands = names.commands(task.name)
     ids = groups.identities([commands])

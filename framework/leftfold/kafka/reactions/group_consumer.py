@@ -69,7 +69,7 @@ class SharedLog:
         self._begin, self._leave, self._settings, self._group = begin, leave, settings, group
         self._new: dict[PartitionId, int] = {}
         self._held: set[PartitionId] = set()
-        self._touched: set[PartitionId] = set()
+        self._rebalanced: set[PartitionId] = set()
         self.trouble = ""
         self.is_unsure = False
         """Whether an asynchronous commit has failed."""
@@ -89,12 +89,12 @@ class SharedLog:
             InfrastructureError: a topic was deleted, or no longer holds the next offset. Fenced: this member must end.
         """
         self._serve()
-        self._touched.clear()
+        self._rebalanced.clear()
         first = self._consumer.poll(wait)
         if first is None:
             return FetchedRecords([], {})
         rest = self._consumer.consume(limit - 1, 0) if limit > 1 else []
-        usable = self._held - self._touched - self._new.keys()
+        usable = self._held - self._rebalanced - self._new.keys()
         records, others = split([first, *rest])
         packed = [message for message in others if is_packed(message) and _place_of(message) in usable]
         records += map(raw, unpacked(self._settings.librdkafka(), self._consumer, packed))
@@ -172,7 +172,7 @@ class SharedLog:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         places = [(tp.topic, tp.partition) for tp in partitions]
-        self._touched.update(places)
+        self._rebalanced.update(places)
         offsets = self._begin(consumer, places) if places else {}
         for tp in partitions:
             tp.offset = offsets[tp.topic, tp.partition]
@@ -190,7 +190,7 @@ class SharedLog:
 
     def _removed(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
         places = [(tp.topic, tp.partition) for tp in partitions]
-        self._touched.update(places)
+        self._rebalanced.update(places)
         self._leave(places, ours)
         self._held.difference_update(places)
         for place in places:

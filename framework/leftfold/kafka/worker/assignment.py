@@ -33,7 +33,7 @@ class Restorations:
 
     def __init__(self, app: App, name: str, supplier: KafkaClientSupplier, member: Member, report: Report) -> None:
         self._app, self._name, self._shop, self._member, self._report = app, name, supplier, member, report
-        self._going: list[Restoration] = []
+        self._running: list[Restoration] = []
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
 
@@ -43,14 +43,14 @@ class Restorations:
         A restored partition is returned at each call until it is dropped.
         """
         waiting = {p for p, (until, _) in self._stopped.items() if time.monotonic() < until}
-        new = self._member.new - {p for going in self._going for p in going.found} - self._complete.keys() - waiting
+        new = self._member.new - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
         if new:
             ports = self._shop.restore_ports(self._member)
-            self._going.append(
+            self._running.append(
                 Restoration(self._app, self._name, sorted(new), self._shop.new_store, ports, report=self._report)
             )
-        for restoration in [going for going in self._going if going.step()]:
-            self._going.remove(restoration)
+        for restoration in [one for one in self._running if one.step()]:
+            self._running.remove(restoration)
             restoration.close()
             self._complete |= restoration.found
             for partition in restoration.found:
@@ -63,7 +63,7 @@ class Restorations:
 
     def drop(self, partitions: Collection[int]) -> None:
         """Drops the restores of partitions that are served now or belong to another worker."""
-        for restoration in self._going:
+        for restoration in self._running:
             for partition in partitions:
                 restoration.drop(partition)
         for partition in partitions:
@@ -88,11 +88,11 @@ class Restorations:
 
     def close(self) -> None:
         """Closes the log readers."""
-        for restoration in self._going:
+        for restoration in self._running:
             restoration.close()
 
     def __bool__(self) -> bool:
-        return bool(self._going or self._complete)
+        return bool(self._running or self._complete)
 
 
 class AssignedPartition:

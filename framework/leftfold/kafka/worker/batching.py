@@ -145,10 +145,10 @@ class BatchDecider(Generic[M]):
             try:
                 self._lane.finish(batch)
             except StateTooLarge:
-                return self._weighed(records)
+                return self._decide_carefully(records)
         return Decided(batch, len(records))
 
-    def _weighed(self, records: Sequence[RawRecord]) -> Decided:
+    def _decide_carefully(self, records: Sequence[RawRecord]) -> Decided:
         """Decides commands and checks the size of the state after each one, which takes extra time."""
         batch, count = Batch(), 0
         self._pace.begin()

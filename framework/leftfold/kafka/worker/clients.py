@@ -135,7 +135,7 @@ class KafkaClientSupplier:
         return Replies(self._config, self._partitions, counts, report, own=names.replies(app.name))
 
     def denied(self, doing: str, why: str, topics: Iterable[str]) -> ConfigurationError:
-        """The error for a write that the brokers refuse to this login; it names the topics that it may not write.
+        """The error for a refused write, with the names of the topics that this login may not write.
 
         A transaction's own error does not name the topic. If no broker answers, all topics are named.
         """

@@ -42,8 +42,8 @@ class Member:
         self._served: dict[int, int] = {}
         self._assigned_at: dict[int, int] = {}
         self._gap = ""
-        self._touched: set[int] = set()
-        self._kept: list[KafkaMessage] = []
+        self._rebalanced: set[int] = set()
+        self._pending: list[KafkaMessage] = []
         self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
         self.consumer = Consumer(
             {
@@ -76,28 +76,28 @@ class Member:
             InfrastructureError: the topic was deleted, or no longer holds the next offset; messages fetched before
                 that are returned first. Fenced: this member must end.
         """
-        self._touched.clear()
+        self._rebalanced.clear()
         if self._gap:
             return self._fetched_before(limit)
-        first = self.consumer.poll(0 if self._kept else wait)
+        first = self.consumer.poll(0 if self._pending else wait)
         messages = [first] if first is not None else []
-        if first is not None and (room := limit - 1 - len(self._kept)) > 0:
+        if first is not None and (room := limit - 1 - len(self._pending)) > 0:
             messages += self.consumer.consume(room, 0)
         if any(map(_error, messages)):
             messages = self._unpacked(messages)
-        # `_kept` is read only now: a rebalance in the calls above removes messages from it.
-        self._kept += [m for m in messages if self._usable(m)]
+        # `_pending` is read only now: a rebalance in the calls above removes messages from it.
+        self._pending += [m for m in messages if self._usable(m)]
         return self._fetched_before(limit)
 
     def _fetched_before(self, limit: int) -> list[KafkaMessage]:
-        found, self._kept = self._kept[:limit], self._kept[limit:]
+        found, self._pending = self._pending[:limit], self._pending[limit:]
         if self._gap and not found:
             raise InfrastructureError(self._gap)
         return found
 
     def put_back(self, messages: Iterable[KafkaMessage]) -> None:
         """Keeps undecided messages of the last fetch; the next fetch returns them first."""
-        self._kept = [*messages, *self._kept]
+        self._pending = [*messages, *self._pending]
 
     def serve(self, partition: int, offset: int) -> bool:
         """Starts fetching a new partition at an offset; False if it cannot be started yet."""
@@ -153,12 +153,12 @@ class Member:
         self.consumer.close()
 
     def _forget(self, partitions: Collection[int]) -> None:
-        """Drops the kept messages of partitions."""
-        self._kept = [m for m in self._kept if m.partition() not in partitions]
+        """Drops the pending messages of partitions."""
+        self._pending = [m for m in self._pending if m.partition() not in partitions]
 
     def _unpacked(self, messages: list[KafkaMessage]) -> list[KafkaMessage]:
         """The messages, with a stand-in for each batch that cannot be decompressed, of partitions served here."""
-        here = self._served.keys() - self._touched
+        here = self._served.keys() - self._rebalanced
         try:
             return unpacked(
                 self._config, self.consumer, [m for m in messages if not is_packed(m) or m.partition() in here]
@@ -172,7 +172,7 @@ class Member:
         error = message.error()
         if error is None:
             partition, offset = place(message)
-            return partition not in self._touched and offset >= self._served.get(partition, _NEVER)
+            return partition not in self._rebalanced and offset >= self._served.get(partition, _NEVER)
         if error.fatal():
             raise Fenced(f"the consumer of {self.topic} failed: {error}")
         if error.code() == KafkaError._BAD_MSG:
@@ -190,7 +190,7 @@ class Member:
 
         New partitions are assigned at 0 before their start offset is known, and a topic need not begin at 0.
         """
-        if partition not in self._touched and offset >= self._served.get(partition, _NEVER):
+        if partition not in self._rebalanced and offset >= self._served.get(partition, _NEVER):
             self._gap = (
                 f"{self.topic}[{partition}] does not hold offset {offset}, which comes next: retention took it, or the "
                 f"topic was cut or made again. This worker ends, and the next one reports how many commands were lost"
@@ -209,7 +209,7 @@ class Member:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         numbers = {tp.partition for tp in partitions}
-        self._touched |= numbers
+        self._rebalanced |= numbers
         self.new |= numbers
         for partition in partitions:
             # Without an offset librdkafka first asks the broker for one. Until the answer `seek` fails, and a late
@@ -227,7 +227,7 @@ class Member:
 
     def _removed(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
         numbers = [tp.partition for tp in partitions]
-        self._touched |= set(numbers)
+        self._rebalanced |= set(numbers)
         self._forget(numbers)
         self._leave(numbers, ours)
         self.new -= set(numbers)

@@ -105,7 +105,7 @@ class Replies:
         self._serve(self._producer.flush, timeout)
 
     def _sent(self, place: tuple[str, int], value: bytes, headers: Any) -> bool:
-        """Gives a reply to the producer, or to a new one after a fatal error; False if the reply is lost."""
+        """Produces a reply, with a new producer after a fatal error; False if the reply is lost."""
         for _ in range(2):
             try:
                 self._producer.produce(place[0], value, None, place[1], headers=headers)

@@ -66,7 +66,7 @@ READ = 200
 ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
 _SHOWN = 5
 _RECENT = 1000
-"""How many later dead letters a note may have before it is written again; `status` reads that many back."""
+"""How many later dead letters a note may have before it is written again; readers of notes look that many back."""
 
 
 class Restoration:
@@ -336,7 +336,7 @@ class Restoration:
         if self._short(log, self._log_of, {p: r.span[1] for p, r in self.found.items()}):
             if not records:
                 self._end_hanging()
-            self._tell(log)
+            self._report_progress(log)
             return False
         self._versions = self._others() if self._task.adopts else []
         return self._next_version()
@@ -412,7 +412,7 @@ class Restoration:
             self._waited, self._moved = 0.0, time.monotonic()
         return records
 
-    def _tell(self, log: LogReader) -> None:
+    def _report_progress(self, log: LogReader) -> None:
         """Reports how far the log is folded; approximate, since offsets have gaps."""
         if time.monotonic() - self._reported < TELL_SECONDS:
             return

@@ -24,7 +24,7 @@ __all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown
 EXIT_CODE = 75
 
 
-def _leave(what: str, seconds: float) -> None:
+def _exit_process(what: str, seconds: float) -> None:
     sys.stderr.write(f"watchdog: {what} did not return within {seconds:.0f} s; this process ends to be restarted\n")
     sys.stderr.flush()
     os._exit(EXIT_CODE)
@@ -39,7 +39,7 @@ class Watchdog:
         expired: called with the name of the call and its deadline in seconds; by default ends the process with exit 75.
     """
 
-    def __init__(self, expired: Callable[[str, float], None] = _leave) -> None:
+    def __init__(self, expired: Callable[[str, float], None] = _exit_process) -> None:
         self._expired = expired
         self._guarded: dict[int, tuple[float, str, float]] = {}
         self._stopped = threading.Event()
@@ -197,7 +197,7 @@ class Transactions:
                 if left := self._call(self._producer.flush, self._timeout):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records not delivered"))
         except (KafkaException, BufferError) as error:
-            self._spoiled(error)
+            self._mark_dirty(error)
             self._producer = self._new()
             return Aborted(str(error), code_of(error))
         except BaseException as error:
@@ -207,7 +207,7 @@ class Transactions:
             with self._watchdog.within(2 * self._timeout, f"a commit of {self.id}"):
                 self._call(self._producer.commit_transaction, self._timeout)
         except KafkaException as error:
-            self._spoiled(error)
+            self._mark_dirty(error)
             self._producer = self._new()
             return Unknown(str(error), ends, code_of(error))
         self._producer.poll(0)
@@ -257,7 +257,7 @@ class Transactions:
         self.dirty = ""
         return producer
 
-    def _spoiled(self, error: Exception) -> None:
+    def _mark_dirty(self, error: Exception) -> None:
         self.dirty = str(error)
         if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
             raise Fenced(

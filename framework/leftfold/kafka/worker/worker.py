@@ -58,7 +58,7 @@ class Worker:
         self._task = task = task_for(app, category)
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, task.version), names.dead(category)
-        self._served, self._touched = dict[int, AssignedPartition](), set[int]()
+        self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
         self._lane = supplier.processor(app, task)
         self._transactions = supplier.transactions(app, task)
@@ -269,7 +269,7 @@ class Worker:
         self._transactions.refresh()
         if self._transactions.rotations > self._settled:
             self._await_settled()
-        self._touched = {tp.partition for tp in offsets}
+        self._last_partitions = {tp.partition for tp in offsets}
         group = self._member.metadata()
         if group is None:
             return Aborted("this member has left its group, and no broker would refuse its offsets")
@@ -281,7 +281,9 @@ class Worker:
         One that a broker forgot stays open; the next owner of the partitions ends it.
         """
         hanging = self._shop.restore_ports(self._member).hanging(self._app, self._task)
-        hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
+        hanging.await_none(
+            self._served, self._last_partitions - self._served.keys(), self._transactions.id, SETTLED_SECONDS
+        )
         self._settled = self._transactions.rotations
 
     def _mark(
