@@ -163,7 +163,7 @@ def test_a_header_that_cannot_be_read_stops_the_archive(make_topic: MakeTopic) -
     topic = make_topic(1)
     topic.write(decision(b"1"))
     produce_with_header(topic.kafka.bootstrap_servers, topic.name, 0, b"k", b"2", b"\xff")
-    with pytest.raises(ContractError, match="header whose name is no UTF-8"):
+    with pytest.raises(ContractError, match="header whose name is not UTF-8"):
         topic.archive()
 
 

@@ -37,6 +37,6 @@ def written(place: Path, limit: int) -> str:
 def test_a_full_disk_is_told_with_the_file_and_what_to_do(tmp_path: Path) -> None:
     told = written(tmp_path, 10_000)
     assert told.startswith(f"the archive {tmp_path}: t.events/day=1970-01-01/00000-")
-    assert told.endswith("make room and run it again: it goes on behind the last whole file")
+    assert told.endswith("make room and run it again: it continues after the last complete file")
     assert ArchiveFileSystem(str(tmp_path)).names("") == []
     assert written(tmp_path, resource.RLIM_INFINITY) == "written"

@@ -206,7 +206,7 @@ def test_a_deleted_topic_is_an_error(
     admin = AdminClient(kafka.librdkafka())
     admin.delete_topics([topic])[topic].result(240.0)
     reader.seek(Position({topic: {0: 0}}))
-    with pytest.raises(InfrastructureError, match=rf"topic {topic} is gone"):
+    with pytest.raises(InfrastructureError, match=rf"topic {topic} was deleted"):
         read_to(reader, 2)
 
 

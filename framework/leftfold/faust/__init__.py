@@ -1,4 +1,4 @@
-"""Routing on Faust, and Faust for users: typed events in agents of their own. Faust's habits stay in here."""
+"""The Faust adapter: the router of process managers, and typed event streams for users' own agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router of a process: reads events, writes inputs of instances, and reports event time."""
+"""The router of a process manager: reads events, writes inputs of instances, and reports event time."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ __all__ = ["Clock", "InputProducer", "route"]
 
 
 _MOST, _BATCH = 5000, 262_144
-"""Records under way, and bytes of a batch."""
+"""Maximum number of unacknowledged records, and bytes of a batch."""
 
 
 class InputProducer:
-    """A producer that tells when a record is written; `ends` are the next offsets by partition, as far as known."""
+    """A producer of process inputs with a callback per written record; `ends` are the known next offsets."""
 
     def __init__(self, dialect: Mapping[str, Any], topic: str, partitions: int, max_bytes: int = MAX_BYTES) -> None:
         self._dialect, self._topic, self._partitions, self._max_bytes = dialect, topic, partitions, max_bytes
         self.ends: dict[int, int] = {}
         self._open = asyncio.Semaphore(_MOST)
         self._is_broken = False
-        """Something was not written: nothing behind it may be."""
+        """Whether a record was not written; then no later one may be."""
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
-        """Connects; `failed` is told whatever is not written."""
+        """Connects to the brokers; `failed` is called with the error of a record that is not written."""
         self._failed = failed
         self._producer = aiokafka.AIOKafkaProducer(
             **self._dialect,
@@ -71,18 +71,18 @@ class InputProducer:
             raise translated(error, f"connecting to write to {self._topic}") from error
 
     async def stop(self) -> None:
-        """Writes what is under way, unless something was not written."""
+        """Writes the pending records and disconnects, unless a record has failed."""
         await self._producer.stop()
 
     async def draw_line(self) -> None:
-        """Writes a record that is no input into every partition: what others have written lies before that.
+        """Writes a record that is not an input to every partition; records of other writers come before it.
 
-        The end of a partition would not do: it lies behind markers, where no reader of records ever gets.
+        The end offset of a partition cannot be used: it is after transaction markers, which readers never reach.
         """
         headers: Any = NO_INPUT
         for partition in range(self._partitions):
             sent = await self._producer.send(self._topic, b"{}", b"@", partition=partition, headers=headers)
-            # Nobody may wait for it by the time that it fails.
+            # Retrieves the exception, since no caller may wait for it any longer when it fails.
             sent.add_done_callback(lambda written: written.cancelled() or written.exception())
             place = await sent
             self.ends[partition] = max(place.offset + 1, self.ends.get(partition, 0))
@@ -90,10 +90,10 @@ class InputProducer:
     async def send(
         self, source: RawRecord, out: Outgoing | None, done: Callable[[RawRecord], None], topic: str = ""
     ) -> None:
-        """Writes a record, or nothing; `done` is called once it is written.
+        """Writes a record, or nothing if `out` is None; `done` is called once it is written.
 
         Args:
-            topic: another one than that of the inputs.
+            topic: the topic to write to, if not that of the inputs.
         """
         if out is None:
             done(source)
@@ -107,7 +107,7 @@ class InputProducer:
         sent.add_done_callback(lambda written: self._written(source, written, done, to))
 
     async def tell(self, topic: str, value: bytes) -> None:
-        """Writes to another topic and waits for it."""
+        """Writes a value to another topic and waits for the acknowledgement."""
         await self._producer.send_and_wait(topic, value, partition=0)
 
     def _written(
@@ -128,10 +128,11 @@ class InputProducer:
         done(source)
 
     def _give_up(self, failure: LeftfoldError) -> None:
-        """Nothing that waits behind what was not written may be: whoever saw it would take that for a duplicate later.
+        """Stops the producer, since no record after a failed one may be written.
 
-        The numbers that a producer gives its batches do not prevent it: of one that has not written to a partition yet,
-        or not for a day, brokers take any.
+        A process instance that saw a later input would treat the failed one as a duplicate afterwards. The sequence
+        numbers of an idempotent producer do not prevent this: from a producer that has not written to a partition yet,
+        or not for a day, brokers accept any number.
         """
         self._is_broken = True
         self._producer._sender.sender_task.cancel()  # noqa: SLF001  # no public way ends it without writing on
@@ -139,7 +140,7 @@ class InputProducer:
 
 
 class Clock:
-    """Keeps the time of each source that this router reads, and writes it to a topic at each tick."""
+    """Tracks the event time of each source partition of this router, and writes watermarks at each tick."""
 
     def __init__(self, sender: InputProducer, topic: str) -> None:
         self._sender, self._topic = sender, topic
@@ -148,13 +149,13 @@ class Clock:
         self._ahead: dict[TP, dict[int, SourceTime]] = {}
 
     def routed(self, consumer: Any, record: RawRecord) -> None:
-        """An event is routed, or concerns nobody; of a partition that went to another router it tells nothing."""
+        """Records the time of an event that is routed or needs no input; ignored if its partition was revoked."""
         tp = TP(record.topic, record.partition)
         if consumer.progress.done(tp, record.offset) and (time := moment_in(header(record.headers, "ce_time"))):
             self._ahead.setdefault(tp, {})[record.offset] = SourceTime(time, moment_at(record.time))
 
     async def tick(self, consumer: Any) -> None:
-        """Writes the time of every source that is assigned now."""
+        """Writes a watermark with the time of every assigned source partition."""
         sources = {tp for tp in consumer.assignment() if tp in consumer.progress.position}
         now = datetime.now(UTC)
         if sources - self._since.keys():
@@ -180,14 +181,15 @@ class Clock:
             return last or SourceTime()
         if last is not None:
             return SourceTime(last.time, last.appended, now)
-        # What came last came to another router, which alone knows how late it was: after a minute that is the past.
+        # Another router routed the last event, and only that router knows its time; after a minute of silence it no
+        # longer matters.
         return SourceTime(end=now) if not end or now - self._since[tp] >= SILENCE else SourceTime()
 
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _TICK_SECONDS, _TICK_MOST = 0.2, 30.0
 _BUNDLES = 32
-"""How many fetches of partitions wait to be routed."""
+"""Maximum number of fetched bundles that wait to be routed."""
 
 
 def route(
@@ -201,21 +203,21 @@ def route(
     passed_over: Callable[[], Collection[str]] = tuple,
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Routes the events of a process until `stop` is set; several routers share the partitions of the events.
+    """Routes the events of a process until `stop` is set; several routers share the event partitions.
 
-    An event is acknowledged once its input is written. Whatever fails ends the router: nothing is skipped, and what
-    was written but not acknowledged is written again by the next one, which does nothing. An event whose value makes no
-    input goes to `{name}.dead` instead, with the reason: a client may have chosen that value.
+    An event is acknowledged once its input is written. Every failure ends the router, so no event is skipped; inputs
+    that were written but not acknowledged are written again by the next router, and are ignored as duplicates. An event
+    whose value cannot become an input goes to `{name}.dead` with the reason, since a client may have chosen that value.
 
     Args:
-        dialect: how aiokafka reaches the brokers. partitions: how many `{name}.commands` has.
-        passed_over: tells the events that need not reach the process although they cannot be routed, as
-            `topic/partition/offset`. Asked in a thread of its own whenever an event cannot be routed.
-        max_bytes: what a batch of records may weigh in `{name}.commands` and in `{name}.dead`.
+        dialect: aiokafka's connection settings. partitions: the partition count of `{name}.commands`.
+        passed_over: returns the events to skip if they cannot be routed, as `topic/partition/offset`; called in a
+            separate thread whenever an event cannot be routed.
+        max_bytes: maximum size of a record batch in `{name}.commands` and `{name}.dead`.
 
     Raises:
         ContractError: an event cannot be routed. InfrastructureError: no broker, or an input that is not written.
-        LogGap: events are gone that were never routed. ConfigurationError: a topic ends before what was routed.
+        LogGap: events were deleted before they were routed. ConfigurationError: a topic ends before the routed offset.
     """
     asyncio.run(_Routing(app, name, dialect, partitions, report, passed_over, max_bytes).until(stop))
 
@@ -231,8 +233,8 @@ class _Routing:
         passed_over: Callable[[], Collection[str]],
         max_bytes: int,
     ) -> None:
-        self._process, self._report, self._passed_over = app.process(name), report, passed_over
-        self._known_over: Collection[str] = ()
+        self._process, self._report, self._read_skipped = app.process(name), report, passed_over
+        self._skipped: Collection[str] = ()
         self._seldom, self._dead = Seldom(report, time.monotonic), 0
         self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions), max_bytes=max_bytes)
         self._sender = InputProducer(dialect, names.commands(name), partitions, max_bytes)
@@ -248,11 +250,11 @@ class _Routing:
             self._listen(names.events(category))
 
     async def until(self, stop: threading.Event) -> None:
-        """Works until the event is set, then finishes what is under way."""
+        """Runs until the event is set, then finishes the pending records."""
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._sender.start(self._failed)
         revoked: Any = self._faust.on_partitions_revoked
-        revoked.connect(self._revoked, weak=True)  # signals belong to the class and keep what is theirs
+        revoked.connect(self._revoked, weak=True)  # signals belong to the class and would keep this object alive
         try:
             await start(self._faust, stop, self._failure)
             self._report("routing", {"process": self._process.name, "from": ", ".join(self._process.categories)})
@@ -268,7 +270,7 @@ class _Routing:
             self._failure.result()
 
     async def _turn(self) -> None:
-        """Looks whether events are gone, and says what time it is."""
+        """Checks for lost events, and writes the watermark."""
         try:
             await self._check_whole()
             await asyncio.wait_for(self._clock.tick(self._faust.consumer), _TICK_MOST)
@@ -277,10 +279,10 @@ class _Routing:
             raise translated(error, doing) from error
 
     async def _check_whole(self) -> None:
-        """Looks for events that this router should read next and cannot.
+        """Checks that the next events of this router can be read.
 
         Raises:
-            LogGap: they are no longer there. ConfigurationError: their topic ends before them.
+            LogGap: they were deleted. ConfigurationError: their topic ends before them.
         """
         consumer: Any = self._faust.consumer
         for tp, offset in consumer.lost.items():
@@ -321,17 +323,17 @@ class _Routing:
                     out, topic = error.letter, names.dead(self._process.name)
                     self._bury(record, error)
                 except ContractError as error:
-                    await self._check_passed_over(record, error)
+                    await self._check_skipped(record, error)
                 await self._sender.send(record, out, done, topic)
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
             await asyncio.Event().wait()
 
-    async def _check_passed_over(self, record: RawRecord, error: ContractError) -> None:
+    async def _check_skipped(self, record: RawRecord, error: ContractError) -> None:
         source = f"{record.topic}/{record.partition}/{record.offset}"
-        if source not in self._known_over:
-            self._known_over = await asyncio.to_thread(self._passed_over)
-        if source not in self._known_over:
+        if source not in self._skipped:
+            self._skipped = await asyncio.to_thread(self._read_skipped)
+        if source not in self._skipped:
             raise unroutable(self._process.name, record, error) from error
         self._report("event passed over", {"process": self._process.name, "at": source, "reason": str(error)})
 
@@ -351,6 +353,6 @@ class _Routing:
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):
-            error = translated(error, f"the router of {self._process.name} cannot go on")
+            error = translated(error, f"the router of {self._process.name} failed")
         if not self._failure.done():
             self._failure.set_exception(error)

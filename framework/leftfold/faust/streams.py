@@ -1,4 +1,4 @@
-"""Faust agents, tables and windows of users over typed events, and views of their results."""
+"""Users' Faust agents, tables and windows over typed events, with views of their results."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ __all__ = ["EventStreams", "streams_of", "windows_of"]
 
 E = TypeVar("E", bound=Event)
 Work: TypeAlias = Callable[[AsyncIterator[Recorded[E]]], Awaitable[None]]
-"""What a user writes: it goes through the events that it is given, for ever."""
+"""An agent function of a user: it processes its events in an endless loop."""
 Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 _TICK_SECONDS = 0.5
 
 
 class _Typed:
-    """What an agent has been given: `is_over` when Faust has stopped it, `begun` are partitions it has events of."""
+    """The state of an agent's event stream.
+
+    `is_over`: Faust has stopped the stream. `begun`: the partitions of which it has had events.
+    """
 
     def __init__(self) -> None:
         self.is_over = False
@@ -44,19 +47,20 @@ class _Typed:
 
 
 class EventStreams:
-    """An App of Faust (`faust`: make tables with it) whose agents get committed events, decoded and upcast.
+    """A Faust App whose agents receive committed events, decoded and upcast.
 
-    An event is acknowledged when the agent asks for the next one, and what it put into rows is written; so whoever
-    is killed does some events again. An agent that fails ends the App, and nothing is passed over.
+    The Faust App itself is `faust`; create tables with it. An event is acknowledged when the agent asks for the next
+    one and the rows are written; after a kill some events are processed again. A failing agent ends the App, and no
+    event is skipped.
 
     Args:
         name: part of the consumer group and of the changelogs of tables.
-        dialect: how aiokafka reaches the brokers, as `KafkaSettings.aiokafka()` says.
-        rows: of views that are kept here, by no other process meanwhile: `run` or `close` ends that.
+        dialect: aiokafka's connection settings, as from `KafkaSettings.aiokafka()`.
+        rows: rows of views that only this process writes, until `run` or `close` ends.
         settings: of Faust, such as `store="rocksdb://"` or `topic_replication_factor=3`.
 
     Raises:
-        InfrastructureError: another process keeps a view. Fenced: it took it over just now.
+        InfrastructureError: another process writes a view. Fenced: another process took it over just now.
     """
 
     def __init__(
@@ -84,10 +88,9 @@ class EventStreams:
         self._typings: list[_Typed] = []
 
     def agent(self, events: TypeForm[E], work: Work[E]) -> None:
-        """Has `work` go through every event of a closed union, of any category; each partition in its order.
+        """Registers `work` as an agent for all events of a closed union, of any category; each partition in order.
 
-        Inside, tables may be read and written as in any agent of Faust. The time of windows is that of the event
-        (`ce_time`), not when it was appended.
+        It may read and write tables like any Faust agent. Windows use the event time (`ce_time`), not the append time.
         """
         self._agents += 1
         where = f"{self._name}.{self._agents}"
@@ -105,7 +108,7 @@ class EventStreams:
                 await work(self._typed(stream, codec, typed))
                 if typed.is_over:
                     return
-                self._failed(ConfigurationError(f"agent {where} has ended by itself; it goes through events for ever"))
+                self._failed(ConfigurationError(f"agent {where} has ended by itself; it must loop over its events"))
             except Exception as error:  # noqa: BLE001  # whatever it is, this event is not acknowledged
                 self._failed(error)
             await asyncio.Event().wait()
@@ -113,15 +116,19 @@ class EventStreams:
         self.faust.agent(self.faust.topic(*topics, **raw), name=where)(agent)
 
     def run(self, stop: threading.Event, *, once: bool = False) -> bool:
-        """Works until `stop` is set, then writes what is done, and lets others keep the views.
+        """Runs until `stop` is set, then writes the rows of processed events and releases the views.
 
         Args:
-            once: ends as well when the rows hold what the log held at the start, and keeps the views until `close`;
-                whether it came to that.
+            once: also ends when the rows include all events that the log had at the start; the views are then not
+                released until `close`.
+
+        Returns:
+            Whether the rows reached that point; always False without `once`.
 
         Raises:
-            ContractError: an event cannot be read. Fenced: another process keeps the view now, or its store went back.
-            InfrastructureError: no broker, no store, or whatever an agent failed of.
+            ContractError: an event cannot be read. Fenced: another process writes the view now, or its store has lost
+                data.
+            InfrastructureError: no broker, no store, or an agent failed.
         """
         try:
             return asyncio.run(self._until(stop, once=once))
@@ -130,7 +137,7 @@ class EventStreams:
                 self.close()
 
     def close(self) -> None:
-        """Lets another process keep the views, where this one does not run."""
+        """Releases the views for another process, if this one does not run."""
         self._rows.close()
 
     async def _until(self, stop: threading.Event, *, once: bool) -> bool:
@@ -138,7 +145,7 @@ class EventStreams:
         transport: Any = self.faust.transport
         transport.sources = frozenset(map(names.events, self.categories))
         revoked: Any = self.faust.on_partitions_revoked
-        revoked.connect(self._revoked, weak=True)  # signals belong to the class and keep what is theirs
+        revoked.connect(self._revoked, weak=True)  # signals belong to the class and would keep this object alive
         if self._rows:
             await self._rows.check(self._dialect, self.id)
         is_through = False
@@ -159,24 +166,24 @@ class EventStreams:
             self._failure.result()
         return is_through
 
-    async def _typed(self, stream: Any, codec: MessageCodec[Any], told: _Typed) -> AsyncIterator[Recorded[Any]]:
+    async def _typed(self, stream: Any, codec: MessageCodec[Any], typed: _Typed) -> AsyncIterator[Recorded[Any]]:
         async for event in stream.noack().events():
             message = event.message
             record = record_of(message)
-            self._check_begun(TP(record.topic, record.partition), record.offset, told.begun)
+            self._check_begun(TP(record.topic, record.partition), record.offset, typed.begun)
             recorded = None if record.key == b"@" else read_recorded(codec, record)
             if recorded is not None:
                 message.timestamp = recorded.time.timestamp()
                 yield recorded
             if event.ack():
                 self._done(TP(record.topic, record.partition), record.offset)
-        told.is_over = True
+        typed.is_over = True
 
     def _check_begun(self, tp: TP, offset: int, begun: set[TP]) -> None:
-        """Checks that nothing was passed over when the partition came.
+        """Checks that no event was skipped when the partition was assigned.
 
         Raises:
-            InfrastructureError: something was; it is not acknowledged, so that the next run begins there.
+            InfrastructureError: one was; it is not acknowledged, so the next run starts there.
         """
         if tp in begun:
             return
@@ -185,7 +192,7 @@ class EventStreams:
         first = consumer.progress.frontier(tp)
         if first is not None and first < offset:
             raise InfrastructureError(
-                f"Faust has passed over {tp.topic}[{tp.partition}]@{first} and begins at {offset}; run it again"
+                f"Faust has skipped {tp.topic}[{tp.partition}]@{first} and begins at {offset}; run it again"
             )
 
     def _done(self, tp: TP, offset: int) -> None:
@@ -196,7 +203,7 @@ class EventStreams:
             consumer.progress.done(tp, offset)
 
     async def _write(self) -> None:
-        """Writes the rows of what is done; only then may it be committed."""
+        """Writes the rows of processed events; only then may their offsets be committed."""
         if not self._rows:
             return
         consumer: Any = self.faust.consumer
@@ -239,16 +246,17 @@ def streams_of(
     anew: bool = False,
     report: Report = lambda what, details: None,
 ) -> EventStreams:
-    """The stream, ready to run.
+    """Creates the event stream of an App, ready to run.
+
+    The last flag makes it write a new generation of its views, beside the process that writes the live one.
 
     Args:
-        dialect: how aiokafka reaches the brokers. store: of its views, where it has any. count: the partition count of
-            a topic.
-        anew: into a new generation of its views, beside whoever keeps them.
+        dialect: aiokafka's connection settings. store: of its views, if it has any.
+        count: returns the partition count of a topic.
 
     Raises:
-        ConfigurationError: an agent goes through events that the stream does not name.
-        InfrastructureError: another process keeps a view.
+        ConfigurationError: an agent reads events that the stream does not name.
+        InfrastructureError: another process writes a view.
     """
     rows = [ExternalRows(view, store, topics_of(view, count), anew=anew) for view in stream.views if store is not None]
     streams = EventStreams(app, stream.name, dialect, rows=rows, report=report, **stream.settings)
@@ -256,7 +264,7 @@ def streams_of(
         stream.work(streams, *rows)
         if others := sorted(streams.categories.difference(stream.categories)):
             raise ConfigurationError(
-                f"stream {stream.name}: an agent goes through events of {', '.join(others)}; add them to its events="
+                f"stream {stream.name}: an agent reads events of {', '.join(others)}; add them to its events="
             )
     except BaseException:
         streams.close()
@@ -265,14 +273,14 @@ def streams_of(
 
 
 class Windowed(NamedTuple):
-    """One window: `range` is what the entry `table[key][range]` is called, `start` when it begins."""
+    """A window of a Faust table: `range` is the key in `table[key][range]`, `start` is its start time."""
 
     range: WindowRange
     start: datetime
 
 
 def windows_of(table: Any, time: datetime) -> list[Windowed]:
-    """The windows of a table that a time (aware) lies in, the earliest first.
+    """The windows of a Faust table that contain a time (aware), earliest first.
 
     Raises:
         ConfigurationError: the table has no windows.

@@ -1,4 +1,4 @@
-"""The rows that a stream keeps: taken over, checked, written, and shown once they are whole."""
+"""Writes the view rows of a stream, and shows them to readers once they are complete."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LOOK_SECONDS = 2.0
 
 
 class TableRows:
-    """Rows of views that one process keeps, for as long as it is not closed.
+    """The view rows of a stream, written only by this process until it is closed.
 
     Raises:
-        InfrastructureError: another process keeps one of them. Fenced: it took it over just now.
+        InfrastructureError: another process writes one of the views. Fenced: another process took one over just now.
     """
 
     def __init__(self, rows: Sequence[ExternalRows[Any, Any]]) -> None:
@@ -45,15 +45,15 @@ class TableRows:
         return bool(self._rows)
 
     def close(self) -> None:
-        """Lets another process keep them."""
+        """Releases the views for another process."""
         self._stack.close()
 
     async def check(self, dialect: Mapping[str, Any], group: str) -> None:
-        """Compares what the group has committed with what the rows hold, and asks where the log ends now.
+        """Compares the group's committed offsets with the rows, and reads the end offsets of the log.
 
         Raises:
-            Fenced: rows lack events that are committed: Redis went back in time, and the next run begins anew.
-            LogGap: the topic was trimmed past what comes next, and no archive is read here.
+            Fenced: rows lack committed events, since Redis has lost data; the next run starts from the beginning.
+            LogGap: the topic was trimmed past the next offset, and no archive is read here.
         """
         client = aiokafka.AIOKafkaConsumer(**dialect, group_id=group, enable_auto_commit=False)
         await client.start()
@@ -66,24 +66,24 @@ class TableRows:
         finally:
             await client.stop()
         self._ends = _position(ends)
-        if gone := unreachable(_position(starts), _position(committed)):
-            raise log_gap(*gone[0])
+        if missing := unreachable(_position(starts), _position(committed)):
+            raise log_gap(*missing[0])
         for rows in self._rows:
             if not rows.position().covers(_position(committed).only(rows.topics)):
                 rows.discard()
                 raise Fenced(
-                    f"view {rows.view.name} lacks events that are committed: its store went back in time; it begins "
-                    f"anew"
+                    f"view {rows.view.name} lacks events that are committed: its store has lost data; the view starts "
+                    f"from the beginning"
                 )
 
     async def write(self, position: Position, shown: Callable[[str], None]) -> None:
-        """Writes what was put since, with all events before a position in it; `shown` hears of views that go live.
+        """Writes the changed rows, which include all events before a position; `shown` is called for new live views.
 
-        A view that is further than that waits: after a start, or while a view beside it is made from the first event,
-        its readers would see rows as they were.
+        A view that is ahead of the position waits: after a start, or while another view is built from the first event,
+        its readers would see old rows.
 
         Raises:
-            Fenced: another process has taken over, or a rebuild has made a generation that readers see now.
+            Fenced: another process has taken over, or a rebuild has made another generation live.
         """
         for rows in self._rows:
             if self._is_behind(rows, position):
@@ -100,7 +100,7 @@ class TableRows:
                 await asyncio.to_thread(rows.check_current)
 
     async def has_caught_up(self) -> bool:
-        """Whether they hold what the log held at the start, and then what readers see of the views by now."""
+        """Whether the rows include all events of the log at the start, and all events in the live views."""
         if not all(map(self._is_through, self._rows)):
             return False
         if not self._passed_live:
@@ -110,7 +110,7 @@ class TableRows:
         return all(map(self._is_through, self._rows))
 
     def lacking(self, events: Iterable[tuple[TP, int]]) -> list[tuple[TP, int]]:
-        """Those of some events that are not in all rows yet; after a start from there they would be in none."""
+        """The events that are not in the rows of all views yet, which a restart after them would lose."""
         held = [(rows.topics, rows.position()) for rows in self._rows]
         return [
             (tp, offset)

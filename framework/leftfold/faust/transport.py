@@ -1,4 +1,4 @@
-"""The transport under Faust: committed records only, reliable positions, no web server and no logging of Faust's."""
+"""A Faust transport for committed records, with reliable positions; and Faust Apps without web server and logging."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = [
 
 
 class FetchProgress:
-    """How far the partitions are read: `position` of each after its last fetch, and which records are not done.
+    """The read progress of partitions: the `position` after the last fetch, and the unprocessed records.
 
-    Faust reads some records twice when its tables are restored, and hands on what it has handed on no more: what is
-    done stays done.
+    Faust fetches some records twice when its tables are restored, but does not deliver them twice, so processed records
+    stay processed.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class FetchProgress:
         self._through: dict[TP, int] = {}
 
     def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
-        """A fetch brought these records, and left the consumer at these positions."""
+        """Registers the records of a fetch, and the consumer's positions after it."""
         for tp, found in records.items():
             through = self._through[tp] = max(self._through.get(tp, 0), self.frontier(tp) or 0)
             done = self._done[tp] = {offset for offset in self._done.get(tp, ()) if offset >= through}
@@ -61,7 +61,7 @@ class FetchProgress:
         self.position.update(positions)
 
     def done(self, tp: TP, offset: int) -> bool:
-        """This record is routed; False when it was fetched before partitions came and went."""
+        """Marks a record as processed; False if it was fetched before a rebalance."""
         if offset not in (still := self._open.get(tp, set())):
             return False
         still.remove(offset)
@@ -69,33 +69,33 @@ class FetchProgress:
         return True
 
     def is_through(self, tp: TP, end: int) -> bool:
-        """Whether everything before `end` is read and routed."""
+        """Whether all records before `end` are read and processed."""
         return self.position.get(tp, -1) >= end and not self._open.get(tp)
 
     def frontier(self, tp: TP) -> int | None:
-        """The first offset that is not routed yet; None when nothing has been fetched."""
+        """The first unprocessed offset; None if nothing has been fetched."""
         return min(self._open[tp]) if self._open.get(tp) else self.position.get(tp)
 
     def frontier_without(self, tp: TP, done: Collection[int]) -> int | None:
-        """The `frontier` once these records are done, too."""
+        """The `frontier` as if these records were processed, too."""
         still = self._open.get(tp, set()).difference(done)
         return min(still) if still else self.position.get(tp)
 
     def forget(self) -> None:
-        """Partitions come and go: what is not fetched anew is not known."""
+        """Clears all progress after a rebalance."""
         for known in (self.position, self._open, self._done, self._through):
             known.clear()
 
 
 class OrderedProgress(FetchProgress):
-    """FetchProgress of somebody who says what is `began`, so that nothing that was fetched is passed over."""
+    """A FetchProgress that checks the order in which records are processed, so that no fetched one is skipped."""
 
     def __init__(self) -> None:
         super().__init__()
         self._awaited: dict[TP, deque[int]] = {}
 
     def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
-        """A fetch brought these records; what it brought again is awaited once."""
+        """Registers the records of a fetch; a record that is fetched twice is expected once."""
         super().fetched(positions, records)
         for tp, found in records.items():
             if found:
@@ -105,11 +105,11 @@ class OrderedProgress(FetchProgress):
                 awaited.extend(record.offset for record in found)
 
     def began(self, tp: TP, offset: int) -> None:
-        """This record is about to be routed.
+        """Checks that a record is the next one, before it is routed.
 
         Raises:
-            InfrastructureError: one before it was fetched and never handed on. Whoever wrote the input behind it would
-                lose it: an instance takes what comes from further back for something that was there.
+            InfrastructureError: an earlier record was fetched and never delivered. If the later input were written, the
+                earlier one would be lost: an instance treats inputs from earlier offsets as duplicates.
         """
         awaited = self._awaited.get(tp)
         if not awaited or offset < awaited[0]:
@@ -121,13 +121,13 @@ class OrderedProgress(FetchProgress):
         awaited.popleft()
 
     def forget(self) -> None:
-        """Partitions come and go: nothing is awaited of those before."""
+        """Clears all progress and expected records after a rebalance."""
         super().forget()
         self._awaited.clear()
 
 
 def record_of(message: Any) -> RawRecord:
-    """The record in a message."""
+    """The record in a Faust message."""
     return RawRecord(
         message.topic,
         message.partition,
@@ -140,7 +140,7 @@ def record_of(message: Any) -> RawRecord:
 
 
 def bundled(message: Any) -> Iterator[RawRecord]:
-    """The records in a message that holds a bundle."""
+    """The records in a Faust message that holds a bundle."""
     for found in message.value:
         yield RawRecord(
             found.topic,
@@ -154,22 +154,24 @@ def bundled(message: Any) -> Iterator[RawRecord]:
 
 
 _KNOWN_SECONDS = 30.0
-"""How long the brokers may take to know a topic that they have made."""
+"""How long brokers may take to list a topic that they have created."""
 
 
 class CommittedThread(driver.AIOKafkaConsumerThread):
-    """Reads with the consumer that we make."""
+    """Faust's consumer thread with a read_committed consumer, and fetches that are tracked across seeks."""
 
     consumer: CommittedConsumer
     seeks: int = 0
-    """How often it went back to what is committed: by now, before the fetch in use, and when progress began."""
+    """The number of seeks to the committed offsets so far."""
     fetched_after: int = 0
+    """The value of `seeks` before the current fetch."""
     known_after: int = 0
+    """The value of `seeks` when the progress was last cleared."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._untaken: dict[int, tuple[Mapping[TP, list[Any]], dict[TP, int], int]] = {}
-        """Fetches not taken yet, by the id of their records: with the positions and the `seeks` behind them."""
+        """Fetches that are not delivered yet, by the id of their records: (records, positions and `seeks` after it)."""
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
@@ -196,7 +198,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
                 records = await super()._fetch_records(consumer, *args, **options)
                 break
             except kafka_errors.NoOffsetForPartitionError as error:
-                # Nobody has read it: it begins with its first record, not with the first one that is left.
+                # A partition that was never read starts at offset 0, not at the first remaining record.
                 consumer.seek(error.args[0], 0)
             except kafka_errors.OffsetOutOfRangeError as error:
                 self.consumer.lost |= {TP(tp.topic, tp.partition): offset for tp, offset in error.args[0].items()}
@@ -205,10 +207,10 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         return records
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        """Joins once the brokers know the tables' topics, which were made just now: Faust would take them for empty.
+        """Joins the group once the brokers list the tables' new topics, which Faust would otherwise take for empty.
 
         Raises:
-            InfrastructureError: they do not know one in time.
+            InfrastructureError: a topic is not listed in time.
         """
         if tables := set(topics) & self.app.tables.changelog_topics:
             await self.call_thread(self._until_known, tables)
@@ -226,9 +228,9 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
             await asyncio.sleep(0.05)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """What is not committed is read from its first record again; aiokafka would read on behind what it has fetched.
+        """Seeks to the committed offsets, or to the first record; aiokafka would continue after its last fetch.
 
-        Faust drops what was fetched before its tables were restored: nobody would ever see that.
+        Faust drops records that were fetched before its tables were restored, so they must be fetched again.
         """
         committed: Mapping[TP, int] = await self.call_thread(self._to_committed)
         return committed
@@ -241,10 +243,10 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         return committed
 
     def _seek_at_once(self, consumer: Any, committed: Mapping[TP, int]) -> None:
-        """Seeks all partitions with no fetch in between.
+        """Seeks all partitions without a fetch in between.
 
-        aiokafka asks and seeks one after another: a fetch that Faust has left alone may meanwhile take what is behind
-        those it has sought already.
+        aiokafka asks for offsets and seeks one partition after another; a fetch that Faust has abandoned may meanwhile
+        take records from partitions that are already at their new offset.
         """
         is_earliest = self.app.conf.consumer_auto_offset_reset == "earliest"
         for tp in consumer.assignment() & committed.keys():
@@ -253,14 +255,14 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
     @property
     def refusal(self) -> BaseException | None:
-        """Why the brokers do not let it join its group: aiokafka tells that who fetches, and Faust joins first."""
+        """Why the brokers refuse to let it join its group; aiokafka raises it in a fetch, but Faust joins before."""
         return getattr(getattr(self._consumer, "_coordinator", None), "_pending_exception", None)
 
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:
-        """A batch of records, of which our progress then knows; what was fetched before a seek is fetched again.
+        """Fetches a batch of records and registers them; records fetched before a seek are fetched again.
 
-        When Faust suspends its flow it cancels the wait for a fetch, not the fetch. That may take records behind the
-        next seek, which no stream gets: they are fetched again, too.
+        When Faust suspends its flow it cancels the wait for a fetch, not the fetch. That fetch may take records after
+        the next seek, which no stream receives, so they are fetched again, too.
         """
         records = await super().getmany(active_partitions, timeout)
         _, positions, self.fetched_after = self._untaken.pop(id(records), (records, {}, self.seeks))
@@ -273,7 +275,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         return {tp: found for tp, found in records.items() if not ours(tp)}
 
     def _known(self, records: Any, positions: dict[TP, int], ours: Callable[[TP], bool]) -> Any:
-        """The same records, once progress knows of them."""
+        """Registers records in the progress and returns them."""
         if self.known_after != self.seeks:
             self.known_after = self.seeks
             self.consumer.progress.forget()
@@ -289,13 +291,13 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
 
 async def _unknown(client: Any, topics: set[str]) -> list[str]:
-    """Which of these topics the brokers do not know."""
+    """The topics that the brokers do not list."""
     cluster = await client.fetch_all_metadata()
     return sorted(topic for topic in topics if not cluster.partitions_for_topic(topic))
 
 
 def _positions(consumer: Any) -> dict[TP, int]:
-    """Where a consumer reads on, of the partitions for which it knows that by now."""
+    """The consumer's positions, of the partitions that have one."""
     assignment = consumer._subscription.subscription.assignment  # noqa: SLF001  # no public way says it at once
     states = {tp: assignment.state_value(tp) for tp in assignment.tps} if assignment is not None else {}
     known = {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
@@ -303,7 +305,7 @@ def _positions(consumer: Any) -> dict[TP, int]:
 
 
 def _firsts(fetches: Iterable[Mapping[TP, list[Any]]], ours: Callable[[TP], bool]) -> dict[TP, int]:
-    """Where each of our partitions begins in some fetches."""
+    """The first offset of each event partition in some fetches."""
     firsts: dict[TP, int] = {}
     for fetch in fetches:
         for tp, records in fetch.items():
@@ -313,7 +315,7 @@ def _firsts(fetches: Iterable[Mapping[TP, list[Any]]], ours: Callable[[TP], bool
 
 
 class CommittedConsumer(driver.Consumer):
-    """A consumer of committed records; `lost` are offsets from which it should read on and cannot."""
+    """A Faust consumer of committed records; `lost` are next offsets that cannot be read."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.progress = self._made()
@@ -325,7 +327,7 @@ class CommittedConsumer(driver.Consumer):
         return FetchProgress()
 
     def is_ours(self, tp: TP) -> bool:
-        """Whether these are events; others, such as changelogs of tables, are Faust's business."""
+        """Whether a partition holds events; Faust handles the others, such as changelogs of tables."""
         transport: Any = self.transport
         sources: frozenset[str] | None = transport.sources
         return sources is None or tp.topic in sources
@@ -334,7 +336,7 @@ class CommittedConsumer(driver.Consumer):
         return CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
     def _new_offset(self, tp: TP) -> int | None:
-        """What is committed: nothing that is not routed. Faust itself counts an event behind a gap with the gap."""
+        """The offset to commit: the first unprocessed one. Faust itself would count an event after a gap as the gap."""
         if not self.is_ours(tp):
             return self._acked_offset(tp)
         frontier, committed = self.progress.frontier(tp), self._committed_offset[tp]
@@ -344,39 +346,39 @@ class CommittedConsumer(driver.Consumer):
 
     @property
     def refusal(self) -> BaseException | None:
-        """Why the brokers do not let it join its group."""
+        """Why the brokers refuse to let it join its group, or None."""
         refusal: BaseException | None = self._thread.refusal  # type: ignore[attr-defined]  # a thread of ours
         return refusal
 
     async def starts(self, partitions: set[TP]) -> Mapping[TP, int]:
-        """Where these partitions begin by now."""
+        """The first offsets that these partitions still hold."""
         consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
         found = await self._thread.call_thread(consumer.beginning_offsets, partitions)
         return {TP(tp.topic, tp.partition): start for tp, start in found.items()}
 
     def _acked_offset(self, tp: TP) -> int | None:
-        """What Faust itself would commit."""
+        """The offset that Faust itself would commit."""
         offset: int | None = super()._new_offset(tp)
         return offset
 
     async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
-        """Where the committed records of these partitions end."""
+        """The end offsets of the committed records of these partitions."""
         consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
         found = await self._thread.call_thread(consumer.end_offsets, partitions)
         return {TP(tp.topic, tp.partition): end for tp, end in found.items()}
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
-        """The next messages; events wait until streams take them.
+        """Yields the next messages; events wait until the streams accept them.
 
-        Faust has events read before it has restored its tables and gone back to what is committed: its streams would
-        pass them over, or get them again.
+        Faust reads events before it has restored its tables and sought the committed offsets, so its streams would skip
+        them or receive them twice.
         """
         async for tp, message in super().getmany(timeout):
             if not self.is_ours(tp) or await self._is_awaited(tp):
                 yield tp, message
 
     async def perform_seek(self) -> None:
-        """Goes back to what is committed, as Faust does whenever it is given partitions, before it uses them."""
+        """Seeks to the committed offsets, as Faust does after each assignment before it uses the partitions."""
         generation, self._sought = self.app.consumer_generation_id, None
         try:
             await super().perform_seek()
@@ -384,7 +386,7 @@ class CommittedConsumer(driver.Consumer):
             self._sought = generation
 
     async def _is_awaited(self, tp: TP) -> bool:
-        """Waits until streams go on; False when what was fetched with it is read again."""
+        """Waits until the streams accept events; False if this fetch is to be read again."""
         thread: Any = self._thread
         generation = self.app.consumer_generation_id
         while self._sought != generation or not self.app.flow_control.is_active():
@@ -397,11 +399,11 @@ class CommittedConsumer(driver.Consumer):
 
 
 class CommittedTransport(driver.Transport):
-    """A transport whose consumers read committed records.
+    """A Faust transport whose consumers read committed records.
 
-    `dialect` is how to reach the brokers, `sources` which topics hold events, None = all that are read. `whole` says
-    that every record counts: a partition that nobody has read begins with its first one, and where that, or the next
-    one, is gone nothing is read.
+    `dialect` are aiokafka's connection settings; `sources` the topics with events, None = all topics that are read.
+    With `whole` every record counts: a partition that was never read starts at offset 0, and if that or the next record
+    was deleted, nothing is read.
     """
 
     Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
@@ -422,22 +424,25 @@ _NOT_ALLOWED = (
 
 
 class _Flow(FlowControlEvent):
-    """Goes on once: Faust says so again when its tables are restored, and would forget the events that wait then."""
+    """Faust's flow control, which resumes only once.
+
+    Faust resumes again when its tables are restored, and would drop the waiting events.
+    """
 
     def resume(self) -> None:
-        """Lets events through."""
+        """Resumes the flow of events."""
         if not self.is_active():
             super().resume()
 
 
 def translated(error: BaseException, doing: str) -> LeftfoldError:
-    """An error of Faust or aiokafka in our tree, with what was tried as the message's first words."""
+    """The Leftfold error for an error of Faust or aiokafka; `doing` is what was tried, as the first words."""
     text = f"{doing}: {reason_of(error)}"
     return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
 
 
 class Tableless(faust.App):
-    """An App without tables, which has nothing to keep in directories and makes none."""
+    """A Faust App without tables, which creates no directories."""
 
     def _create_directories(self) -> None:
         pass
@@ -450,11 +455,11 @@ def faust_app(
     made: type[faust.App] = faust.App,
     **other: Any,
 ) -> faust.App:
-    """The App, with its transport.
+    """Creates a Faust App with its transport.
 
     Args:
-        dialect: how aiokafka reaches the brokers. kind: of its transport. made: of the App. other: settings that differ
-            from ours.
+        dialect: aiokafka's connection settings. kind: the transport class. made: the class of the App.
+        other: Faust settings that differ from the defaults here.
     """
     settings: dict[str, Any] = {
         "broker": [URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
@@ -480,10 +485,10 @@ def faust_app(
 
 
 async def start(app: faust.App, stop: threading.Event, failure: asyncio.Future[None]) -> None:
-    """Starts an App, which takes until it has its first partitions, `stop` is set or there is a failure.
+    """Starts a Faust App; returns when it has its first partitions, `stop` is set or `failure` is done.
 
     Raises:
-        ConfigurationError: the brokers do not let it join its group. InfrastructureError: it crashed.
+        ConfigurationError: the brokers refuse to let it join its group. InfrastructureError: it crashed.
     """
     starting = asyncio.ensure_future(app.start())
     consumer: Any = app.consumer
@@ -499,7 +504,7 @@ async def start(app: faust.App, stop: threading.Event, failure: asyncio.Future[N
 
 
 def _credentials(dialect: Mapping[str, Any]) -> Any:
-    """What Faust's own producer logs in with: its consumers and our producers take the dialect as it is."""
+    """The login of Faust's own producer; consumers and our producers use the connection settings directly."""
     context = dialect.get("ssl_context")
     if dialect.get("sasl_mechanism"):
         return faust.SASLCredentials(
@@ -512,7 +517,7 @@ def _credentials(dialect: Mapping[str, Any]) -> Any:
 
 
 class Bundle:
-    """What one fetch brought of one partition, as Faust expects a record: `value` holds the records in their order."""
+    """The records of one partition in one fetch, shaped as one Faust record; `value` lists them in order."""
 
     timestamp_type, headers, key, checksum = 0, (), None, None
     serialized_key_size = serialized_value_size = 0
@@ -537,11 +542,11 @@ class _Consumer(CommittedConsumer):
         return OrderedProgress()
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Between the ends of two bundles there is none, whatever Faust thinks; what is committed is not its count."""
+        """Ignores the gap that Faust sees between the last offsets of two bundles; our progress decides the commit."""
 
 
 class BundlingTransport(CommittedTransport):
-    """A transport of committed records, a bundle to a message; every record counts."""
+    """A Faust transport that delivers committed records in bundles, one per message; every record counts."""
 
     Consumer: ClassVar[type[CommittedConsumer]] = _Consumer
     whole = True

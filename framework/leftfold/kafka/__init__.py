@@ -1,1 +1,1 @@
-"""Kafka: the log, the commands and their answers, by confluent-kafka."""
+"""The Kafka adapter, on confluent-kafka: reads and writes the event log, commands and replies."""

@@ -1,4 +1,4 @@
-"""Ranges of the log for rebuilds: messages as librdkafka hands them out, opened no further than the fold asks."""
+"""Reads offset ranges of the log for rebuilds, as plain librdkafka messages that are decoded only on demand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from leftfold.ports.bulk import BulkRecord, OffsetRange
 
 __all__ = ["KafkaBulkLog"]
 
-# Larger lists of messages outgrow the processor's cache and cost up to four times as much a message.
+# Larger lists of messages outgrow the CPU cache and cost up to four times as much per message.
 _MANY = 100
 _SILENCE = 60.0
 _error = Message.error
 
 
 class KafkaBulkLog:
-    """A BulkLog on Kafka: one consumer, one partition at a time, committed records only."""
+    """A BulkLog on Kafka: one consumer that reads committed records of one partition at a time."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -34,15 +34,15 @@ class KafkaBulkLog:
         self._cluster: ClusterAdmin | None = None
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has."""
+        """The partition count of a topic."""
         return self._admin().partitions(topic)
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
-        """The last stable offsets: a consumer of committed records takes them for the ends."""
+        """The last stable offset of every partition, where a consumer of committed records stops."""
         return Position({t: {p: self._watermarks(t, p)[1] for p in range(self.partitions(t))} for t in topics})
 
     def starts(self, topics: Iterable[str]) -> Position:
-        """The first offsets that are still there."""
+        """The first offset that every partition still holds."""
         return Position({t: {p: self._watermarks(t, p)[0] for p in range(self.partitions(t))} for t in topics})
 
     def identity(self, topic: str) -> str:
@@ -50,26 +50,28 @@ class KafkaBulkLog:
         return self._admin().identity(topic)
 
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
-        """The topics' ids in their cluster; one that does not exist is left out."""
+        """The topics' ids in their cluster; a missing topic is left out."""
         return self._admin().identities(topics)
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
-        """The records of a range in order; it ends at the range's end, be that a record, a marker or an aborted one.
+        """Reads the records of an offset range in order, up to its end.
+
+        The last offset of the range may be a record, a transaction marker or an aborted record.
 
         Raises:
-            InfrastructureError: a record of the range has been deleted, or nothing comes for a minute.
+            InfrastructureError: a record of the range has been deleted, or nothing arrives for a minute.
         """
         topic, partition, start, end = part
         if start >= end:
             return
         self._consumer.assign([TopicPartition(topic, partition, start)])
-        heard = time.monotonic()
+        last_progress = time.monotonic()
         while True:
             first = self._consumer.poll(1.0)
             if first is None:
-                self._check_silence(part, heard)
+                self._check_silence(part, last_progress)
                 continue
-            heard = time.monotonic()
+            last_progress = time.monotonic()
             messages: list[KafkaMessage] = [first, *self._consumer.consume(_MANY - 1, 0)]
             has_errors = any(map(_error, messages))
             if has_errors:
@@ -83,7 +85,7 @@ class KafkaBulkLog:
                 return
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes the connections."""
         self._consumer.close()
         if self._cluster is not None:
             self._cluster.close()
@@ -101,7 +103,7 @@ class KafkaBulkLog:
         return self._cluster
 
     def _ended(self, part: OffsetRange, last: KafkaMessage) -> bool:
-        """Whether nothing of the range can come behind this message: it is the last, or the partition's end is here."""
+        """Whether this message is the last of the range, or the partition ends here."""
         offset = last.offset() or 0
         return offset >= part.end if last.error() else offset >= part.end - 1
 
@@ -117,12 +119,12 @@ class KafkaBulkLog:
                 raise log_gap(part.topic, part.partition, part.start, min(low, part.end))
             raise InfrastructureError(
                 f"{part.topic}[{part.partition}] is to be read from {part.start}, but holds {low} to {high}; it is "
-                f"shorter than it was: somebody has made the topic anew, or lost records"
+                f"shorter than it was: the topic was recreated, or has lost records"
             )
         raise translated(error, doing=f"reading {part.topic}[{part.partition}]")
 
-    def _check_silence(self, part: OffsetRange, heard: float) -> None:
-        if time.monotonic() - heard > _SILENCE:
+    def _check_silence(self, part: OffsetRange, last_progress: float) -> None:
+        if time.monotonic() - last_progress > _SILENCE:
             raise InfrastructureError(
                 f"nothing came from {part.topic}[{part.partition}] for {_SILENCE:.0f} s; see leftfold status"
             )

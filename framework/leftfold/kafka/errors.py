@@ -1,4 +1,4 @@
-"""Translates the errors and log lines of librdkafka."""
+"""Translates librdkafka's errors to Leftfold errors, and limits its log lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Unreachable(InfrastructureError):
 
 
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
-    """The error itself, out of the exception that carries it."""
+    """The KafkaError, taken out of a KafkaException if needed."""
     return error.args[0] if isinstance(error, KafkaException) else error
 
 
@@ -69,11 +69,11 @@ def translated(
     waited: float | None = None,
     advice: str = "is the address right, and does it run?",
 ) -> LeftfoldError:
-    """The same error in our tree, for the caller to raise from the broker's.
+    """The Leftfold error for a Kafka error, for the caller to raise from the original.
 
     Args:
-        doing: what was tried, as the message's first words. brokers: the servers asked. waited: seconds.
-        advice: what to do when no broker answers.
+        doing: what was tried, as the message's first words. brokers: the addresses of the brokers.
+        waited: seconds waited for an answer. advice: what to do when no broker answers.
     """
     inner = kafka_error(error)
     code, text = inner.code(), f"{doing}: {inner.str()} ({inner.name()})"
@@ -97,10 +97,10 @@ _MOST = 100
 
 
 class QuietLog(logging.Logger):
-    """The logger of one client: hands each kind of line to `leftfold.kafka` once in 30 s, and one level down.
+    """The logger of one Kafka client, which passes each kind of line on once in 30 s.
 
-    librdkafka repairs its connections by itself, so what it calls an error is at most a warning to us: real errors
-    are raised.
+    Lines go to the logger `leftfold.kafka`, as warnings at most. librdkafka repairs its connections by itself, so its
+    log errors count as warnings here; real errors are raised.
     """
 
     def __init__(self, client: str) -> None:
@@ -108,11 +108,11 @@ class QuietLog(logging.Logger):
         self._seen: dict[str, float] = {}
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # as logging calls it
-        """Always: what a client says also steers its owner, whom nobody means by `logging.disable`."""
+        """Always true: log lines also control the client's owner, which `logging.disable` must not affect."""
         return True
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Passes the line on, unless one of its kind was passed on just now."""
+        """Passes the line on, unless one of its kind was passed on in the last 30 s."""
         line = record.getMessage()
         kind, now = line.split(" ", 1)[0], time.monotonic()
         if now - self._seen.get(kind, -_AGAIN) < _AGAIN:

@@ -20,7 +20,7 @@ from leftfold.ports.protocols import RawRecord
 
 __all__ = ["KafkaLogReader", "reader_config"]
 
-_HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _LOOK_TROUBLED, _LOOK_IDLE, _GLANCE = 1.0, 5.0, 0.2
 
 
@@ -46,10 +46,10 @@ def reader_config(settings: KafkaSettings) -> dict[str, Any]:
 
 
 class KafkaLogReader:
-    """A LogReader on Kafka; one thread uses it.
+    """A LogReader on Kafka, for one thread.
 
-    A broker that goes away is waited for inside `poll`; `trouble` says so meanwhile. A few hundred records per poll
-    are fastest: larger lists outgrow the processor's cache (measured: 450,000/s with 200, 170,000/s with 2000).
+    `poll` waits for a broker that is unreachable, and `trouble` has the reason meanwhile. A few hundred records per
+    poll are fastest: larger lists outgrow the CPU cache (measured: 450,000/s with 200, 170,000/s with 2000).
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -63,19 +63,19 @@ class KafkaLogReader:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be read right now, empty when all is well."""
+        """Why nothing can be read right now, or ''."""
         return self._trouble
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has.
+        """The partition count of a topic.
 
         Raises:
-            InfrastructureError: it does not exist, or no broker answers.
+            InfrastructureError: the topic does not exist, or no broker answers.
         """
         return self._cluster.partitions(topic)
 
     def ends(self, topics: Iterable[str]) -> Position:
-        """The high watermark of every partition: behind transactions that are still open, too."""
+        """The high watermark of every partition, records of open transactions included."""
         return self._cluster.ends(topics)
 
     def starts(self, topics: Iterable[str]) -> Position:
@@ -87,24 +87,24 @@ class KafkaLogReader:
         return self._cluster.identity(topic)
 
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
-        """The topics' ids in their cluster; one that does not exist is left out."""
+        """The topics' ids in their cluster; a missing topic is left out."""
         return self._cluster.identities(topics)
 
     def check(self, position: Position) -> None:
-        """Checks that the topics still hold what lies behind these offsets.
+        """Checks that the topics still hold the records from these offsets on.
 
         Raises:
             LogGap: they do not. InfrastructureError: a topic does not exist, or no broker answers.
         """
-        for gone in unreachable(self.starts(position.offsets), position):
-            raise log_gap(*gone)
+        for missing in unreachable(self.starts(position.offsets), position):
+            raise log_gap(*missing)
 
     def seek(self, position: Position) -> None:
-        """Reads on from these offsets, and only the partitions named here."""
+        """Continues from these offsets, and reads only the partitions named here."""
         self._next = {(t, p): o for t, offsets in position.offsets.items() for p, o in offsets.items()}
         self._failure = None
         try:
-            # A topic that this client has never asked about is fetched from only after its next refresh, 1 s later.
+            # A topic unknown to this client is fetched only after its next metadata refresh, 1 s later.
             for topic in position.offsets.keys() - self._known:
                 self._consumer.list_topics(topic, timeout=self._settings.request_timeout)
                 self._known.add(topic)
@@ -113,15 +113,15 @@ class KafkaLogReader:
             raise translated(error, doing=f"reading from {position}") from error
 
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
-        """Waits for the first record, then takes what is there; empty also when only the position has moved.
+        """Waits for the first record, then returns the available ones; empty also if only the position has moved.
 
-        A batch that cannot be unpacked is one record without content, at its last offset.
+        A batch that cannot be decompressed is returned as one record without content, at its last offset.
 
         Raises:
-            InfrastructureError: the next record has been deleted, or its topic is gone.
+            InfrastructureError: the next record or its topic has been deleted.
         """
-        if met := self._met_failure():
-            return met
+        if found := self._raise_failure():
+            return found
         deadline = time.monotonic() + timeout
         while True:
             first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
@@ -133,23 +133,23 @@ class KafkaLogReader:
             moved = self._moved(records, others)
             if records or moved:
                 return records
-            if met := self._met_failure():
-                return met
+            if found := self._raise_failure():
+                return found
 
     def position(self) -> Position:
-        """Where each partition goes on."""
+        """The next offset of each partition."""
         position: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in self._next.items():
             position.setdefault(topic, {})[partition] = offset
         return Position(position)
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes the connections."""
         self._consumer.close()
         self._cluster.close()
 
     def _moved(self, records: list[RawRecord], others: list[KafkaMessage]) -> bool:
-        """Advances the position; whether the end of a partition lies behind its last record."""
+        """Advances the position; returns whether a partition's end moved it past the last record."""
         going = self._next
         for place, offset in {(record[0], record[1]): record[2] for record in records}.items():
             going[place] = offset + 1
@@ -166,11 +166,11 @@ class KafkaLogReader:
             self._trouble = ""
         return moved
 
-    def _met_failure(self) -> list[RawRecord]:
-        """Raises what `poll` met behind the records that it has returned; only `seek` mends it.
+    def _raise_failure(self) -> list[RawRecord]:
+        """Raises the error that the last poll found after its records; only `seek` clears it.
 
         Returns:
-            What stands for a batch that cannot be unpacked; empty where nothing was met.
+            The stand-in for a batch that cannot be decompressed; empty if there is no error.
         """
         message = self._failure
         if message is None or (error := message.error()) is None:
@@ -178,14 +178,14 @@ class KafkaLogReader:
         if is_packed(message):
             return self._unpacked(message)
         topic, partition = message.topic() or "", message.partition() or 0
-        if error.code() in _HOLE:
-            raise self._hole(topic, partition, error)
+        if error.code() in _OUT_OF_RANGE:
+            raise self._gap(topic, partition, error)
         if error.code() == KafkaError._BAD_MSG:
-            raise ContractError(f"{topic}[{partition}] holds bytes that are no records: {error.str()}")
+            raise ContractError(f"{topic}[{partition}] holds bytes that are not records: {error.str()}")
         raise translated(error, doing=f"reading {topic}[{partition}]")
 
     def _unpacked(self, message: KafkaMessage) -> list[RawRecord]:
-        """What stands for a batch, unless it was told of before; reads on behind it."""
+        """The stand-in for a batch that cannot be decompressed, unless it was returned before; continues after it."""
         self._failure = None
         instead = stand_in(self._settings.librdkafka(), message)
         found = raw(instead)
@@ -198,7 +198,7 @@ class KafkaLogReader:
         self._next[place] = found.offset + 1
         return [found]
 
-    def _hole(self, topic: str, partition: int, error: KafkaError) -> InfrastructureError:
+    def _gap(self, topic: str, partition: int, error: KafkaError) -> InfrastructureError:
         wanted = self._next.get((topic, partition))
         try:
             low, high = self._consumer.get_watermark_offsets(
@@ -210,16 +210,16 @@ class KafkaLogReader:
             return log_gap(topic, partition, wanted, low)
         return InfrastructureError(
             f"a hole in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; it is "
-            f"shorter than it was: somebody has made the topic anew, or lost records"
+            f"shorter than it was: the topic was recreated, or has lost records"
         )
 
     def _error(self, error: KafkaError) -> None:
         self._trouble = f"{error.str()} ({error.name()})"
 
     def _look(self) -> None:
-        """Looks at the topics now and then while nothing comes.
+        """Checks from time to time that the topics exist, while no records arrive.
 
-        librdkafka does not say that one has been deleted (tried for 45 s), nor that a lost broker is back.
+        librdkafka does not report that a topic has been deleted (tried for 45 s), nor that a lost broker is back.
         """
         now = time.monotonic()
         if now - self._looked < (_LOOK_TROUBLED if self._trouble else _LOOK_IDLE):
@@ -231,7 +231,5 @@ class KafkaLogReader:
             except KafkaException:
                 return
             if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise InfrastructureError(
-                    f"topic {topic} is gone: somebody has deleted it while it was read; a log is never deleted"
-                )
+                raise InfrastructureError(f"topic {topic} was deleted while it was read; see: leftfold check")
         self._trouble = ""

@@ -1,4 +1,4 @@
-"""Why no broker answers at an address: what a connection to it meets, in words."""
+"""Finds out why no Kafka broker answers at an address, by connecting to it."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ _LONGEST = 1 << 20
 
 
 class _Found(NamedTuple):
-    """`why` a server is not a broker, '' when it is; a `passing` reason may be another one a moment later."""
+    """The result of a connection: `why` the server is not a broker, or ''.
+
+    A `passing` reason may change a moment later.
+    """
 
     why: str
     passing: bool = False
 
 
 def trouble(settings: KafkaSettings, seconds: float = _SECONDS) -> str:
-    """What is wrong with every address of the settings; '' when one of them is a broker's."""
-    found = [_tried(address, settings, seconds) for address in settings.bootstrap_servers.split(",")]
+    """Why every broker address of the settings fails; '' if one of them is a broker."""
+    found = [_probe(address, settings, seconds) for address in settings.bootstrap_servers.split(",")]
     return "" if any(not one.why for one in found) else "; ".join(dict.fromkeys(one.why for one in found))
 
 
 def check_reachable(settings: KafkaSettings) -> None:
-    """Returns once a server is there that may be a broker, which takes no longer than one round trip.
+    """Waits until an address answers like a Kafka broker, which usually takes one round trip.
 
     Raises:
-        Unreachable: for a second there was no such host, nothing that listened, or no Kafka.
+        Unreachable: for a second the host was unknown, nothing listened, or the server was not Kafka.
     """
     deadline = time.monotonic() + min(_SECONDS, settings.request_timeout)
     while True:
-        found = [_tried(address, settings, _SECONDS) for address in settings.bootstrap_servers.split(",")]
+        found = [_probe(address, settings, _SECONDS) for address in settings.bootstrap_servers.split(",")]
         if any(not one.why or one.passing for one in found):
             return
         if time.monotonic() > deadline:
@@ -50,12 +53,12 @@ def check_reachable(settings: KafkaSettings) -> None:
         time.sleep(_PAUSE)
 
 
-def _tried(address: str, settings: KafkaSettings, seconds: float) -> _Found:
+def _probe(address: str, settings: KafkaSettings, seconds: float) -> _Found:
     host, port, given = _split(address)
     place = f"{host}:{port}" if given else f"{host}:{port} (no port is given)"
     try:
         with socket.create_connection((host, port), seconds) as connection:
-            return _spoken(connection, place, settings.security_protocol)
+            return _handshake(connection, place, settings.security_protocol)
     except socket.gaierror as error:
         return _Found(f"there is no host {host!r} ({error.strerror})")
     except ConnectionRefusedError:
@@ -66,7 +69,7 @@ def _tried(address: str, settings: KafkaSettings, seconds: float) -> _Found:
         return _Found(f"{place} cannot be reached ({error})")
 
 
-def _spoken(connection: socket.socket, place: str, protocol: str) -> _Found:
+def _handshake(connection: socket.socket, place: str, protocol: str) -> _Found:
     if "SSL" in protocol.rsplit("_", maxsplit=1)[-1]:
         try:
             context = ssl.create_default_context()
@@ -101,7 +104,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _split(address: str) -> tuple[str, int, bool]:
-    """Host, port, and whether the port is named; a protocol in front, as librdkafka takes it, is left out."""
+    """Host, port, and whether the port is given; a protocol prefix, which librdkafka accepts, is removed."""
     place = address.strip().rpartition("://")[2]
     host, _, port = place.rpartition(":")
     if port.isdigit() and not host.endswith(":"):

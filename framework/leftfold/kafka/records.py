@@ -1,4 +1,4 @@
-"""Messages of confluent-kafka as records, and batches that cannot be unpacked."""
+"""Converts confluent-kafka messages to records, and handles batches that cannot be decompressed."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["KafkaMessage", "is_packed", "nexts_of", "place", "raw", "read_behind
 
 KafkaMessage: TypeAlias = "Message[Any, Any]"
 
-# The named constructor costs twice as much, which shows at half a million records a second.
+# The constructor of the named tuple costs twice as much, which matters at half a million records a second.
 _new: Any = tuple.__new__
 _error = Message.error
 
 
 def raw(message: KafkaMessage) -> RawRecord:
-    """The record in a message that is no error; without headers when one has a name that is no UTF-8."""
+    """The record in a message that is not an error; without headers if a header name is not UTF-8."""
     try:
         record: RawRecord = _new(RawRecord, (
             message.topic(), message.partition(), message.offset(), message.key(), message.value(),
             message.headers() or (), message.timestamp()[1],
         ))  # fmt: skip
     except (SystemError, UnicodeDecodeError):
-        # confluent-kafka returns from `headers` with an exception set, which surfaces somewhere behind it.
+        # confluent-kafka returns from `headers` with an exception set, which surfaces in a later call.
         record = RawRecord(
             message.topic() or "", message.partition() or 0, message.offset() or 0, message.key(), message.value(), ()
         )
@@ -40,17 +40,17 @@ def raw(message: KafkaMessage) -> RawRecord:
 
 
 def place(message: KafkaMessage) -> tuple[int, int]:
-    """The partition and offset of a message that is no error."""
+    """The partition and offset of a message that is not an error."""
     return message.partition() or 0, message.offset() or 0
 
 
 def nexts_of(messages: Iterable[KafkaMessage]) -> dict[int, int]:
-    """The offset behind the last message of each partition."""
+    """The next offset after the last message of each partition."""
     return {partition: offset + 1 for partition, offset in map(place, messages)}
 
 
 def split(messages: Sequence[KafkaMessage]) -> tuple[list[RawRecord], list[KafkaMessage]]:
-    """The records among the messages, in their order, and beside them the errors and ends of partitions."""
+    """Splits messages into records, in order, and errors or ends of partitions."""
     if not any(map(_error, messages)):
         try:
             return [
@@ -74,54 +74,60 @@ _SECONDS = 20.0
 
 
 class StandIn:
-    """A message without key and value, at the last offset of a batch; its one header says why there is no more."""
+    """A message without key and value, in place of a batch that cannot be decompressed.
+
+    It has the last offset of the batch, and one header with the reason.
+    """
 
     def __init__(self, topic: str, partition: int, offset: int, why: str) -> None:
         self._place, self._why = (topic, partition, offset), why.encode()
 
     def topic(self) -> str:
-        """As of a message."""
+        """The topic."""
         return self._place[0]
 
     def partition(self) -> int:
-        """As of a message."""
+        """The partition."""
         return self._place[1]
 
     def offset(self) -> int:
-        """The last one of the batch."""
+        """The last offset of the batch."""
         return self._place[2]
 
     def key(self) -> None:
-        """None: it is not known."""
+        """None, since the key is unknown."""
 
     def value(self) -> None:
-        """None: it is not known."""
+        """None, since the value is unknown."""
 
     def error(self) -> None:
-        """None: it is read on behind it."""
+        """None, since the reader continues after the batch."""
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """Why the batch has no content."""
+        """One header, with the reason why the batch has no content."""
         return [(UNREADABLE, self._why)]
 
     def timestamp(self) -> tuple[int, int]:
-        """None known."""
+        """Zero, since the timestamp is unknown."""
         return 0, 0
 
 
 def is_packed(message: KafkaMessage) -> bool:
-    """Whether this is the error of a batch that cannot be unpacked."""
+    """Whether this message is the error of a batch that cannot be decompressed."""
     error = message.error()
     return error is not None and error.code() == KafkaError._BAD_COMPRESSION
 
 
 def unpacked(config: Mapping[str, Any], consumer: Consumer, messages: Sequence[KafkaMessage]) -> list[KafkaMessage]:
-    """The messages of one fetch with one for each batch that cannot be unpacked, behind which the consumer reads on.
+    """Replaces batches that cannot be decompressed by stand-ins, and has the consumer continue after them.
 
-    A consumer that is not polled for a while meets the same batch several times.
+    A consumer that is not polled for a while returns the same batch several times.
+
+    Args:
+        messages: of one fetch.
 
     Raises:
-        InfrastructureError: no broker answers, or the partition is not read any more.
+        InfrastructureError: no broker answers, or the partition is no longer assigned.
     """
     instead: dict[tuple[str | None, int | None, int | None], KafkaMessage] = {}
     found = list[KafkaMessage]()
@@ -131,32 +137,32 @@ def unpacked(config: Mapping[str, Any], consumer: Consumer, messages: Sequence[K
         elif (place := (message.topic(), message.partition(), message.offset())) not in instead:
             instead[place] = stand_in(config, message)
             found.append(instead[place])
-    # Behind all of them: a batch that is passed has its message.
+    # All stand-ins exist before the first seek, so a skipped batch always has one.
     for one in instead.values():
         read_behind(consumer, one)
     return found
 
 
 def read_behind(consumer: Consumer, message: KafkaMessage) -> None:
-    """Goes on behind a message.
+    """Has a consumer continue after a message.
 
     Raises:
-        InfrastructureError: its partition is not read any more.
+        InfrastructureError: the partition is no longer assigned.
     """
     topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
     try:
         consumer.seek(TopicPartition(topic, partition, offset + 1))
     except KafkaException as error:
-        raise translated(error, doing=f"reading {topic}[{partition}] behind {offset}") from error
+        raise translated(error, doing=f"reading {topic}[{partition}] after offset {offset}") from error
 
 
 def stand_in(config: Mapping[str, Any], message: KafkaMessage) -> Any:
-    """What stands for the batch that such an error is about; whoever met it goes on behind its offset.
+    """The stand-in for a batch that cannot be decompressed; the reader continues after its offset.
 
-    The batch's end is searched for by fetching from offsets behind its start, at the price of the packed batch each.
+    The end of the batch is searched for by fetches from later offsets; each costs the size of the compressed batch.
 
     Args:
-        config: of a client. message: the error.
+        config: the configuration of a client. message: the error.
 
     Raises:
         InfrastructureError: no broker answers.

@@ -1,4 +1,4 @@
-"""The address and login of a Kafka cluster for every client library."""
+"""The settings of a Kafka connection, rendered for librdkafka, Java and aiokafka clients."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _FIELDS = {
     "ssl.endpoint.identification.algorithm": "ssl_endpoint_identification_algorithm",
     "client.id": "client_id",
 }
-# Consoles write these into every file; what they say is fixed here or belongs to the schema registry.
-_PASSED_OVER = re.compile(r"acks|session\.timeout\.ms|client\.dns\.lookup|schema\.registry\..+|basic\.auth\..+")
+# Cloud consoles write these into every file; Leftfold sets them itself, or they belong to the schema registry.
+_IGNORED = re.compile(r"acks|session\.timeout\.ms|client\.dns\.lookup|schema\.registry\..+|basic\.auth\..+")
 _LINE = re.compile(r"([^=:\s]+)\s*[=:]?\s*(.*)")
-"""A name and a value, with `=`, `:` or a space between them, as java.util.Properties has it."""
+"""A name and a value, separated by `=`, `:` or a space, as in java.util.Properties."""
 _JAAS = re.compile(
     r"""\s*[\w.]*\.(?:Plain|Scram)LoginModule\s+required\s+
     username=(?P<u>["'])(?P<username>(?:\\.|(?!(?P=u)).)*)(?P=u)\s+
@@ -44,7 +44,7 @@ _JAAS = re.compile(
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The settings in a file, by the names of our fields.
+    """Reads a properties file; returns its settings by the field names of KafkaSettings.
 
     Raises:
         ConfigurationError: the file cannot be read, or a property in it is unknown; its value is never shown.
@@ -60,7 +60,7 @@ def read_properties(path: Path) -> dict[str, str]:
             fields |= _login(value, where)
         elif name in _FIELDS:
             fields[_FIELDS[name]] = value
-        elif not _PASSED_OVER.fullmatch(name):
+        elif not _IGNORED.fullmatch(name):
             raise ConfigurationError(f"{where}: {_unknown(name)}")
     if "security_protocol" in fields:
         fields["security_protocol"] = fields["security_protocol"].upper()
@@ -105,16 +105,18 @@ _SCRAM = "scram.ScramLoginModule"
 
 
 class KafkaSettings(BaseSettings):
-    """Where the brokers are and how to log in; arguments win over the environment, which wins over `properties`.
+    """The addresses and login of a Kafka cluster.
+
+    Arguments override environment variables, which override `properties`.
 
     Args:
         bootstrap_servers: `host:port,host:port`.
-        properties: path of a Confluent `client.properties`, taken as it is, in librdkafka's or Java's spelling.
+        properties: path of a Confluent `client.properties`, unchanged, in librdkafka's or Java's spelling.
         security_protocol, sasl_*, ssl_*: as the properties of these names; files are PEM.
-        client_id: what brokers call this client in their logs and quotas.
-        replication_factor: of topics made by us; 3 where there are as many brokers, else as many as there are.
-        request_timeout: seconds after which a broker that does not answer counts as not there.
-        advice: what messages say is to be done when no broker answers; it depends on who starts them.
+        client_id: the name of this client in the logs and quotas of brokers.
+        replication_factor: of topics that Leftfold creates; by default the number of brokers, 3 at most.
+        request_timeout: seconds after which a broker that does not answer counts as unreachable.
+        advice: the hint in messages when no broker answers; it depends on how the brokers are started.
 
     Raises:
         ConfigurationError: no server is named, or a property is unknown or cannot be rendered for every library.
@@ -185,7 +187,7 @@ class KafkaSettings(BaseSettings):
         return self
 
     def librdkafka(self) -> dict[str, Any]:
-        """The configuration of a confluent-kafka client; it holds the password, so never log it."""
+        """The configuration of a confluent-kafka client; it contains the password, so never log it."""
         config: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
@@ -217,7 +219,7 @@ class KafkaSettings(BaseSettings):
         return config
 
     def aiokafka(self) -> dict[str, Any]:
-        """The configuration of an aiokafka client; it holds the password, so never log it."""
+        """The configuration of an aiokafka client; it contains the password, so never log it."""
         config: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "security_protocol": self.security_protocol,
@@ -242,7 +244,7 @@ class KafkaSettings(BaseSettings):
         return f"org.apache.kafka.common.security.{module} required username={user} password={password};"
 
     def _java_ssl(self) -> dict[str, str]:
-        """PEM as Java clients take it since KIP-651: a CA file by place, certificate and PKCS#8 key by content."""
+        """PEM settings for Java clients (KIP-651): the CA file by path, certificate and PKCS#8 key by content."""
         algorithm = self.ssl_endpoint_identification_algorithm
         config: dict[str, str] = {"ssl.endpoint.identification.algorithm": "" if algorithm == "none" else algorithm}
         if self.ssl_ca_location is not None:
@@ -265,6 +267,6 @@ def _text(path: Path | None) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """A value of a JAAS line, which is read by java.io.StreamTokenizer: backslash escapes within double quotes."""
+    """Quotes a value for a JAAS line, in which java.io.StreamTokenizer reads backslash escapes in double quotes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

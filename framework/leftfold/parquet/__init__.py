@@ -1,1 +1,1 @@
-"""The log's past as Parquet files, on any file system that pyarrow knows."""
+"""The archive of the event log: Parquet files on any file system that pyarrow supports."""

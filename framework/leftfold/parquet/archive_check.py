@@ -1,4 +1,4 @@
-"""Looks through all that an archive holds of a topic: ranges, sizes, checksums, every record."""
+"""Verifies the archive of a topic: offset ranges, file sizes, checksums and every record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ArchiveDamage:
-    """What is wrong with a file, or a range that no file holds (then `path` is '')."""
+    """A damaged file of an archive, or an offset range without a file (then `path` is '')."""
 
     partition: int
     path: str
@@ -28,11 +28,11 @@ class ArchiveDamage:
 
 @dataclass(frozen=True)
 class Verified:
-    """What an archive of a topic is worth.
+    """The result of verifying a topic's archive.
 
     Args:
-        position: up to where everything from 0 is there.
-        strays: files that no manifest names, as a run that was killed leaves them; nobody reads them.
+        position: the offsets up to which the archive is complete from 0 on.
+        strays: files in no manifest, which a killed run leaves behind; they are never read.
     """
 
     topic: str
@@ -45,7 +45,10 @@ class Verified:
 
 
 def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], None] = lambda count: None) -> Verified:
-    """Reads every file that manifests name.
+    """Verifies all files in the manifests of a topic.
+
+    Args:
+        tell: called after each file with its number of records.
 
     Raises:
         ContractError: a manifest cannot be read.
@@ -68,7 +71,7 @@ def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], N
 
 
 def _gaps(partition: int, spans: list[Span]) -> Iterator[ArchiveDamage]:
-    """The ranges that no manifest tells of, though a later one does."""
+    """The offset gaps before the last archived range."""
     at = 0
     for span in spans:
         if span.start > at:

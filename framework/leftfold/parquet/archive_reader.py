@@ -1,4 +1,4 @@
-"""Reads the records of an archive, by offset or time, and checks sizes, checksums, counts and order."""
+"""Reads the records of an archive by offset or time, and checks sizes, page checksums, counts and order."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["ParquetArchive", "read_piece", "records_of"]
 
 _LOG_APPEND_TIME = 2
 _SLOTS = (3, 5, 6)
-"""Where processors put ce_type, ce_time and ce_sequence."""
+"""The header positions at which processors write ce_type, ce_time and ce_sequence."""
 
 
 class _Columns:
-    """A batch of rows as lists.
+    """The columns of a Parquet batch as lists.
 
-    Nearly all records of a topic have the same headers in the same order: then `shape` holds their names once, and
-    the values of a row are found by counting. Otherwise `shape` is empty, and `bounds` say where each row begins.
+    Nearly all records of a topic have the same headers in the same order: then `shape` holds their names once, and the
+    values of a row are at fixed positions. Otherwise `shape` is empty, and `bounds` has the start of each row.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -80,7 +80,7 @@ class _Columns:
         return [bound - found[0] for bound in found]
 
     def slot(self, number: int) -> list[bytes]:
-        """The values of one header of the shape, row by row."""
+        """The values of one header of the shape, one per row."""
         found: list[bytes] = self._values.take(_places(number, self.width, len(self._batch))).to_pylist()
         return found
 
@@ -95,7 +95,7 @@ def _places(number: int, width: int, rows: int) -> Any:
 
 
 class _Row:
-    """A BulkRecord; its headers are put together only when they are asked for."""
+    """A BulkRecord in a batch, with headers built on demand."""
 
     __slots__ = ("_at", "_of")
 
@@ -124,7 +124,7 @@ class _Row:
 
 
 class _Rows(ToldRecords):
-    """The records of a batch."""
+    """The BulkRecords of a batch."""
 
     def __init__(self, of: _Columns, rows: int) -> None:
         self._of, self._rows = of, rows
@@ -163,10 +163,10 @@ _MANY = 1000
 
 
 def read_piece(place: ArchiveFileSystem, folder: str, piece: Piece) -> Iterator[Sequence[BulkRecord]]:
-    """The records of a piece of a span, in batches.
+    """Reads the records of a piece of a span, in batches.
 
     Raises:
-        InfrastructureError: the file is missing, torn or damaged.
+        InfrastructureError: the file is missing, truncated or damaged.
     """
     span = piece.span
     if not span.path:
@@ -187,10 +187,10 @@ def read_piece(place: ArchiveFileSystem, folder: str, piece: Piece) -> Iterator[
 
 @contextmanager
 def opened(place: ArchiveFileSystem, folder: str, span: Span) -> Iterator[pq.ParquetFile]:
-    """A span's file, which has as many bytes and records as were written.
+    """Opens the Parquet file of a span, and checks its numbers of bytes and records.
 
     Raises:
-        InfrastructureError: the file is missing, torn or damaged.
+        InfrastructureError: the file is missing, truncated or damaged.
     """
     path = f"{folder}/{span.path}"
     size = place.size(path)
@@ -207,12 +207,12 @@ def opened(place: ArchiveFileSystem, folder: str, span: Span) -> Iterator[pq.Par
 
 
 def groups_of(file: pq.ParquetFile, piece: Piece) -> list[int]:
-    """The row groups that hold any of the piece, as their statistics tell."""
+    """The row groups that may hold records of the piece, according to their statistics."""
     column = file.schema_arrow.get_field_index("offset")
     found = []
     for number in range(file.num_row_groups):
-        told: Any = file.metadata.row_group(number).column(column).statistics
-        if told is None or not told.has_min_max or (told.max >= piece.start and told.min < piece.end):
+        bounds: Any = file.metadata.row_group(number).column(column).statistics
+        if bounds is None or not bounds.has_min_max or (bounds.max >= piece.start and bounds.min < piece.end):
             found.append(number)
     return found
 
@@ -231,10 +231,10 @@ _EPOCH = date(1970, 1, 1)
 
 
 def first_since(place: ArchiveFileSystem, folder: str, piece: Piece, time: int) -> int | None:
-    """The offset of a piece's first record at or after a time in ms since 1970, None when all are older.
+    """A piece's first offset at or after a time in ms since 1970, None if all records are older.
 
     Raises:
-        InfrastructureError: the file is missing, torn or damaged.
+        InfrastructureError: the file is missing, truncated or damaged.
     """
     if not piece.span.path or _is_older(piece.span.path, time):
         return None
@@ -252,20 +252,20 @@ def first_since(place: ArchiveFileSystem, folder: str, piece: Piece, time: int) 
 
 
 def _is_older(path: str, time: int) -> bool:
-    """Whether a file's name tells that all of it is older; a decision that begins before midnight may end after it."""
+    """Whether all records of a file are older, by the day in its name; a decision may end after midnight."""
     day = _DAY.match(path)
     return day is not None and (date.fromisoformat(day["day"]) - _EPOCH).days + 1 < time // _DAY_MS
 
 
 def _reaches(file: pq.ParquetFile, group: int, microseconds: int) -> bool:
-    """Whether any record of a row group may be as young as a time, as far as its statistics tell."""
+    """Whether a row group may have a record at or after a time, according to its statistics."""
     column = file.schema_arrow.get_field_index("timestamp")
-    told: Any = file.metadata.row_group(group).column(column).statistics
-    return told is None or not told.has_min_max or bool(told.max_raw >= microseconds)
+    bounds: Any = file.metadata.row_group(group).column(column).statistics
+    return bounds is None or not bounds.has_min_max or bool(bounds.max_raw >= microseconds)
 
 
 class ParquetArchive:
-    """An Archive in a directory; what it holds of a topic is looked up once."""
+    """An Archive of Parquet files in a directory; the manifests of a topic are read once."""
 
     def __init__(self, uri: str) -> None:
         self._place = ArchiveFileSystem(uri)
@@ -274,40 +274,40 @@ class ParquetArchive:
 
     @property
     def place(self) -> str:
-        """The directory, as messages call it."""
+        """The directory, without secrets, for messages."""
         return self._place.name
 
     def ends(self, topic: str) -> Mapping[int, int]:
-        """Per partition the offset up to which everything from 0 is there."""
+        """The offset per partition up to which the archive is complete from 0 on."""
         return {partition: end_of(pieces) for partition, pieces in self._pieces(topic).items()}
 
     def identity(self, topic: str) -> str:
         """The id of the topic that was archived.
 
         Raises:
-            InfrastructureError: manifests of several topics lie together.
+            InfrastructureError: the directory has manifests of several topics.
         """
         self._pieces(topic)
         found = sorted(self._identities[topic])
         if len(found) > 1:
             raise InfrastructureError(
                 f"{self.place}/{topic} holds manifests of several topics of that name, {' and '.join(found)}; they are "
-                f"no one log: keep each in a directory of its own"
+                f"not one log: keep each in a directory of its own"
             )
         return found[0] if found else ""
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
-        """The records of a range, file after file."""
+        """Reads the records of an offset range, file after file."""
         for piece in self._within(part):
             yield from read_piece(self._place, part.topic, piece)
 
     def since(self, part: OffsetRange, time: int) -> int | None:
-        """The offset of the first record of a range at or after a time in ms since 1970, None when all are older."""
+        """A range's first offset at or after a time in ms since 1970, None if all records are older."""
         found = (first_since(self._place, part.topic, piece, time) for piece in self._within(part))
         return next((offset for offset in found if offset is not None), None)
 
     def _within(self, part: OffsetRange) -> Iterator[Piece]:
-        """What the range consists of, in order."""
+        """The pieces of an offset range, in order."""
         pieces = self._pieces(part.topic).get(part.partition, [])
         if part.end > end_of(pieces):
             raise log_gap(part.topic, part.partition, max(part.start, end_of(pieces)), part.end, archive=self.place)

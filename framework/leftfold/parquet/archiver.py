@@ -1,4 +1,4 @@
-"""Archives a topic from the end of its archive up to the stable end of the log, one archiver at a time per topic."""
+"""Archives new records of a topic up to the last stable offset, with one archiver at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEASE_SECONDS = 30.0
 _FILE = "_lease.json"
 
 
-class _Told(TypedDict):
+class _Claim(TypedDict):
     host: str
     process: int
     token: str
@@ -38,10 +38,10 @@ class _Told(TypedDict):
 
 
 class Lease:
-    """A claim to a topic's folder; `renew` it at least every few seconds.
+    """A lease on the archive folder of a topic; `renew` it at least every few seconds.
 
     Args:
-        clock: seconds since 1970, the same everywhere within a few seconds.
+        clock: seconds since 1970, which must agree on all hosts within a few seconds.
     """
 
     def __init__(self, place: ArchiveFileSystem, topic: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -49,10 +49,10 @@ class Lease:
         self._token, self._until = token_hex(8), 0.0
 
     def take(self) -> None:
-        """Claims the folder.
+        """Takes the lease.
 
         Raises:
-            InfrastructureError: somebody else holds it.
+            InfrastructureError: another process holds it.
         """
         held = self._holder()
         if held is not None:
@@ -64,52 +64,55 @@ class Lease:
         self._check()
 
     def renew(self) -> None:
-        """Makes the claim last on, once a third of it is over.
+        """Extends the lease, once a third of it has passed.
 
         Raises:
-            Fenced: somebody else has taken the folder meanwhile, since this process did not get around to it in time.
+            Fenced: another process has taken the lease, since this one did not renew it in time.
         """
         if self._clock() > self._until - LEASE_SECONDS * 2 / 3:
             self._check()
             self._write()
 
     def give_up(self) -> None:
-        """Lets others work, unless it is theirs already."""
-        told = self._told()
-        if told is not None and told["token"] == self._token:
+        """Releases the lease, unless another process has taken it."""
+        claim = self._read()
+        if claim is not None and claim["token"] == self._token:
             self._place.remove(self._path)
 
     def _check(self) -> None:
-        told = self._told()
-        if told is None or told["token"] != self._token:
+        claim = self._read()
+        if claim is None or claim["token"] != self._token:
             raise Fenced(f"{self._place.name}/{self._path}: another archiver has taken over; this one ends")
 
     def _write(self) -> None:
         self._until = self._clock() + LEASE_SECONDS
-        told = _Told(host=socket.gethostname(), process=os.getpid(), token=self._token, until=self._until)
-        self._place.put(self._path, json.dumps(told).encode())
+        claim = _Claim(host=socket.gethostname(), process=os.getpid(), token=self._token, until=self._until)
+        self._place.put(self._path, json.dumps(claim).encode())
 
-    def _told(self) -> _Told | None:
-        """The claim in the file; one that nobody can read is none."""
+    def _read(self) -> _Claim | None:
+        """The lease in the file; None if it cannot be read."""
         text = self._place.read(self._path)
         try:
-            told = json.loads(text or b"{}")
-            return _Told(
-                host=str(told["host"]), process=int(told["process"]), token=told["token"], until=float(told["until"])
+            found = json.loads(text or b"{}")
+            return _Claim(
+                host=str(found["host"]),
+                process=int(found["process"]),
+                token=found["token"],
+                until=float(found["until"]),
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def _holder(self) -> _Told | None:
-        told = self._told()
-        if told is None or told["until"] < self._clock():
+    def _holder(self) -> _Claim | None:
+        claim = self._read()
+        if claim is None or claim["until"] < self._clock():
             return None
-        return None if told["host"] == socket.gethostname() and not _lives(told["process"]) else told
+        return None if claim["host"] == socket.gethostname() and not _lives(claim["process"]) else claim
 
 
 @contextmanager
 def leased(place: ArchiveFileSystem, topic: str) -> Iterator[Lease]:
-    """A claim that lasts as long as the block."""
+    """Holds the lease of a topic's archive during the block."""
     lease = Lease(place, topic)
     lease.take()
     try:
@@ -134,7 +137,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Archived:
-    """What a run came to: how much it added, and the position up to which the topic is archived now."""
+    """The result of an archiver run: what it added, and the position up to which the topic is archived."""
 
     topic: str
     records: int
@@ -144,13 +147,15 @@ class Archived:
 
 
 class Archiver:
-    """Adds to the archive of one topic. A file is told of as soon as it is whole, so a run that dies loses no more
-    than the file it was writing, and the next one goes on behind it.
+    """Adds the new records of one topic to its archive.
+
+    Each complete file gets a manifest at once, so a killed run loses only the file that it was writing, and the next
+    run continues after the last complete one.
 
     Args:
-        identity: the topic's id in its cluster, so that two topics of one name are never taken for one.
-        most: records in a file.
-        tell: told how many records were read.
+        identity: the topic's id in its cluster, to distinguish two topics of the same name.
+        most: maximum number of records in a file.
+        tell: called with the number of records read.
     """
 
     def __init__(
@@ -168,10 +173,10 @@ class Archiver:
         self._spans: list[Span] = []
 
     def parts(self) -> list[OffsetRange]:
-        """What is there to be archived now.
+        """The offset ranges to be archived now.
 
         Raises:
-            InfrastructureError: what should come next has been deleted, or the archive is another topic's.
+            InfrastructureError: the next records have been deleted, or the archive belongs to another topic.
         """
         ends = ParquetArchive(self._place.uri).ends(self._topic)
         starts, stable = self._log.starts([self._topic]), self._log.stable_ends([self._topic])
@@ -185,11 +190,11 @@ class Archiver:
         return parts
 
     def run(self) -> Archived:
-        """Archives what is there.
+        """Archives all new records up to the last stable offset.
 
         Raises:
-            InfrastructureError: another archiver is at work, or records are gone. Fenced: another one took over.
-            ContractError: a record cannot be kept byte by byte.
+            InfrastructureError: another archiver is running, or records were deleted. Fenced: another one took over.
+            ContractError: a record cannot be archived byte by byte.
         """
         with leased(self._place, self._topic) as lease:
             parts = self.parts()
@@ -217,7 +222,7 @@ class Archiver:
                 writer.add(records)
             end = self._whole_to
             if writer is not None:
-                # From here on a manifest may name the file, whatever happens: it is not to be abandoned.
+                # From here on a manifest may name the file, so it must not be abandoned.
                 full, writer = writer, None
                 self._commit(full.close(end))
             elif reached < end:
@@ -228,7 +233,7 @@ class Archiver:
             raise
 
     def _whole(self, part: OffsetRange, lease: Lease) -> Iterator[list[RawRecord]]:
-        """The records in whole decisions of one day; `_whole_to` says afterwards up to where there are such only."""
+        """Reads the records in groups of whole decisions of one day; sets `_whole_to` to the end of the last one."""
         held: list[RawRecord] = []
         for records in self._log.read(part):
             lease.renew()
@@ -248,7 +253,7 @@ class Archiver:
             if (manifest.topic, manifest.identity) != (self._topic, self._identity):
                 raise InfrastructureError(
                     f"{self._place.name}/{self._topic} is the archive of another topic ({manifest.topic} with id "
-                    f"{manifest.identity}, and this one is {self._identity}): somebody has made the topic anew. "
+                    f"{manifest.identity}, and this one is {self._identity}): the topic was recreated. "
                     f"Archive it elsewhere: --to DIR"
                 )
 
@@ -258,13 +263,13 @@ def _record(part: OffsetRange, record: BulkRecord) -> RawRecord:
         return raw(part, record)
     except (SystemError, UnicodeDecodeError) as error:
         raise ContractError(
-            f"{part.topic}[{part.partition}]: a record has a header whose name is no UTF-8 ({error}), which no client "
+            f"{part.topic}[{part.partition}]: a record has a header whose name is not UTF-8 ({error}), which no client "
             f"here can read byte by byte; nothing from there on can be archived, nor trimmed"
         ) from error
 
 
 def _by_day(records: list[RawRecord]) -> Iterator[list[RawRecord]]:
-    """Whole decisions, nearly always of one day, in groups by the day on which they begin."""
+    """Groups whole decisions, nearly always of one day, by the day on which they begin."""
     if len({_day(record) for record in records}) == 1:
         yield records
         return

@@ -1,4 +1,4 @@
-"""Writes one file of an archive: the columns of a record, row groups, and a hash."""
+"""Writes one Parquet file of an archive: the columns of records, in row groups, with a SHA-256 hash."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _FIELDS: list[Any] = [
 ]
 SCHEMA = pa.schema(_FIELDS)
 READ = ["offset", "timestamp", "key", "value", "headers"]
-"""The columns that make a record; the others are copies for SQL."""
+"""The columns that a record is read from; the others are copies for SQL."""
 _STRUCT: Any = pa.struct(_HEADERS)
 
 
 def table_of(records: Sequence[RawRecord]) -> pa.Table:
-    """Some records of one partition as rows."""
+    """Converts records of one partition to an Arrow table."""
     first = records[0]
     names = [name for record in records for name, _ in record.headers]
     values = [value for record in records for _, value in record.headers]
@@ -51,7 +51,7 @@ def table_of(records: Sequence[RawRecord]) -> pa.Table:
     for record in records:
         bounds.append(bounds[-1] + len(record.headers))
     pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=_HEADERS)
-    told = [_told(dict(record.headers)) for record in records]
+    fields = [_header_fields(dict(record.headers)) for record in records]
     columns: list[Any] = [
         pa.array([first.topic] * len(records), pa.string()),
         pa.array([first.partition] * len(records), pa.int32()),
@@ -60,13 +60,15 @@ def table_of(records: Sequence[RawRecord]) -> pa.Table:
         pa.array([record.key for record in records], pa.binary()),
         pa.array([record.value for record in records], pa.binary()),
         pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), pairs),
-        *(pa.array(column, SCHEMA.field(7 + n).type) for n, column in enumerate(zip(*told, strict=True))),
+        *(pa.array(column, SCHEMA.field(7 + n).type) for n, column in enumerate(zip(*fields, strict=True))),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def _told(found: dict[str, bytes | None]) -> tuple[str | None, int | None, int | None, datetime | None, str | None]:
-    """Type, version, sequence, time and id as far as the headers tell; a record need be no event of ours."""
+def _header_fields(
+    found: dict[str, bytes | None],
+) -> tuple[str | None, int | None, int | None, datetime | None, str | None]:
+    """The type, version, sequence, time and id in the headers; None for those that are missing or invalid."""
     name, version = _type(found.get("ce_type"))
     sequence = _text(found.get("ce_sequence"))
     return name, version, _number(sequence, 63), _time(found), _text(found.get("ce_id")) or None
@@ -97,10 +99,10 @@ _REPEATED: Any = ["topic", "type", "headers.list.element.name", "headers.list.el
 
 
 class FileWriter:
-    """A file of records that follow each other in one partition, all of one day.
+    """Writes a Parquet file of consecutive records of one partition and one day.
 
     Args:
-        start: the first offset that the file accounts for. day: days since 1970, in UTC.
+        start: the first offset that the file covers. day: days since 1970, in UTC.
     """
 
     def __init__(self, place: ArchiveFileSystem, topic: str, partition: int, start: int, day: int) -> None:
@@ -123,7 +125,7 @@ class FileWriter:
         self._bytes = 0
 
     def add(self, records: Sequence[RawRecord]) -> None:
-        """Adds the next records."""
+        """Adds the next records to the file."""
         self._rows += records
         self.records += len(records)
         self._bytes += sum(len(record.value or b"") for record in records)
@@ -131,7 +133,7 @@ class FileWriter:
             self._write_group()
 
     def close(self, end: int) -> Span:
-        """Ends the file, which accounts for every offset below `end`; what a manifest is to say of it."""
+        """Completes the file, which covers all offsets below `end`; returns its span for the manifest."""
         self._write_group()
         self._place.asked(self._name, self._file.close)
         self._place.asked(self._name, self._out.close)
@@ -140,8 +142,8 @@ class FileWriter:
         return Span(self.partition, self.start, end, self._path, self.records, out.bytes, out.sha256.hexdigest())
 
     def abandon(self) -> None:
-        """Lets go of a file that is not to be; nothing names it."""
-        # Nothing more goes to the disk, which may be full, but pyarrow wants to end what it has begun.
+        """Removes an incomplete file, which is in no manifest."""
+        # Nothing more is written to the disk, which may be full, but pyarrow must close the file.
         self._out.dead = True
         self._file.close()
         self._out.close()
@@ -155,7 +157,7 @@ class FileWriter:
 
 
 class _Hashed:
-    """What is written to a stream, counted and hashed; pyarrow takes it for a file."""
+    """A file object for pyarrow that counts and hashes the bytes written to a stream."""
 
     def __init__(self, out: Any) -> None:
         self._out, self.sha256, self.bytes = out, hashlib.sha256(), 0

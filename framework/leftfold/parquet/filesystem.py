@@ -1,4 +1,4 @@
-"""The directory of an archive on any file system that pyarrow supports."""
+"""Reads and writes the files of an archive, on any file system that pyarrow supports."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ArchiveFileSystem:
-    """Files under one directory, named by paths relative to it. Errors of the file system are InfrastructureErrors.
+    """The files of an archive under one directory, by relative paths; file system errors are InfrastructureErrors.
 
     Args:
-        uri: a path, or a URI such as s3://bucket/folder; messages call it by its `name`, which holds no secret.
+        uri: a path, or a URI such as s3://bucket/folder; `name` is the same without secrets, for messages.
 
     Raises:
-        ConfigurationError: pyarrow does not know such a file system.
+        ConfigurationError: pyarrow does not support such a file system.
     """
 
     def __init__(self, uri: str) -> None:
@@ -40,25 +40,25 @@ class ArchiveFileSystem:
         try:
             self._files, self._root = FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError, ValueError) as error:
-            told = veiled(str(error).replace(uri, self.name))
+            reason = veiled(str(error).replace(uri, self.name))
             raise ConfigurationError(
-                f"the archive {self.name} is on no file system that pyarrow knows: {told}"
+                f"the archive {self.name} is on no file system that pyarrow knows: {reason}"
             ) from error
 
     def names(self, folder: str) -> list[str]:
-        """The paths of all files below a folder, in order; none when there is no such folder."""
+        """The sorted paths of all files below a folder; empty if there is no such folder."""
         selector = FileSelector(self._at(folder), allow_not_found=True, recursive=True)
         found = self.asked(folder, lambda: self._files.get_file_info(selector))
         cut = len(self._root.rstrip("/")) + 1
         return sorted(info.path[cut:] for info in found if info.type == FileType.File)
 
     def size(self, path: str) -> int | None:
-        """How many bytes a file has, None when it is not there."""
+        """The size of a file in bytes, None if it does not exist."""
         info = self.asked(path, lambda: self._files.get_file_info([self._at(path)]))[0]
         return None if info.type == FileType.NotFound else int(info.size or 0)
 
     def read(self, path: str) -> bytes | None:
-        """A small file, None when it is not there."""
+        """Reads a small file; None if it does not exist."""
 
         def read() -> bytes | None:
             try:
@@ -70,11 +70,11 @@ class ArchiveFileSystem:
         return self.asked(path, read)
 
     def open_input(self, path: str) -> Any:
-        """A file to read from anywhere in it."""
+        """Opens a file for random reads."""
         return self.asked(path, lambda: self._files.open_input_file(self._at(path)))
 
     def open_output(self, path: str) -> Any:
-        """A new file, to be closed and then synced by whoever writes it."""
+        """Creates a file for writing; the caller must close and then `sync` it."""
 
         def begin() -> Any:
             self._files.create_dir(self._at(path).rpartition("/")[0], recursive=True)
@@ -83,7 +83,7 @@ class ArchiveFileSystem:
         return self.asked(path, begin)
 
     def put(self, path: str, data: bytes) -> None:
-        """Writes a small file that readers see as a whole or not at all."""
+        """Writes a small file atomically."""
         part = f"{path}.part"
         with self.open_output(part) as file:
             self.asked(path, lambda: file.write(data))
@@ -92,13 +92,13 @@ class ArchiveFileSystem:
         self._sync_folder(path)
 
     def sync(self, path: str) -> None:
-        """Waits until a written file is on the disk; object stores have it there once it is closed."""
+        """Waits until a written file is on the disk; object stores have stored it once it is closed."""
         if isinstance(self._files, LocalFileSystem):
             self.asked(path, lambda: _sync(self._at(path)))
             self._sync_folder(path)
 
     def remove(self, path: str) -> None:
-        """Removes a file; one that is not there is as well."""
+        """Removes a file, if it exists."""
 
         def remove() -> None:
             try:
@@ -109,7 +109,7 @@ class ArchiveFileSystem:
         self.asked(path, remove)
 
     def _sync_folder(self, path: str) -> None:
-        """A name is on the disk only when its folder is, up to the archive's own."""
+        """Syncs the folders of a file, up to the archive's root, so that its name is durable."""
         folder = self._at(path)
         while isinstance(self._files, LocalFileSystem) and len(folder) > len(self._root):
             folder = folder.rpartition("/")[0]
@@ -119,17 +119,17 @@ class ArchiveFileSystem:
         return f"{self._root.rstrip('/')}/{path}".rstrip("/")
 
     def asked(self, path: str, ask: Callable[[], T]) -> T:
-        """The answer of the file system to anything that is asked of a file.
+        """Calls the file system for a path, and translates its errors.
 
         Raises:
-            InfrastructureError: it is an error.
+            InfrastructureError: the call failed.
         """
         try:
             return ask()
         except (OSError, pa.ArrowException) as error:
             what = f"the archive {self.name}: {path} cannot be used: {veiled(str(error))}"
             if getattr(error, "errno", None) in _FULL:
-                what += "; make room and run it again: it goes on behind the last whole file"
+                what += "; make room and run it again: it continues after the last complete file"
             raise InfrastructureError(what) from error
 
 

@@ -1,4 +1,4 @@
-"""The manifests of an archive: JSON files that say which records it holds, and which files to read for them."""
+"""The manifests of an archive: JSON files that list its offset ranges and their Parquet files."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets `start` to `end` (not included) of a partition, every one accounted for.
+    """An archived offset range of a partition, complete from `start` to `end` (not included).
 
     Args:
-        path: of the file that holds the range's records, relative to the topic's folder; '' = the range has none: all
-            its offsets are markers or aborted records.
+        path: the file with the records, relative to the topic's folder; '' = all offsets of the range are transaction
+            markers or aborted records.
         records, bytes, sha256: of the file.
     """
 
@@ -49,10 +49,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Some spans of one topic.
+    """A manifest of an archive: spans of one topic.
 
     Args:
-        identity: the id of the topic that was archived, as its cluster calls it.
+        identity: the id of the archived topic in its cluster.
     """
 
     topic: str
@@ -60,32 +60,32 @@ class Manifest:
     spans: tuple[Span, ...]
 
     def to_json(self) -> bytes:
-        """The manifest as a file, a span a line."""
+        """The manifest as JSON, one span per line."""
         spans = ",\n".join(json.dumps(asdict(span), separators=(",", ":")) for span in self.spans)
         head = json.dumps({"format": FORMAT, "topic": self.topic, "identity": self.identity})
         return f'{head[:-1]}, "spans": [\n{spans}\n]}}\n'.encode()
 
     @classmethod
     def from_json(cls, text: bytes, where: str) -> Manifest:
-        """Reads what `to_json` wrote.
+        """Reads a manifest from JSON.
 
         Raises:
-            ContractError: it is no manifest, or one of a later format.
+            ContractError: it is not a manifest, or has a later format.
         """
         try:
-            told = json.loads(text)
-            if told["format"] != FORMAT:
-                raise ContractError(f"{where} has format {told['format']!r}, and this code knows {FORMAT}; upgrade it")
-            return cls(told["topic"], told["identity"], tuple(Span(**span) for span in told["spans"]))
+            found = json.loads(text)
+            if found["format"] != FORMAT:
+                raise ContractError(f"{where} has format {found['format']!r}, and this code knows {FORMAT}; upgrade it")
+            return cls(found["topic"], found["identity"], tuple(Span(**span) for span in found["spans"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ContractError(
-                f"{where} is no manifest of an archive ({error!r}); restore it, or remove it: what it alone told of "
-                f"then counts as not archived"
+                f"{where} is not a manifest of an archive ({error!r}); restore it, or remove it: ranges that only it "
+                f"lists then count as not archived"
             ) from error
 
 
 def union(manifests: Iterable[Manifest]) -> dict[int, list[Span]]:
-    """The spans of every partition, in order of their starts, the longest first."""
+    """The spans of every partition, sorted by start, the longest first."""
     found: dict[int, set[Span]] = {}
     for manifest in manifests:
         for span in manifest.spans:
@@ -94,7 +94,7 @@ def union(manifests: Iterable[Manifest]) -> dict[int, list[Span]]:
 
 
 class Piece(NamedTuple):
-    """The part of a span, from `start` to `end`, that no piece before it holds."""
+    """The part of a span, from `start` to `end`, that no earlier piece holds."""
 
     span: Span
     start: int
@@ -102,10 +102,10 @@ class Piece(NamedTuple):
 
 
 def pieces_of(spans: Iterable[Span]) -> list[Piece]:
-    """Pieces that lie against each other without gap or overlap, from offset 0 as far as they go.
+    """The consecutive pieces from offset 0 up to the first gap, without overlap.
 
     Args:
-        spans: of one partition, by start, the longest first.
+        spans: of one partition, sorted by start, the longest first.
     """
     pieces: list[Piece] = []
     at = 0
@@ -119,7 +119,7 @@ def pieces_of(spans: Iterable[Span]) -> list[Piece]:
 
 
 def end_of(pieces: list[Piece]) -> int:
-    """The first offset that the pieces do not hold."""
+    """The first offset after the pieces."""
     return pieces[-1].end if pieces else 0
 
 
@@ -128,11 +128,11 @@ _PATIENCE = 10.0
 
 
 def read_manifests(place: ArchiveFileSystem, topic: str) -> list[Manifest]:
-    """Every manifest there is.
+    """Reads all manifests of a topic.
 
     Raises:
         InfrastructureError: they change faster than they can be read.
-        ContractError: one of them is broken, or of a later format.
+        ContractError: one of them is broken, or has a later format.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -140,20 +140,21 @@ def read_manifests(place: ArchiveFileSystem, topic: str) -> list[Manifest]:
         texts = [(name, place.read(name)) for name in names]
         if all(text is not None for _, text in texts):
             return [Manifest.from_json(text, f"{place.name}/{name}") for name, text in texts if text is not None]
-        # One was merged into another meanwhile, which was there before it went: look again.
+        # One was removed meanwhile, after it was merged into another: read again.
         if time.monotonic() > deadline:
             raise InfrastructureError(f"the manifests in {place.name}/{topic} cannot be read together; try again")
 
 
 def add_manifest(place: ArchiveFileSystem, topic: str, identity: str, spans: tuple[Span, ...]) -> None:
-    """Says that these spans are there; their files must be on the disk."""
+    """Adds a manifest with these spans; their files must be on the disk already."""
     place.put(f"{topic}/{_FOLDER}/{token_hex(8)}.json", Manifest(topic, identity, spans).to_json())
 
 
 def merge_manifests(place: ArchiveFileSystem, topic: str) -> None:
-    """Makes one manifest of all: first the whole, then the parts go; a reader in between sees both, which is the same.
+    """Merges all manifests of a topic into one.
 
-    Spans that others hold entirely are left out.
+    The merged one is written before the others are removed; a reader in between sees both, with the same result. Spans
+    that others hold entirely are left out.
     """
     names = _names(place, topic)
     if len(names) < 2:
@@ -167,7 +168,7 @@ def merge_manifests(place: ArchiveFileSystem, topic: str) -> None:
 
 
 def _needed(spans: list[Span]) -> list[Span]:
-    """Those that hold anything which those before them do not."""
+    """The spans that hold offsets which earlier spans do not."""
     found, reached = [], -1
     for span in spans:
         if span.end > reached:

@@ -1,4 +1,4 @@
-"""Where the archive is: the setting of the environment, read without pyarrow."""
+"""The location of the archive, as a setting that is read without pyarrow."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["ArchiveSettings"]
 
 
 class ArchiveSettings(BaseSettings):
-    """Where the log's past is kept; environment variables begin with LEFTFOLD_ARCHIVE_.
+    """The location of the archive of the log; environment variables begin with LEFTFOLD_ARCHIVE_.
 
     Args:
-        dir: a directory, or a URI that pyarrow knows, such as s3://bucket/folder; '' = there is no archive.
+        dir: a directory, or a URI that pyarrow supports, such as s3://bucket/folder; '' = no archive.
     """
 
     model_config = SettingsConfigDict(

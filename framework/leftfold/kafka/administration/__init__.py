@@ -1,1 +1,1 @@
-"""Administration of a cluster: topics, groups, ACLs, state topics and dead letters."""
+"""Administration of a Kafka cluster: topics, consumer groups, ACLs, state topics and dead letters."""

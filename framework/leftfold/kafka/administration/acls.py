@@ -1,4 +1,4 @@
-"""The ACLs of a cluster: what users are granted."""
+"""Reads, grants and revokes the ACLs of users in a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 class Acls(ClusterAdmin):
-    """Reads and changes the ACLs of a cluster.
+    """Reads and changes the ACLs of a Kafka cluster.
 
     Raises:
         ConfigurationError: the login may not read or alter them, or the cluster has no authorizer.
@@ -39,21 +39,21 @@ class Acls(ClusterAdmin):
     """
 
     def missing(self, wanted: Mapping[str, Iterable[Right]]) -> dict[str, list[Right]]:
-        """Of what users need, what they are not granted in exactly these words."""
+        """The wanted rights that users lack; only ACLs with exactly the same pattern count."""
         return {
             user: [right for right in rights if not set(_bindings(user, right)) <= self._granted(user)]
             for user, rights in wanted.items()
         }
 
     def besides(self, wanted: Mapping[str, Iterable[Right]]) -> dict[str, list[str]]:
-        """What users are granted and do not need, in words."""
+        """The ACLs that users have and do not need, as text."""
         return {
             user: sorted(map(_words, self._granted(user).difference(*(_bindings(user, right) for right in rights))))
             for user, rights in wanted.items()
         }
 
     def grant(self, rights: Mapping[str, Iterable[Right]]) -> None:
-        """Grants all this, from any host."""
+        """Grants rights to users, from any host."""
         bindings = [new for user, some in rights.items() for right in some for new in _bindings(user, right)]
         if bindings:
             doing = "granting rights"
@@ -62,7 +62,7 @@ class Acls(ClusterAdmin):
                 self._answer(doing, future)
 
     def revoke(self, rights: Mapping[str, Iterable[Right]]) -> None:
-        """Takes all this away again."""
+        """Revokes rights of users."""
         doing = "revoking rights"
         filters = [
             AclBindingFilter(
@@ -89,8 +89,8 @@ class Acls(ClusterAdmin):
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
         if kafka_error(error).code() == KafkaError.SECURITY_DISABLED:
             return ConfigurationError(
-                f"{doing}: the brokers at {self._settings.bootstrap_servers} have no authorizer, so everybody may do "
-                f"everything; set authorizer.class.name, or try it here: leftfold up --secure"
+                f"{doing}: the brokers at {self._settings.bootstrap_servers} have no authorizer, so every user has all "
+                f"rights; set authorizer.class.name, or try it here: leftfold up --secure"
             )
         return super()._translated(error, doing)
 

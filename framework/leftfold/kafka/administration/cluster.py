@@ -1,4 +1,4 @@
-"""What a Kafka cluster says about itself: topics, partition counts, ends, configurations and groups."""
+"""Administers a Kafka cluster: topics, partition counts, offsets, configurations and consumer groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from leftfold.model.position import Position
 __all__ = ["ClusterAdmin"]
 
 T = TypeVar("T")
-# librdkafka keeps to its own deadlines; this one is for when it does not.
+# A multiple of the request timeout, in case librdkafka does not keep its own deadlines.
 _PATIENCE = 4
 _SPEC: Any = OffsetSpec  # its methods are untyped
 _LOADING = frozenset(
@@ -43,23 +43,23 @@ _LOADING = frozenset(
         KafkaError._PARTIAL,
     }
 )
-_NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+_LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 _PAUSE = 0.05
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
 class ClusterAdmin:
-    """Asks the brokers, on behalf of any thread; nothing is remembered between two questions.
+    """An admin client of a Kafka cluster, thread-safe and without a cache.
 
     Every method raises InfrastructureError when no broker answers within `settings.request_timeout`.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings, self._timeout = settings, settings.request_timeout
-        # Not a method: the client would hold us, and end only when Python looks for cycles.
-        self._told: deque[KafkaError] = deque(maxlen=8)
-        config: dict[str, Any] = {**settings.librdkafka(), "error_cb": self._told.append}
+        # A bound method as callback would make a reference cycle, and the client would end only at garbage collection.
+        self._errors: deque[KafkaError] = deque(maxlen=8)
+        config: dict[str, Any] = {**settings.librdkafka(), "error_cb": self._errors.append}
         self._admin = AdminClient(config, logger=QuietLog("admin"))
 
     def __enter__(self) -> Self:
@@ -69,22 +69,22 @@ class ClusterAdmin:
         self.close()
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Serves pending callbacks; the connections close with the client object."""
         self._admin.poll(0)
 
     def brokers(self) -> int:
-        """How many brokers there are."""
+        """The number of brokers."""
         return len(self._asked("counting brokers", lambda: self._admin.list_topics(timeout=self._timeout)).brokers)
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The number of partitions of each of these topics; one that does not exist is left out."""
+        """The partition count of each topic; a missing topic is left out."""
         return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has.
+        """The partition count of a topic.
 
         Raises:
-            InfrastructureError: it does not exist.
+            InfrastructureError: the topic does not exist.
         """
         counts = self.partition_counts([topic])
         if topic not in counts:
@@ -95,12 +95,12 @@ class ClusterAdmin:
         return counts[topic]
 
     def topics(self) -> dict[str, int]:
-        """Every topic with its number of partitions."""
+        """All topics with their partition counts."""
         found = self._asked("listing topics", lambda: self._admin.list_topics(timeout=self._timeout)).topics
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def ends(self, topics: Iterable[str]) -> Position:
-        """The high watermark of every partition: behind transactions that are still open, too.
+        """The high watermark of every partition, records of open transactions included.
 
         Raises:
             InfrastructureError: a topic does not exist.
@@ -116,19 +116,19 @@ class ClusterAdmin:
         return Position({topic: self._offsets(topic, _SPEC.earliest()) for topic in dict.fromkeys(topics)})
 
     def starts_at(self, topic: str, time: int) -> Position:
-        """The offset of the first record of every partition at or after a time in ms since 1970, else its end.
+        """The first offset of every partition at or after a time in ms since 1970, or its end.
 
-        What has been deleted counts as if it had never been: `leftfold.engine.archive.gaps` asks the archive, too.
+        Deleted records do not count; `leftfold.engine.archive.gaps` also looks in the archive.
         """
         found = self._offsets(topic, _SPEC.for_timestamp(time))
         ends = self.ends([topic]).offsets[topic] if min(found.values(), default=0) < 0 else {}
         return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})
 
     def identity(self, topic: str) -> str:
-        """The id that the cluster gave the topic; one that is made anew has another.
+        """The id of a topic in its cluster; a recreated topic has a different one.
 
         Raises:
-            InfrastructureError: it does not exist.
+            InfrastructureError: the topic does not exist.
         """
         found = self.identities([topic])
         if topic not in found:
@@ -136,12 +136,12 @@ class ClusterAdmin:
         return found[topic]
 
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
-        """The id of each of these topics, '' from a cluster without ids; one that does not exist is left out."""
+        """The id of each topic, '' from a cluster without ids; a missing topic is left out."""
         found = {name: str(topic.topic_id) for name, topic in self._described(topics).items()}
         return {name: "" if id_ == _NO_ID else id_ for name, id_ in found.items()}
 
     def unwritable(self, topics: Iterable[str]) -> list[str]:
-        """Those of these topics that the login may not write; one that does not exist is left out."""
+        """The topics that this login may not write; missing topics are left out."""
         return [name for name in dict.fromkeys(topics) if not self._is_writable(name)]
 
     def _is_writable(self, topic: str) -> bool:
@@ -158,7 +158,7 @@ class ClusterAdmin:
         return found is None or AclOperation.WRITE in (found.authorized_operations or [AclOperation.WRITE])
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> Position:
-        """Deletes what lies before these offsets, for ever; where each of the partitions begins then."""
+        """Permanently deletes the records before these offsets; returns the new first offset of each partition."""
         doing = f"deleting records of {topic}"
         places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         asked = self._asked(
@@ -170,7 +170,7 @@ class ClusterAdmin:
         return Position({topic: {p.partition: self._answer(doing, f).low_watermark for p, f in asked.items()}})
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The whole configuration of each of these topics, which must exist."""
+        """The full configuration of each topic; all must exist."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
         if not resources:
             return {}
@@ -182,7 +182,7 @@ class ClusterAdmin:
         return {name: {key: str(entry.value) for key, entry in entries.items()} for name, entries in found.items()}
 
     def set_configs(self, topic: str, config: Mapping[str, str]) -> None:
-        """Changes these settings of a topic, and no others."""
+        """Changes only these settings of a topic."""
         doing = f"setting {', '.join(config)} of {topic}"
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
@@ -195,11 +195,11 @@ class ClusterAdmin:
             self._answer(doing, future)
 
     def max_batch_bytes(self, topics: Iterable[str]) -> int:
-        """What a batch of records may weigh at most in any of these topics (the least `max.message.bytes`)."""
+        """The maximum size of a record batch in bytes: the smallest `max.message.bytes` of these topics."""
         return min(int(config["max.message.bytes"]) for config in self.configs(topics).values())
 
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
-        """Makes a topic; False when it is there already, perhaps made by somebody else just now."""
+        """Creates a topic; False if it exists already, perhaps created by another process at the same time."""
         new = NewTopic(topic, partitions, replication, config=dict(config))
         asked = self._asked(
             f"making {topic}",
@@ -216,10 +216,10 @@ class ClusterAdmin:
         return True
 
     def delete(self, topic: str) -> None:
-        """Deletes a topic with all that it holds, and waits until the brokers have forgotten it.
+        """Deletes a topic with all its records, and waits until the brokers no longer list it.
 
         Raises:
-            InfrastructureError: it does not exist, or is still there after `settings.request_timeout`.
+            InfrastructureError: the topic does not exist, or is still there after `settings.request_timeout`.
         """
         doing = f"deleting {topic}"
         asked = self._asked(
@@ -236,14 +236,14 @@ class ClusterAdmin:
             time.sleep(_PAUSE)
 
     def owners(self, category: str, *, timeout: float | None = None) -> dict[str, int]:
-        """The groups of workers of a category and how many members each has; `timeout` in seconds."""
+        """The consumer groups of a category's workers with their member counts; `timeout` in seconds."""
         pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
         return {name: count for name, count in self.groups(timeout=timeout).items() if pattern.fullmatch(name)}
 
     def groups(self, *, timeout: float | None = None) -> dict[str, int]:
-        """Every consumer group with its number of members; `timeout` in seconds.
+        """All consumer groups with their member counts; `timeout` in seconds.
 
-        A broker that has just started is given that time to load its groups. This uses the older `list_groups`, since
+        A broker that has just started has that time to load its groups. This uses the older `list_groups`, since
         `list_consumer_groups` and `describe_consumer_groups` abort the process when a broker restarts
         (librdkafka#4605).
         """
@@ -274,7 +274,7 @@ class ClusterAdmin:
         return {name: topic for name, topic in found.items() if topic is not None}
 
     def _listed(self, seconds: float) -> list[Any]:
-        # Threads may leave this filter behind; it hides one message that concerns us alone.
+        # With several threads this filter may stay; it hides one warning that only this call causes.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
             return self._admin.list_groups(timeout=seconds)
@@ -301,7 +301,7 @@ class ClusterAdmin:
             raise
 
     def _asked(self, doing: str, ask: Callable[[], T]) -> T:
-        # Log lines queue up in the client until somebody polls it.
+        # Log lines queue up in the client until it is polled.
         self._admin.poll(0)
         try:
             return ask()
@@ -319,11 +319,11 @@ class ClusterAdmin:
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
         settings = self._settings
         if kafka_error(error).code() in UNREACHABLE:
-            # Who is not let in is told so beside its questions, which time out.
+            # A refused login is reported by the error callback only, while requests time out.
             self._admin.poll(0)
-            for told in self._told:
-                if told.code() in _NOT_LET_IN:
-                    return translated(told, doing=doing)
+            for reported in self._errors:
+                if reported.code() in _LOGIN_REFUSED:
+                    return translated(reported, doing=doing)
         found = translated(
             error, doing=doing, brokers=settings.bootstrap_servers, waited=self._timeout, advice=settings.advice
         )
@@ -336,6 +336,6 @@ class ClusterAdmin:
 
 
 def _code(error: LeftfoldError) -> int | None:
-    """The broker's code behind a translated error."""
+    """The broker's error code behind a translated error."""
     cause = error.__cause__
     return kafka_error(cause).code() if isinstance(cause, KafkaException) else None

@@ -1,4 +1,4 @@
-"""The dead letters of a category or process: read, sent again, discarded; and single records."""
+"""Reads, resends, discards and skips the dead letters of a category or process; reads and writes single records."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _SECONDS, _PAUSE = 20, 0.1
 
 
 def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) -> RawRecord:
-    """The committed record that stands there.
+    """Reads the committed record at an offset.
 
     Raises:
-        ContractError: none does. InfrastructureError: no broker answers, or the topic does not exist.
+        ContractError: there is none. InfrastructureError: no broker answers, or the topic does not exist.
     """
     log = KafkaLogReader(settings)
     try:
@@ -62,10 +62,10 @@ def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) 
 
 
 def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
-    """Writes a record, waits until every replica in sync has it, and returns its offset.
+    """Writes a record, waits until every in-sync replica has it, and returns its offset.
 
     Raises:
-        InfrastructureError: it was not seen to arrive within 20 s; it may be there.
+        InfrastructureError: delivery was not confirmed within 20 s; the record may have been written.
     """
     config: dict[str, Any] = {
         **settings.librdkafka(),
@@ -77,7 +77,7 @@ def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
     offsets: list[int] = []
     failures: list[KafkaError] = []
 
-    def told(error: KafkaError | None, message: KafkaMessage) -> None:
+    def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
         if error is None:
             offsets.append(place(message)[1])
         else:
@@ -85,11 +85,11 @@ def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
 
     headers: Any = list(out.headers)
     try:
-        producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=told)
+        producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=delivered)
     except KafkaException as error:
         raise _failed(error, topic) from error
     while not offsets and not failures:
-        producer.flush(_PAUSE)  # a signal is heard in between only
+        producer.flush(_PAUSE)  # Python handles signals only between these calls
     if failures:
         raise _failed(failures[0], topic)
     return offsets[0]
@@ -103,20 +103,23 @@ _BATCH, _WAIT, _PATIENCE = 500, 0.1, 15.0
 
 
 class DeadLetters:
-    """All that is kept in `{category}.dead`. Nothing is deleted by hand: what was handled has a mark behind it."""
+    """The dead letters in `{category}.dead`.
+
+    No letter is deleted; a handled one has a later record that marks it as handled.
+    """
 
     def __init__(self, category: str, settings: KafkaSettings) -> None:
         self._category, self._topic, self._settings = category, names.dead(category), settings
 
     def read(self) -> list[Letter]:
-        """Every letter that is there, with what was done with it."""
+        """Reads all dead letters, with how each was handled."""
         return letters_in(self._records())
 
     def original(self, letter: Letter) -> RawRecord:
-        """The record as it was sent; one that was too heavy to be copied is read where it stood.
+        """The original record; one that was too large to copy is read from its topic.
 
         Raises:
-            ContractError: it is not there any more.
+            ContractError: it is no longer there.
         """
         if not header(letter.record.headers, "dead_reference"):
             return letter.record
@@ -124,20 +127,20 @@ class DeadLetters:
         return record_at(self._settings, topic, number_in(partition) or 0, number_in(offset) or 0)
 
     def resend(self, letter: Letter, why: str, *, id_: str = "") -> tuple[int, str]:
-        """Sends the bytes once more as a new record of `{category}.commands`; its offset, and its id.
+        """Sends the original bytes as a new record of `{category}.commands`; returns its offset and its id.
 
-        An input of a process counts once by its origin. It gets that of a mark which is written first, so that one that
-        is sent twice, since this was killed between, counts once, too.
+        An input of a process manager is deduplicated by its origin. Its origin is here the offset of a marker that is
+        written first, so an input that is sent twice, after a kill in between, also counts once.
 
         Raises:
-            ContractError: its original bytes are not to be had. InfrastructureError: it was not seen to arrive.
+            ContractError: the original bytes are not available. InfrastructureError: delivery was not confirmed.
         """
         original, origin = self.original(letter), ""
         if header(original.headers, "origin") and not header(original.headers, "reply_to"):
-            begun = letter.begun
-            if begun is None:
-                begun = write_record(self._settings, self._topic, handled_marker(letter, SENDING, why))
-            origin = f"{self._topic}/{letter.record.partition}/{begun}/0"
+            marker = letter.begun
+            if marker is None:
+                marker = write_record(self._settings, self._topic, handled_marker(letter, SENDING, why))
+            origin = f"{self._topic}/{letter.record.partition}/{marker}/0"
         topic = names.commands(self._category)
         with ClusterAdmin(self._settings) as cluster:
             home = partition_of(original.key or b"", cluster.partitions(topic))
@@ -146,21 +149,21 @@ class DeadLetters:
         return offset, id_ or header(original.headers, "ce_id").decode(errors="replace")
 
     def discard(self, letter: Letter, why: str) -> None:
-        """Says that nothing is to be done with a letter."""
+        """Marks a dead letter as discarded."""
         write_record(self._settings, self._topic, handled_marker(letter, DISCARDED, why))
 
     def skip(self, letter: Letter, why: str) -> None:
-        """Has restores pass over the event at which a worker stands still, as a letter of its says.
+        """Has restores skip the event at which a worker stands still, according to its dead letter.
 
-        Letters leave one day, and their marks with them; that of an event stays for as long as the event.
+        Dead letters and their markers expire; the skip record of an event stays as long as the event.
         """
-        told, topic = skip_marker(letter, why), names.skipped(self._category)
+        marker, topic = skip_marker(letter, why), names.skipped(self._category)
         with ClusterAdmin(self._settings) as cluster:
             if not cluster.partition_counts([topic]):
                 count = cluster.partitions(self._topic)
                 make(cluster, self._settings, [Topic(topic, count, STATE)])
-        write_record(self._settings, topic, told._replace(key=letter.source.encode(), value=b"{}"))
-        write_record(self._settings, self._topic, told)
+        write_record(self._settings, topic, marker._replace(key=letter.source.encode(), value=b"{}"))
+        write_record(self._settings, self._topic, marker)
 
     def _records(self) -> Iterator[RawRecord]:
         with ClusterAdmin(self._settings) as cluster:
@@ -168,12 +171,12 @@ class DeadLetters:
         log = KafkaLogReader(self._settings)
         try:
             log.seek(starts)
-            heard = time.monotonic()
+            last_progress = time.monotonic()
             while not log.position().covers(ends):
                 if records := log.poll(_BATCH, _WAIT):
-                    heard = time.monotonic()
+                    last_progress = time.monotonic()
                     yield from records
-                elif time.monotonic() - heard > _PATIENCE:
+                elif time.monotonic() - last_progress > _PATIENCE:
                     raise ContractError(
                         f"{self._topic} cannot be read to its end, a transaction is open; see: leftfold doctor"
                     )

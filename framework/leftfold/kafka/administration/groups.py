@@ -1,4 +1,4 @@
-"""What consumer groups of a cluster have committed: how far those who listen to events have come."""
+"""Reads and sets the committed offsets of consumer groups: of process managers, reactions and streams."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _KINDS = {"router": "process", "reaction": "reaction"}
 
 
 class StreamGroups(NamedTuple):
-    """The groups of a stream of a user's: those at work with how many members each has, else the one that was last.
+    """The consumer groups of a user's stream.
 
-    `former` are of generations that nobody keeps any more.
+    `current` has the groups with members and their member counts, or else the latest group. `former` are groups of
+    generations that are no longer written.
     """
 
     current: dict[str, int]
@@ -32,17 +33,18 @@ class StreamGroups(NamedTuple):
 
     @property
     def running(self) -> int:
-        """How many processes are at work."""
+        """The number of running processes."""
         return sum(self.current.values())
 
 
 class Groups(ClusterAdmin):
-    """A ClusterAdmin that knows groups, too; it raises what a ClusterAdmin raises."""
+    """A ClusterAdmin with operations on consumer groups; it raises the same errors."""
 
     def committed(self, group: str, topics: Iterable[str]) -> Position:
-        """What a group has committed in these topics; a partition in which it has not is left out.
+        """The committed offsets of a group in these topics; partitions without one are left out.
 
-        A group commits nothing where it has read nothing, and brokers forget one that had no member for a week.
+        A group commits nothing where it has read nothing, and brokers delete the offsets of a group that had no member
+        for a week.
         """
         doing = f"asking what {group} has committed"
         places = [
@@ -64,7 +66,7 @@ class Groups(ClusterAdmin):
         return Position(found)
 
     def streams(self) -> dict[tuple[str, str], StreamGroups]:
-        """The groups of streams, by App and name of the stream."""
+        """The consumer groups of streams, by App and stream name."""
         members = self.groups()
         named = [one for group in members if (one := _STREAMS.fullmatch(group))]
         by_stream: dict[tuple[str, str], list[str]] = {}
@@ -78,16 +80,18 @@ class Groups(ClusterAdmin):
         return found
 
     def listeners(self, topic: str) -> dict[str, dict[int, int]]:
-        """How far each `process NAME`, `reaction NAME` and `stream NAME` has read a topic; who never did is left out.
+        """The offsets that each `process NAME`, `reaction NAME` and `stream NAME` has committed in a topic.
 
-        Two Apps may have processes of one name; then the lower offset counts.
+        A consumer that never read the topic is left out. Two Apps may have processes of the same name; then the lower
+        offset counts.
         """
         found: dict[str, dict[int, int]] = {}
         for (_, stream), groups in self.streams().items():
-            reached = [self.committed(group, [topic]).offsets.get(topic) for group in groups.current]
-            # One that has just begun anew has committed nothing, and those before tell what it reads.
-            if any(reached) or any(self.committed(group, [topic]).offsets for group in groups.former):
-                for offsets in reached:
+            committed = [self.committed(group, [topic]).offsets.get(topic) for group in groups.current]
+            # A stream that has just restarted with new generations has committed nothing; the former groups show
+            # whether it reads the topic.
+            if any(committed) or any(self.committed(group, [topic]).offsets for group in groups.former):
+                for offsets in committed:
                     _lower(found, f"stream {stream}", offsets or {})
         for group in self.groups():
             named = _LISTENERS.fullmatch(group)
@@ -97,23 +101,23 @@ class Groups(ClusterAdmin):
         return found
 
     def move(self, app: str, process: str, to: Position) -> None:
-        """Has the routers of a process begin at these offsets when they start; none may be at work.
+        """Sets the offsets at which the routers of a process start; none may be running.
 
         Raises:
-            InfrastructureError: one is, or no broker answers.
+            InfrastructureError: one is running, or no broker answers.
         """
         self.set(names.group(app, f"{process}.router"), to)
 
     def set(self, group: str, to: Position) -> None:
-        """Has a group go on at these offsets; none of its members may be at work.
+        """Sets the committed offsets of a group; none of its members may be running.
 
         Raises:
-            InfrastructureError: one is, or no broker answers.
+            InfrastructureError: one is running, or no broker answers.
         """
         doing = f"moving {group}"
         places = [TopicPartition(t, p, offset) for t, offsets in to.offsets.items() for p, offset in offsets.items()]
-        # A consumer that has committed may hang in its `close` when the broker dies meanwhile; this may abort instead,
-        # which a command that ends at once can bear.
+        # A consumer that has committed may hang in its `close` when the broker dies meanwhile; this call may abort
+        # instead, which is acceptable for a short-lived command.
         asked = self._asked(
             doing,
             lambda: self._admin.alter_consumer_group_offsets(
@@ -125,7 +129,7 @@ class Groups(ClusterAdmin):
 
     @contextmanager
     def _member_of(self, group: str) -> Iterator[Consumer]:
-        """A consumer that speaks for the group without joining it."""
+        """A consumer with the group id that does not join the group."""
         # Offsets within open transactions count as not committed, so they are not waited for.
         config = {
             "group.id": group,
@@ -141,7 +145,7 @@ class Groups(ClusterAdmin):
 
 
 def _age(named: re.Match[str]) -> list[int]:
-    """The numbers of the generations that a stream writes: the later they were made, the higher."""
+    """The numbers of the generations that a stream writes; later generations have higher numbers."""
     return [int(id_.partition("-")[0]) for id_ in named["generations"].split(".")[1:]]
 
 

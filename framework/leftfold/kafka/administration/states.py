@@ -1,4 +1,4 @@
-"""State topics of deciders and processes: what commands cost there, and having all states folded again."""
+"""Administers the state topics of deciders and processes: cost of commands, and deletion for a rebuild."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Where: TypeAlias = Literal["kept", "start", "end"]
 def forget_states(
     app: App, name: str, settings: KafkaSettings, open_log: Callable[[], LogReader], where: Where = "kept"
 ) -> Position:
-    """Deletes the state topics of every version and makes this one's again; the first commands that are taken then.
+    """Deletes the state topics of all versions and recreates this version's; returns the next command offsets.
 
-    What events do not tell is forgotten with them: which commands were refused, and digests and origins of others.
+    Information that is not in the events is lost: which commands were refused, and the digests and origins of others.
 
     Args:
-        open_log: reads the whole log that states are folded from. where: workers go on where they were, at the start
-            of the commands that are there, or behind all of them.
+        open_log: opens the log that states are folded from. where: workers continue at their committed offsets
+            ("kept"), at the first command of the topic ("start"), or after the last one ("end").
 
     Raises:
-        ConfigurationError: workers are at work, or where they were is beyond the end of the commands.
+        ConfigurationError: workers are running, or their offset is beyond the end of the commands.
         LogGap: the log has lost its beginning, and no archive has it. InfrastructureError: no broker answers.
     """
     task = task_for(app, name)
@@ -50,7 +50,7 @@ def forget_states(
             raise ConfigurationError(f"{name} has {at_work} workers at work; stop what runs them, then say it again")
         _check_whole(open_log, task.log, groups.partitions(task.log))
         offsets = {
-            "kept": lambda: _kept(groups, group, task, settings),
+            "kept": lambda: _current_offsets(groups, group, task, settings),
             "start": lambda: groups.starts([commands]),
             "end": lambda: groups.ends([commands]),
         }[where]()
@@ -74,8 +74,11 @@ def _check_whole(open_log: Callable[[], LogReader], topic: str, partitions: int)
 
 
 def costs(settings: KafkaSettings, topic: str, partitions: int) -> tuple[int, int]:
-    """What the `@` records of a state topic say: how many bytes of state a command has lately cost, in the partition
-    where that is most, and how many answers ever left a key's memory before their time.
+    """The cost of commands according to the changelog checkpoints (`@`) of a state topic.
+
+    Returns:
+        The recent bytes of state per command in the most expensive partition; and how many answers were ever dropped
+        from a key's memory too early.
 
     Raises:
         InfrastructureError: no broker answers.
@@ -87,7 +90,7 @@ def costs(settings: KafkaSettings, topic: str, partitions: int) -> tuple[int, in
 
 
 def folded(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, int]:
-    """Up to which offset of the log each partition of a state topic was made; one that says nothing is left out.
+    """The log offset up to which each state partition is folded; partitions without a checkpoint are left out.
 
     Raises:
         InfrastructureError: no broker answers.
@@ -108,7 +111,7 @@ def _marks(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, Ch
 
 @contextmanager
 def _stable(settings: KafkaSettings) -> Iterator[Consumer]:
-    """A consumer that reads what is committed, and says at once when there is no more."""
+    """A consumer of committed records that reports the end of a partition at once."""
     config: dict[str, Any] = {
         **settings.librdkafka(),
         "group.id": f"leftfold.reader.{uuid4()}",
@@ -124,8 +127,8 @@ def _stable(settings: KafkaSettings) -> Iterator[Consumer]:
         consumer.close()
 
 
-def _kept(groups: Groups, group: str, task: TaskSpec, settings: KafkaSettings) -> Position:
-    """Where workers would go on: what is committed, or what the states know of this same topic."""
+def _current_offsets(groups: Groups, group: str, task: TaskSpec, settings: KafkaSettings) -> Position:
+    """The offsets at which workers would continue, from the group's commits and the state checkpoints."""
     commands = names.commands(task.name)
     ids = groups.identities([commands])
     committed, ends = groups.committed(group, [commands]), groups.ends([commands]).offsets[commands]

@@ -1,4 +1,4 @@
-"""How each kind of topic is configured."""
+"""The configuration of each kind of Kafka topic."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ TopicConfig: TypeAlias = Mapping[str, str]
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _SMALL_SEGMENT = str(64 * 1024 * 1024)
 
-# Brokers then weigh what records weigh when they are unpacked. Packed, a record of hundreds of MB is of a few kB.
-_WEIGHED: TopicConfig = {"compression.type": "uncompressed"}
+# Brokers then limit the uncompressed size of records. Compressed, a record of hundreds of MB may take a few kB.
+_UNCOMPRESSED: TopicConfig = {"compression.type": "uncompressed"}
 
 EVENTS: TopicConfig = MappingProxyType(
     {
-        **_WEIGHED,
+        **_UNCOMPRESSED,
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",
         "message.timestamp.type": "LogAppendTime",
     }
 )
-"""The log: nothing is ever deleted, and time is when the broker appended."""
+"""Event topics: nothing is ever deleted, and record time is the broker's append time."""
 
-# The active segment is never cleaned, so segments are small: a restore reads at most one of them uncompacted.
+# The active segment is never compacted, so segments are small: a restore reads at most one of them uncompacted.
 STATE: TopicConfig = MappingProxyType(
     {
-        **_WEIGHED,
+        **_UNCOMPRESSED,
         "cleanup.policy": "compact",
         "segment.ms": str(10 * _MINUTE),
         "segment.bytes": _SMALL_SEGMENT,
@@ -40,40 +40,40 @@ STATE: TopicConfig = MappingProxyType(
         "delete.retention.ms": str(_DAY),
     }
 )
-"""The last state record of every stream."""
+"""State topics: compacted, with the last state record of every stream."""
 
 COMMANDS: TopicConfig = MappingProxyType(
     {
-        **_WEIGHED,
+        **_UNCOMPRESSED,
         "cleanup.policy": "delete",
         "retention.ms": str(7 * _DAY),
         "message.timestamp.type": "LogAppendTime",
     }
 )
-"""Commands that were decided are kept a week for the curious; their time is the broker's, which no client can set."""
+"""Command topics: decided commands are kept for a week; record time is the broker's, which no client can set."""
 
 DEAD: TopicConfig = MappingProxyType(
-    {**_WEIGHED, "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    {**_UNCOMPRESSED, "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 )
-"""What processes and reactions could not take stays until somebody has looked at it."""
+"""Dead-letter topics of processes and reactions: records stay until an operator has handled them."""
 
 
 def dead_commands(kept: timedelta | None) -> TopicConfig:
-    """How dead letters of commands are kept, None = for ever: whoever may send commands may fill their topic."""
+    """The configuration of a command dead-letter topic, kept for a time, since clients can fill it; None = for ever."""
     lasting = "-1" if kept is None else str(kept // timedelta(milliseconds=1))
     return MappingProxyType({**DEAD, "retention.ms": lasting})
 
 
 REPLIES: TopicConfig = MappingProxyType(
     {
-        **_WEIGHED,
+        **_UNCOMPRESSED,
         "cleanup.policy": "delete",
         "retention.ms": str(10 * _MINUTE),
         "segment.ms": str(10 * _MINUTE),
         "segment.bytes": _SMALL_SEGMENT,
     }
 )
-"""Answers that nobody waits for any more are of no use to anybody."""
+"""Reply topics: answers are deleted after ten minutes, when no client waits for them."""
 
 TIME: TopicConfig = MappingProxyType({**REPLIES, "message.timestamp.type": "LogAppendTime"})
-"""What routers say of time, which counts no further than the broker's own."""
+"""Watermark topics of routers; a watermark counts no further than the broker's append time."""

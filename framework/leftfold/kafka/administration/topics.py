@@ -1,4 +1,4 @@
-"""Creates the topics of an App, and refuses topics whose configuration breaks a guarantee."""
+"""Creates the Kafka topics of an App, and refuses topics whose configuration breaks a guarantee."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from leftfold.model.app import App
 __all__ = ["Topic", "ensure", "make", "topics_of"]
 
 _REPLICAS = 3
-# What a guarantee rests on; the rest is a matter of taste, and of the operator.
+# Settings that guarantees depend on; the operator may change the others.
 _STRICT = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"})
 _UNCHECKED = (REPLIES, TIME)
 _DATED = "message.timestamp.type"
 _LEAST_MS = 24 * 3_600_000
-"""How long commands are kept at least: until workers that were stopped take them, a process's commands among them.
+"""The minimum retention of commands in ms, so that workers that were stopped can still take them.
 
-Dead ones, too: until somebody has looked at them.
+It also holds for commands from processes, and for dead letters, so that an operator can look at them.
 """
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as an App wants it; any number of partitions will do where `fixed` is False."""
+    """A topic that an App needs; if `fixed` is False, any partition count is accepted."""
 
     name: str
     partitions: int
@@ -72,10 +72,10 @@ def topics_of(app: App) -> list[Topic]:
 
 
 def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[str, int]:
-    """Makes what is missing of an App's topics, and checks what is there; the partition count of each topic it uses.
+    """Creates missing topics of an App and checks the existing ones; returns the partition counts of its topics.
 
     Raises:
-        ConfigurationError: a topic has another number of partitions than the App, or is configured to lose records.
+        ConfigurationError: a topic has a different partition count than the App, or is configured to lose records.
         InfrastructureError: a category that this App only reads has no log, or no broker answers.
     """
     wanted = topics_of(app)
@@ -84,7 +84,7 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
         there = cluster.partition_counts([topic.name for topic in wanted] + read)
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
-            # Before anything is asked of others: two Apps that listen to each other could never begin.
+            # Own topics come before the check of other Apps' topics: else two Apps that read each other never start.
             make(cluster, settings, missing)
             there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
         _check_read(app, read, there)
@@ -102,16 +102,16 @@ def _read_only(app: App) -> set[str]:
 
 
 def make(cluster: ClusterAdmin, settings: KafkaSettings, missing: Iterable[Topic]) -> None:
-    """Makes topics, with as many replicas as the settings say or the cluster has, three at most."""
+    """Creates topics, with the replication factor of the settings or the number of brokers, three at most."""
     replication = settings.replication_factor or min(_REPLICAS, cluster.brokers())
-    # With three replicas one may be away; a write is known to two before it is answered.
+    # With three replicas one broker may be down; two have every write before it is acknowledged.
     safety = {"min.insync.replicas": "2"} if replication >= _REPLICAS else {}
     for topic in missing:
         cluster.create(topic.name, topic.partitions, replication, {**topic.config, **safety})
 
 
 def _date(cluster: ClusterAdmin, topics: list[str]) -> None:
-    """Sets the broker's time on topics that earlier versions made with the sender's; their records stay as they are."""
+    """Sets LogAppendTime on topics that earlier versions created without it; existing records do not change."""
     for topic, config in cluster.configs(topics).items():
         if config[_DATED] != COMMANDS[_DATED]:
             try:
@@ -155,7 +155,7 @@ def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Map
                 f"is a migration, which this version does not have"
             )
         if topic.config is COMMANDS or topic.name in dead:
-            lost = "before anybody has looked at them" if topic.name in dead else "before they are decided"
+            lost = "before an operator has looked at them" if topic.name in dead else "before they are decided"
             _check_lasting(topic.name, configs[topic.name], lost)
             continue
         for name, value in topic.config.items():
@@ -168,7 +168,7 @@ def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Map
 
 
 def _check_lasting(topic: str, config: Mapping[str, str], lost: str) -> None:
-    """Checks that commands wait long enough; what a process has sent is never sent again."""
+    """Checks that a topic retains commands long enough; a process never sends its commands twice."""
     wanted = {"cleanup.policy": "delete", "retention.bytes": "-1"}
     wrong = [f"{name}={config[name]}" for name, value in wanted.items() if config[name] != value]
     wrong += [f"retention.ms={ms}" for ms in [int(config["retention.ms"])] if 0 <= ms < _LEAST_MS]

@@ -1,1 +1,1 @@
-"""The client that sends commands and waits for their answers."""
+"""The Kafka client that sends commands and waits for their answers."""

@@ -1,4 +1,4 @@
-"""Puts commands on their way: encodes them, writes them to their topics, and hears of those that did not arrive."""
+"""Encodes commands, produces them to their topics, and reports failed deliveries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DEFINITE = frozenset(
 
 
 class EncodedCommand(NamedTuple):
-    """A command ready to be written."""
+    """A command encoded as a Kafka record; `body` identifies its content for repeats."""
 
     topic: str
     id: bytes
@@ -54,7 +54,7 @@ class EncodedCommand(NamedTuple):
 
 
 def no_room(encoded: EncodedCommand, seconds: float) -> InfrastructureError:
-    """What is raised when the queue of unsent commands stayed full."""
+    """The error for a queue of unsent commands that stayed full."""
     return InfrastructureError(
         f"command {encoded.id.decode()} was not sent: for {seconds:g} s there was no room for it behind the ones "
         f"before it; is the broker there? leftfold doctor"
@@ -65,8 +65,10 @@ class CommandProducer:
     """An idempotent producer of commands.
 
     Args:
-        source: the App on whose behalf commands are sent. undelivered: told the id and the reason of each command
-            that did not arrive, in the thread that calls `poll`. delivery: seconds that one may be under way.
+        source: the App on whose behalf commands are sent.
+        undelivered: called with the id of each command that was not delivered and the reason, in the thread that calls
+            `poll`.
+        delivery: seconds after which an undelivered command fails.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class CommandProducer:
         self._delivery = delivery
         self._settings, self._source, self._undelivered = settings, source, undelivered
         self._lock = threading.Lock()
-        self._told: deque[KafkaError] = deque(maxlen=8)
+        self._errors: deque[KafkaError] = deque(maxlen=8)
         self._types: dict[type[Command], tuple[str, str, bytes]] = {}
         self._producer = self._new()
 
@@ -91,10 +93,10 @@ class CommandProducer:
         at: datetime | None,
         reply_to: bytes,
     ) -> EncodedCommand:
-        """The command as it will be written.
+        """Encodes a command as a record.
 
         Raises:
-            ContractError: its key is empty or reserved, or `at` has no zone.
+            ContractError: its key is empty or reserved, or `at` has no time zone.
         """
         topic, key_field, type_ = self._types.get(type(command)) or self._learn(type(command))
         key, id_ = getattr(command, key_field), command_id() if id_ is None else id_
@@ -113,11 +115,11 @@ class CommandProducer:
         return EncodedCommand(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
 
     def put(self, encoded: EncodedCommand) -> bool:
-        """Hands it to the network thread; False when its queue is full and must drain first.
+        """Enqueues a command for the network thread; False if the queue is full.
 
         Raises:
-            ContractError: it is larger than records may be.
-            InfrastructureError: the producer cannot take it; nothing was sent.
+            ContractError: the command exceeds the maximum size of a record.
+            InfrastructureError: the producer cannot accept it; nothing was sent.
         """
         topic, id_, key, value, headers, _ = encoded
         headers = [*headers, deadline_header(time.time(), self._delivery)]
@@ -126,34 +128,34 @@ class CommandProducer:
         except BufferError:
             return False
         except KafkaException as error:
-            # `produce` tells of a fatal error by its code alone.
+            # `produce` shows a fatal error by its code only.
             if kafka_error(error).fatal() or kafka_error(error).code() == KafkaError._FATAL:
                 self._replace()
             raise self._translated(error, f"sending command {id_.decode()}") from error
         return True
 
     def put_by(self, encoded: EncodedCommand, deadline: float) -> bool:
-        """`put`, waiting for room until a point of `time.monotonic()`; False when there was none."""
+        """Enqueues a command, and waits for room until a `time.monotonic()` deadline; False if there was none."""
         while not self.put(encoded):
             if time.monotonic() > deadline:
                 return False
-            self._heard(self._producer.poll, _FULL_WAIT)
+            self._serve(self._producer.poll, _FULL_WAIT)
         return True
 
     def poll(self) -> None:
-        """Hears of deliveries."""
-        self._heard(self._producer.poll, 0.0)
+        """Serves delivery reports."""
+        self._serve(self._producer.poll, 0.0)
 
     def close(self, timeout: float) -> None:
-        """Waits for what is under way, `timeout` seconds at most."""
-        self._heard(self._producer.flush, timeout)
+        """Waits for pending deliveries, `timeout` seconds at most."""
+        self._serve(self._producer.flush, timeout)
 
-    def _heard(self, serve: Callable[[float], object], seconds: float) -> None:
-        """Serves what the producer has to tell; a fatal error is raised there, too, and the next `put` mends it."""
+    def _serve(self, serve: Callable[[float], object], seconds: float) -> None:
+        """Serves callbacks of the producer; after a fatal error, the next `put` replaces the producer."""
         try:
             serve(seconds)
         except KafkaException as error:
-            self._told.append(kafka_error(error))
+            self._errors.append(kafka_error(error))
         except (AttributeError, SystemError):
             # With a fatal error pending, confluent-kafka may fail at its last log line instead.
             pass
@@ -175,8 +177,8 @@ class CommandProducer:
             self._undelivered(id_, OutcomeUnknown(id_.decode(), f"it was not seen to arrive: {why}"))
 
     def _refusal(self) -> str:
-        """Why the brokers serve this producer no more; '' while they do."""
-        refused = next((error for error in self._told if error.code() in NOT_ALLOWED), None)
+        """Why the brokers refuse this producer, or ''."""
+        refused = next((error for error in self._errors if error.code() in NOT_ALLOWED), None)
         return "" if refused is None else str(self._translated(refused, "sending commands"))
 
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
@@ -184,12 +186,12 @@ class CommandProducer:
         return translated(error, doing=doing, brokers=settings.bootstrap_servers, advice=settings.advice)
 
     def _replace(self) -> None:
-        """An idempotent producer that met a fatal error stays broken; the next one starts its sequences anew."""
+        """Replaces the producer after a fatal error; a new idempotent producer starts new sequence numbers."""
         with self._lock:
             self._producer = self._new()
 
     def _new(self) -> Producer:
-        self._told.clear()
+        self._errors.clear()
         config: dict[str, Any] = {
             **self._settings.librdkafka(),
             "enable.idempotence": True,

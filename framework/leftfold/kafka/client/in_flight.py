@@ -1,4 +1,4 @@
-"""Commands sent and not yet answered: their number is bounded, a thread reads answers, timeouts are explained."""
+"""Commands in flight: bounds their number, reads their answers in a thread, and explains timeouts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CommandAnswer: TypeAlias = bytes | LeftfoldError
 
 
 class AnswerWaiter(Protocol):
-    """Somebody who waits for an answer."""
+    """A caller that waits for an answer."""
 
     def resolve(self, answer: CommandAnswer) -> None:
-        """Takes the answer, in the thread that has read it; it must not block."""
+        """Receives the answer, in the thread that has read it; it must not block."""
 
 
 class _Waiting(NamedTuple):
@@ -40,7 +40,7 @@ class _Waiting(NamedTuple):
 
 
 class PendingAnswers:
-    """Who waits for the answer to which command id; any thread may use it."""
+    """The waiters for answers by command id; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,10 +50,10 @@ class PendingAnswers:
         return len(self._waiting)
 
     def add(self, id_: bytes, body: tuple[object, ...], waiter: AnswerWaiter) -> None:
-        """Waits for an answer; several may wait for the answer to one command that is sent again.
+        """Registers a waiter; a command that is sent again may have several.
 
         Raises:
-            ContractError: another command with this id is still waiting, and answers could not be told apart.
+            ContractError: a different command with this id is in flight, and answers could not be distinguished.
         """
         with self._lock:
             waiting = self._waiting.get(id_)
@@ -68,21 +68,21 @@ class PendingAnswers:
                 )
 
     def remove(self, id_: bytes, waiter: AnswerWaiter) -> None:
-        """Stops waiting, if it has not been resolved already."""
+        """Removes a waiter, unless it has been resolved already."""
         with self._lock:
             left = [waiting for waiting in self._waiting.pop(id_, ()) if waiting.waiter is not waiter]
             if left:
                 self._waiting[id_] = left
 
     def resolve(self, id_: bytes, answer: CommandAnswer) -> None:
-        """Hands an answer to everyone who waits for it; one that nobody waits for is ignored."""
+        """Gives an answer to all its waiters; an answer without a waiter is ignored."""
         with self._lock:
             waiting = self._waiting.pop(id_, ())
         for one in waiting:
             one.waiter.resolve(answer)
 
     def give_up(self, why: str) -> None:
-        """Tells everyone that no answer will come."""
+        """Resolves all waiters with OutcomeUnknown, since no answer will come."""
         with self._lock:
             ids = list(self._waiting)
         for id_ in ids:
@@ -95,17 +95,18 @@ _log = logging.getLogger(__name__)
 
 
 class Answers:
-    """Follows one partition of a reply topic from where it ends now, and resolves what is pending.
+    """Reads one partition of a reply topic from its current end, and resolves pending answers.
 
     Args:
-        partitions: of the reply topic. tick: called in the reading thread, ten times a second at least.
+        partitions: the partition count of the reply topic.
+        tick: called in the reading thread, at least ten times a second.
     """
 
     def __init__(
         self, settings: KafkaSettings, topic: str, partitions: int, pending: PendingAnswers, tick: Callable[[], None]
     ) -> None:
         self.refusal = ""
-        """Why the brokers give it no answers."""
+        """Why the brokers refuse reading answers, or ''."""
         self._pending, self._tick, self._packed = pending, tick, settings.librdkafka()
         self._consumer = Consumer(_config(settings), logger=QuietLog("replies"))
         place = TopicPartition(topic, random.randrange(partitions))
@@ -138,22 +139,22 @@ class Answers:
                 self._tick()
                 if first is not None:
                     self._take_all([first, *self._consumer.consume(_MANY, 0)])
-            except Exception:  # noqa: BLE001  # who waits is told at the deadline; the next answers may be readable
+            except Exception:  # noqa: BLE001  # waiters get an error at their deadline; later answers may be readable
                 _log.exception("reading answers")
                 self._stop.wait(_IDLE)
 
     def _take_all(self, messages: Iterable[KafkaMessage]) -> None:
-        """Takes each by itself: anybody who may write to the topic can have written one that nobody can read."""
+        """Reads each message on its own, since any client with write access may have written an unreadable one."""
         for message in messages:
             try:
                 self._take(message)
-            except Exception:  # noqa: BLE001  # those behind it are for others
+            except Exception:  # noqa: BLE001  # later answers are for other waiters
                 _log.exception("reading an answer")
 
     def _take(self, message: KafkaMessage) -> None:
         error = message.error()
         if is_packed(message):
-            # Nobody can tell what is in it; it must not keep back the answers behind it.
+            # Its content cannot be read, and it must not block the answers after it.
             read_behind(self._consumer, stand_in(self._packed, message))
         if error is not None:
             _log.warning("reading answers: %s", error)
@@ -174,19 +175,19 @@ def _config(settings: KafkaSettings) -> dict[str, object]:
         "group.id": f"leftfold.replies.{uuid4()}",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        # Answers are written outside transactions; nobody's open transaction may hold them back.
+        # Answers are written outside transactions; an open transaction of another client must not hold them back.
         "isolation.level": "read_uncommitted",
         "auto.offset.reset": "earliest",
         "check.crcs": True,
         "fetch.queue.backoff.ms": 2,
-        # Answers are short, and whoever may write to the topic can write more than this client takes.
+        # Answers are short; the limit protects this client from other writers to the topic.
         "queued.max.messages.kbytes": 16_384,
         "reconnect.backoff.max.ms": 1000,
     }
 
 
 class _Flight:
-    """One command under way."""
+    """One command in flight."""
 
     __slots__ = ("answer", "burst", "deadline", "id", "topic")
 
@@ -195,7 +196,10 @@ class _Flight:
         self.answer: CommandAnswer | None = None
 
     def resolve(self, answer: CommandAnswer) -> None:
-        """Lands it. The answer is set before the look at who waits: a waiter looks the other way round."""
+        """Sets the answer and wakes the sender.
+
+        The answer is set before `awaited` is read; the sender sets `awaited` before it reads the answer.
+        """
         self.answer = answer
         if self.burst.awaited is self:
             with self.burst.changed:
@@ -203,37 +207,43 @@ class _Flight:
 
 
 class PipelinedSender:
-    """Sends parcels one behind the other and collects their answers in order.
+    """Sends commands without waiting in between, and returns their answers in order.
 
     Args:
-        timeout: seconds that each answer may take. most: how many may be under way at once.
-        why: says why nothing was answered on a topic, once a deadline has passed.
+        timeout: seconds that each answer may take. most: maximum number of commands in flight.
+        why: returns the reason why a topic's commands are not answered; called after a deadline has passed.
     """
 
     def __init__(
-        self, outbox: CommandProducer, pending: PendingAnswers, why: Callable[[str], str], *, timeout: float, most: int
+        self,
+        producer: CommandProducer,
+        pending: PendingAnswers,
+        why: Callable[[str], str],
+        *,
+        timeout: float,
+        most: int,
     ) -> None:
-        self._outbox, self._pending, self._why = outbox, pending, why
+        self._producer, self._pending, self._why = producer, pending, why
         self._timeout, self._most = timeout, most
         self._flights: deque[_Flight] = deque()
         self.changed = threading.Condition()
         self.awaited: _Flight | None = None
 
-    def run(self, parcels: Iterable[EncodedCommand | LeftfoldError]) -> Iterator[CommandAnswer]:
-        """The answers to all parcels, in their order; an error instead of a parcel is its own answer."""
+    def run(self, commands: Iterable[EncodedCommand | LeftfoldError]) -> Iterator[CommandAnswer]:
+        """Sends commands and yields their answers in order; an error in place of a command is its own answer."""
         flights = self._flights
         try:
-            for encoded in parcels:
-                self._launch(encoded)
+            for encoded in commands:
+                self._send(encoded)
                 while flights and (len(flights) >= self._most or flights[0].answer is not None):
-                    yield self._landed()
+                    yield self._next_answer()
             while flights:
-                yield self._landed()
+                yield self._next_answer()
         finally:
             for flight in flights:
                 self._pending.remove(flight.id, flight)
 
-    def _launch(self, encoded: EncodedCommand | LeftfoldError) -> None:
+    def _send(self, encoded: EncodedCommand | LeftfoldError) -> None:
         deadline = time.monotonic() + self._timeout
         if isinstance(encoded, LeftfoldError):
             flight = _Flight(self, "", b"", deadline)
@@ -244,14 +254,14 @@ class PipelinedSender:
         self._flights.append(flight)
         try:
             self._pending.add(encoded.id, encoded.body, flight)
-            if not self._outbox.put_by(encoded, deadline):
+            if not self._producer.put_by(encoded, deadline):
                 raise no_room(encoded, self._timeout)
         except LeftfoldError as error:
             self._pending.remove(encoded.id, flight)
             flight.answer = error
 
-    def _landed(self) -> CommandAnswer:
-        """The answer to the oldest one, waited for until its deadline."""
+    def _next_answer(self) -> CommandAnswer:
+        """Waits for the answer to the oldest command, until its deadline."""
         flight = self._flights[0]
         if flight.answer is None:
             with self.changed:
@@ -265,7 +275,7 @@ class PipelinedSender:
     def _overdue(self, flight: _Flight) -> CommandAnswer:
         why = self._why(flight.topic)
         self._pending.remove(flight.id, flight)
-        # It may have come while the reason was looked for.
+        # The answer may have arrived while the reason was looked up.
         return flight.answer if flight.answer is not None else OutcomeUnknown(flight.id.decode(), why)
 
 
@@ -274,7 +284,7 @@ _KEEP_SECONDS = 5.0
 
 
 class TimeoutDiagnosis:
-    """Asks who decides a category; thousands of commands that time out together ask once."""
+    """Explains timeouts by the workers of a category; commands that time out together share one request."""
 
     def __init__(self, cluster: ClusterAdmin) -> None:
         self._cluster = cluster
@@ -282,7 +292,7 @@ class TimeoutDiagnosis:
         self._known: dict[str, tuple[float, str]] = {}
 
     def why(self, category: str) -> str:
-        """A reason in words, with what to do about it."""
+        """The reason why commands of a category are not answered, with a command to type."""
         with self._lock:
             asked, reason = self._known.get(category, (-_KEEP_SECONDS, ""))
             if time.monotonic() - asked > _KEEP_SECONDS:

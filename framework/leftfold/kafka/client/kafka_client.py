@@ -30,11 +30,14 @@ _NAP = 0.002
 
 
 class KafkaClient:
-    """A Client on Kafka, for any number of threads and tasks; close it, or use it in a `with`.
+    """A Client that sends commands through Kafka, for any number of threads and tasks.
+
+    Close it, or use it in a `with`.
 
     Args:
-        app: the name of the App on whose reply topic the answers come. most: commands of one `send_many` that may
-            be under way at once. delivery: seconds after which a command that has not reached its topic never counts.
+        app: the name of the App whose reply topic receives the answers.
+        most: maximum number of commands of one `send_many` in flight.
+        delivery: seconds after which a command that has not reached its topic is never decided.
 
     Raises:
         InfrastructureError: no broker answers, or the App has no reply topic.
@@ -47,10 +50,10 @@ class KafkaClient:
         self._pending, self._topics = PendingAnswers(), dict[str, int]()
         check_reachable(settings)
         self._cluster = ClusterAdmin(settings)
-        self._silence = TimeoutDiagnosis(self._cluster)
+        self._diagnosis = TimeoutDiagnosis(self._cluster)
         partitions = self._cluster.partitions(names.replies(app))
-        self._outbox = CommandProducer(settings, app, self._pending.resolve, delivery)
-        self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._outbox.poll)
+        self._producer = CommandProducer(settings, app, self._pending.resolve, delivery)
+        self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._producer.poll)
         self._closed = False
         atexit.register(self.close)
 
@@ -70,10 +73,10 @@ class KafkaClient:
         at: datetime | None = None,
         timeout: float = 10.0,
     ) -> Receipt:
-        """Sends one command and waits for its answer, see `Client`; `at` is its `ce_time`, by default now."""
-        encoded = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        """Sends a command and waits for its answer, see `Client`; `at` is its `ce_time`, by default now."""
+        encoded = self._producer.pack(command, id, expected_version, at, self._answers.reply_to)
         self._check_topic(encoded.topic)
-        (answer,) = self._burst(timeout, self._most).run([encoded])
+        (answer,) = self._sender(timeout, self._most).run([encoded])
         return self._receipt(answer, command)
 
     async def asend(
@@ -86,8 +89,8 @@ class KafkaClient:
         at: datetime | None = None,
         timeout: float = 10.0,
     ) -> Receipt:
-        """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
-        encoded = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        """Sends a command and awaits its answer; after a cancel the command may still be decided."""
+        encoded = self._producer.pack(command, id, expected_version, at, self._answers.reply_to)
         if encoded.topic not in self._topics:
             await asyncio.to_thread(self._check_topic, encoded.topic)
         waiter = _Task(asyncio.get_running_loop())
@@ -121,48 +124,51 @@ class KafkaClient:
         times: Iterable[datetime | None] | None = None,
         timeout: float = 10.0,
     ) -> Iterator[Receipt | LeftfoldError]:
-        """`send_many` for any number of commands, see `Client`."""
+        """Sends any number of commands, with at most `window` in flight, see `Client`."""
         if window < 1:
             raise ValueError(f"window={window}: at least one command must be under way")
         return self._sent(asked(commands, ids, expected_versions, times), timeout, window)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Waits for what is on its way out, `timeout` seconds at most, and lets go; whoever still waits is told."""
+        """Waits for pending deliveries, `timeout` seconds at most, and closes the client.
+
+        Calls that still wait for an answer fail with OutcomeUnknown.
+        """
         if self._closed:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._outbox.close(timeout)
+        self._producer.close(timeout)
         self._answers.close()
         self._pending.give_up("the client was closed")
         self._cluster.close()
 
     async def _awaited(self, encoded: EncodedCommand, waiter: _Task, timeout: float) -> CommandAnswer:
         deadline = time.monotonic() + timeout
-        while not self._outbox.put(encoded):
+        while not self._producer.put(encoded):
             if time.monotonic() > deadline:
                 raise no_room(encoded, timeout)
             await asyncio.sleep(_NAP)
         await waiter.wait(deadline - time.monotonic())
         if waiter.answer is None:
             why = await asyncio.to_thread(self._why, encoded.topic)
-            # It may have come while the reason was looked for.
+            # The answer may have arrived while the reason was looked up.
             return waiter.answer or OutcomeUnknown(encoded.id.decode(), why)
         return waiter.answer
 
-    def _burst(self, timeout: float, most: int) -> PipelinedSender:
-        return PipelinedSender(self._outbox, self._pending, self._why, timeout=timeout, most=most)
+    def _sender(self, timeout: float, most: int) -> PipelinedSender:
+        return PipelinedSender(self._producer, self._pending, self._why, timeout=timeout, most=most)
 
     def _sent(self, rows: Iterable[Asked], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
         classes: deque[type[Command]] = deque()
-        for answer in self._burst(timeout, most).run(self._packed(rows, classes)):
+        for answer in self._sender(timeout, most).run(self._packed(rows, classes)):
             yield self._outcome(answer, classes.popleft())
 
     def _packed(self, rows: Iterable[Asked], classes: deque[type[Command]]) -> Iterator[EncodedCommand | LeftfoldError]:
         for row in rows:
             classes.append(type(row.command))
             try:
-                encoded = self._outbox.pack(*row, self._answers.reply_to)
+                encoded = self._producer.pack(*row, self._answers.reply_to)
             except ContractError as error:
                 yield error
                 continue
@@ -170,7 +176,7 @@ class KafkaClient:
             yield encoded
 
     def _check_topic(self, topic: str) -> None:
-        """Sending to a topic that is not there would only be noticed half a minute later."""
+        """Checks that a command topic exists; the producer would report a missing one only half a minute later."""
         if self._closed:
             raise InfrastructureError("this client is closed; nothing was sent")
         if topic not in self._topics:
@@ -191,18 +197,18 @@ class KafkaClient:
         return outcome
 
     def _why(self, topic: str) -> str:
-        return self._answers.refusal or self._silence.why(topic.rpartition(".")[0])
+        return self._answers.refusal or self._diagnosis.why(topic.rpartition(".")[0])
 
 
 class _Task:
-    """A waiter on an event loop."""
+    """A waiter on an asyncio event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._woken = loop, loop.create_future()
         self.answer: CommandAnswer | None = None
 
     async def wait(self, seconds: float) -> None:
-        """Returns when the answer is there or the time is up."""
+        """Waits for the answer or the timeout."""
         timer = self._loop.call_later(seconds, self._wake)
         try:
             await self._woken
@@ -210,7 +216,7 @@ class _Task:
             timer.cancel()
 
     def resolve(self, answer: CommandAnswer) -> None:
-        """Hands the answer over to the loop, unless it is closed by now."""
+        """Passes the answer to the event loop, unless the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._take, answer)
 

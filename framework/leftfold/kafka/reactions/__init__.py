@@ -1,1 +1,1 @@
-"""The consumer of reactions: delivery, parked events, and where a reaction began."""
+"""The Kafka consumer of reactions: delivery, parked events and start offsets."""

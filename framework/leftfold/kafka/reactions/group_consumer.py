@@ -1,4 +1,4 @@
-"""A member of a group that shares the partitions of event topics, each read from where it is told to."""
+"""A consumer-group member that reads event topics from start offsets that its caller gives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leftfold.ports.protocols import RawRecord
 __all__ = ["FetchedRecords", "SharedLog", "member_config"]
 
 PartitionId: TypeAlias = tuple[str, int]
-_HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _NOT_OURS = frozenset(
     {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
      KafkaError._NO_OFFSET, KafkaError._ASSIGNMENT_LOST, KafkaError._STATE}
@@ -24,14 +24,14 @@ _NOT_OURS = frozenset(
 
 
 class FetchedRecords(NamedTuple):
-    """Committed records, and the offsets behind which partitions hold nothing more for now."""
+    """Fetched committed records, and the offsets at which partitions currently end."""
 
     records: list[RawRecord]
     ends: dict[PartitionId, int]
 
 
 def member_config(settings: KafkaSettings, group: str) -> dict[str, Any]:
-    """The configuration of a consumer of committed records that says itself what is done."""
+    """The configuration of a group consumer of committed records that commits offsets itself."""
     return {
         **settings.librdkafka(),
         "group.id": group,
@@ -50,11 +50,11 @@ def member_config(settings: KafkaSettings, group: str) -> dict[str, Any]:
 
 
 class SharedLog:
-    """Reads what the group gives it; one thread uses it.
+    """A consumer-group member on event topics, for one thread.
 
     Args:
-        begin: where to read partitions that have come, by partition: called inside the rebalance.
-        leave: called inside the rebalance with partitions that are going: (partitions, still ours to commit).
+        begin: returns the start offsets of new partitions; called in the rebalance.
+        leave: called in the rebalance with removed partitions: (partitions, whether offsets can still be committed).
     """
 
     def __init__(
@@ -69,32 +69,32 @@ class SharedLog:
         self._begin, self._leave, self._settings, self._group = begin, leave, settings, group
         self._new: dict[PartitionId, int] = {}
         self._held: set[PartitionId] = set()
-        self._touched: set[PartitionId] = set()
+        self._rebalanced: set[PartitionId] = set()
         self.trouble = ""
         self.is_unsure = False
-        """A commit that was on its way has failed."""
+        """Whether an asynchronous commit has failed."""
         config = {**member_config(settings, group), "error_cb": self._error, "on_commit": self._committed}
         self._consumer = Consumer(config, logger=QuietLog("reaction"))
         self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     @property
     def held(self) -> frozenset[PartitionId]:
-        """The partitions that are read here."""
+        """The partitions assigned to this member."""
         return frozenset(self._held)
 
     def fetch(self, limit: int, wait: float) -> FetchedRecords:
-        """Waits for the first record, then takes what is there, of partitions that were held all the while.
+        """Waits for the first record, then returns the available ones, of partitions held all the while.
 
         Raises:
-            InfrastructureError: a topic is gone, or no longer holds what comes next. Fenced: this member must end.
+            InfrastructureError: a topic was deleted, or no longer holds the next offset. Fenced: this member must end.
         """
         self._serve()
-        self._touched.clear()
+        self._rebalanced.clear()
         first = self._consumer.poll(wait)
         if first is None:
             return FetchedRecords([], {})
         rest = self._consumer.consume(limit - 1, 0) if limit > 1 else []
-        usable = self._held - self._touched - self._new.keys()
+        usable = self._held - self._rebalanced - self._new.keys()
         records, others = split([first, *rest])
         packed = [message for message in others if is_packed(message) and _place_of(message) in usable]
         records += map(raw, unpacked(self._settings.librdkafka(), self._consumer, packed))
@@ -107,18 +107,18 @@ class SharedLog:
         )
 
     def pause(self, places: Collection[PartitionId]) -> None:
-        """Stops reading these partitions for now."""
+        """Pauses reading of these partitions."""
         self._consumer.pause([TopicPartition(*place) for place in places])
 
     def resume(self, places: Collection[PartitionId]) -> None:
-        """Reads on."""
+        """Resumes reading of these partitions."""
         self._consumer.resume([TopicPartition(*place) for place in places])
 
     def commit(self, offsets: Mapping[PartitionId, tuple[int, str]], *, wait: bool) -> bool:
-        """Says how far partitions are done; False when they are not ours any more, or no broker answers.
+        """Commits offsets; False if the partitions belong to another member, or no broker answers.
 
         Args:
-            offsets: each with a note for whoever goes on there.
+            offsets: each with a note (offset metadata) for the next owner. wait: for the broker's answer.
         """
         if not offsets:
             return True
@@ -130,16 +130,16 @@ class SharedLog:
             self._consumer.commit(offsets=places, asynchronous=True)
         except KafkaException as error:
             if error.args[0].code() not in _NOT_OURS:
-                self.trouble = str(translated(error, doing="committing what is done"))
+                self.trouble = str(translated(error, doing="committing offsets"))
             return False
         return True
 
     def close(self) -> None:
-        """Leaves the group; what is still held goes through `leave`."""
+        """Leaves the group; `leave` is called with the partitions still held."""
         self._consumer.close()
 
     def _serve(self) -> None:
-        """Starts reading partitions that are new. What was fetched before `seek` is never seen."""
+        """Starts reading new partitions; records fetched before the `seek` are dropped."""
         for (topic, partition), offset in list(self._new.items()):
             try:
                 self._consumer.seek(TopicPartition(topic, partition, offset))
@@ -158,11 +158,11 @@ class SharedLog:
         if error.code() == KafkaError._PARTITION_EOF:
             return [(place, message.offset() or 0)]
         if error.fatal():
-            raise Fenced(f"the consumer of {place[0]} cannot go on: {error}")
-        if error.code() in _HOLE:
+            raise Fenced(f"the consumer of {place[0]} failed: {error}")
+        if error.code() in _OUT_OF_RANGE:
             raise InfrastructureError(
-                f"{place[0]}[{place[1]}] does not hold what comes next: {error.str()}; it was trimmed, or made anew, "
-                f"before this was done. To go on elsewhere: leftfold reactions begin NAME --since TIME"
+                f"{place[0]}[{place[1]}] does not hold what comes next: {error.str()}; it was trimmed or recreated "
+                f"before this was done. To continue elsewhere: leftfold reactions begin NAME --since TIME"
             )
         if error.code() in NOT_ALLOWED:
             raise translated(error, doing=f"reading {place[0]}" if place[0] else f"joining group {self._group}")
@@ -172,7 +172,7 @@ class SharedLog:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         places = [(tp.topic, tp.partition) for tp in partitions]
-        self._touched.update(places)
+        self._rebalanced.update(places)
         offsets = self._begin(consumer, places) if places else {}
         for tp in partitions:
             tp.offset = offsets[tp.topic, tp.partition]
@@ -183,14 +183,14 @@ class SharedLog:
         self._held.update(places)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._gone(consumer, partitions, ours=True)
+        self._removed(consumer, partitions, ours=True)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._gone(consumer, partitions, ours=False)
+        self._removed(consumer, partitions, ours=False)
 
-    def _gone(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
+    def _removed(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
         places = [(tp.topic, tp.partition) for tp in partitions]
-        self._touched.update(places)
+        self._rebalanced.update(places)
         self._leave(places, ours)
         self._held.difference_update(places)
         for place in places:
@@ -203,7 +203,7 @@ class SharedLog:
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         self.is_unsure = self.is_unsure or error is not None
         if error is not None and error.code() not in _NOT_OURS:
-            self.trouble = f"committing what is done: {error.str()} ({error.name()})"
+            self.trouble = f"committing offsets: {error.str()} ({error.name()})"
 
 
 def _place_of(message: KafkaMessage) -> PartitionId:

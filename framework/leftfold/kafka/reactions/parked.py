@@ -1,4 +1,4 @@
-"""The events that a reaction has parked: written, listed, and tried again."""
+"""Writes, lists and retries the events that a reaction has parked."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = ["ParkedEvents", "Parking", "ReactionRetry"]
 
 
 class ParkedEvents:
-    """What waits in `{reaction}.dead`: everything behind the place up to which it was tried again."""
+    """The parked events in `{reaction}.dead`: all records after the last retry's offsets."""
 
     def __init__(self, reaction: str, settings: KafkaSettings) -> None:
         self._topic, self._settings = names.dead(reaction), settings
         self._places = RecordedPlaces(names.begun(reaction), settings)
 
     def count(self) -> int:
-        """How many wait. Nothing in this topic is in a transaction, so offsets count."""
+        """The number of parked events, by offsets, since no record of this topic is in a transaction."""
         start, end = self._range()
         ends = end.offsets.get(self._topic, {})
         return sum(max(0, offset - start.next_offset(self._topic, p)) for p, offset in ends.items())
 
     def read(self) -> Iterator[RawRecord]:
-        """Those that wait now, partition by partition in their order."""
+        """Reads the parked events; each partition in order."""
         start, end = self._range()
         log = KafkaLogReader(self._settings)
         try:
@@ -57,21 +57,21 @@ class ParkedEvents:
             log.close()
 
     def passed(self, offsets: Mapping[PartitionId, int]) -> None:
-        """These have been tried again, up to some offsets."""
+        """Records the offsets up to which parked events have been retried."""
         self._places.write(offsets)
 
     def original(self, parked: RawRecord) -> RawRecord:
-        """The event as it stands in the log; one that was too heavy to be copied is read there.
+        """The original event of a parked record; one that was too large to copy is read from the log.
 
         Raises:
-            ContractError: nobody of us has parked this.
+            ContractError: the record was not written by a reaction.
         """
         source = header(parked.headers, "dead_source")
         try:
             place, offset, _ = origin_of(source + b"/0")
         except (ValueError, UnicodeDecodeError) as error:
             where = f"{parked.topic}[{parked.partition}]@{parked.offset}"
-            raise ContractError(f"{where}: dead_source is {source!r}, which is no topic/partition/offset") from error
+            raise ContractError(f"{where}: dead_source is {source!r}, which is not topic/partition/offset") from error
         topic, _, partition = place.rpartition("/")
         if header(parked.headers, "dead_reference"):
             return record_at(self._settings, topic, int(partition), offset)
@@ -100,7 +100,7 @@ class Parking:
         )
 
     def park(self, pending: PendingDelivery, error: BaseException) -> None:
-        """Writes the event and why, and waits until that is written; too heavy a copy is left out.
+        """Writes an event with the reason, and waits for its delivery; a copy that is too large is left out.
 
         Raises:
             InfrastructureError: it is not written.
@@ -115,13 +115,13 @@ class Parking:
         out = parked(pending, error, partition_of(pending.record.key or b"", self._partitions), whole=whole)
         failures: list[KafkaError] = []
 
-        def heard(failure: KafkaError | None, message: Any) -> None:
+        def delivered(failure: KafkaError | None, message: Any) -> None:
             if failure is not None:
                 failures.append(failure)
 
         try:
             self._producer.produce(
-                self._topic, out.value, out.key, out.partition, headers=list(out.headers), on_delivery=heard
+                self._topic, out.value, out.key, out.partition, headers=list(out.headers), on_delivery=delivered
             )
         except KafkaException as failure:
             return KafkaError(failure.args[0].code())
@@ -134,17 +134,18 @@ _EVERY, _WAIT, _LEAVE_SECONDS = 100, 0.05, 10.0
 
 
 class Tried(NamedTuple):
-    """What came of it: how many were done, and why others are parked again, by where they are in the log."""
+    """The result of a retry: how many events were done, and why others are parked again, by their log address."""
 
     done: int
     parked: dict[str, str]
 
 
 class ReactionRetry:
-    """One try for each event that is parked now, with the keys that they always had.
+    """Retries each parked event once, with its original idempotency key.
 
-    Streams are tried `at_once`, as the reaction itself does, and the events of one in their order. What fails is parked
-    again, behind the rest. Killed on the way, it tries again what was done behind the oldest that was not.
+    As in the reaction itself, `at_once` streams are processed in parallel, and the events of one stream in order. A
+    failed event is parked again, after the others. After a kill the next retry starts at the oldest event that was not
+    done, so later ones that were done are repeated.
     """
 
     def __init__(self, app: App, name: str, settings: KafkaSettings) -> None:
@@ -153,38 +154,38 @@ class ReactionRetry:
         self._events = ParkedEvents(name, settings)
         with ClusterAdmin(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._acting = ReactionProcessor(once, parking.park, told=self._failed)
+        self._processor = ReactionProcessor(once, parking.park, told=self._failed)
         self._taken = self._passed = 0
         self._parked: dict[str, str] = {}
 
     def run(self, tell: Callable[[int], None] = lambda count: None) -> Tried:
-        """Tries them all; `tell` is told how many have been tried."""
+        """Retries all parked events; `tell` is called with the number tried so far."""
         try:
             for record in self._events.read():
                 self._take(record)
                 self._step(0.0, tell)
-                while self._acting.frontier.is_full((record.topic, record.partition)):
+                while self._processor.frontier.is_full((record.topic, record.partition)):
                     self._step(_WAIT, tell)
             while self._step(_WAIT, tell):
                 pass
         finally:
-            self._acting.settle(None, _LEAVE_SECONDS)
-            self._events.passed(self._acting.frontier.offsets())
+            self._processor.settle(None, _LEAVE_SECONDS)
+            self._events.passed(self._processor.frontier.offsets())
         return Tried(self._taken - len(self._parked), self._parked)
 
     def _take(self, record: RawRecord) -> None:
         place = record.topic, record.partition
-        if not self._acting.frontier.holds(place):
-            self._acting.hold(place, Handoff(record.offset, CLEAN))
-        self._acting.take(self._events.original(record), (place, record.offset))
+        if not self._processor.frontier.holds(place):
+            self._processor.hold(place, Handoff(record.offset, CLEAN))
+        self._processor.take(self._events.original(record), (place, record.offset))
         self._taken += 1
 
     def _step(self, wait: float, tell: Callable[[int], None]) -> bool:
-        """Acts a little further; whether anything was under way."""
-        busy = self._acting.step(wait)
-        tried = self._taken - self._acting.frontier.open
+        """Does one step; returns whether any delivery was in progress."""
+        busy = self._processor.step(wait)
+        tried = self._taken - self._processor.frontier.open
         if tried >= self._passed + _EVERY:
-            self._events.passed(self._acting.frontier.offsets())
+            self._events.passed(self._processor.frontier.offsets())
             self._passed = tried
         tell(tried)
         return busy

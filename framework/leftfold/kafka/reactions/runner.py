@@ -1,4 +1,4 @@
-"""One process of a reaction: reads committed events, acts on them, and commits what is done."""
+"""Runs one process of a reaction: reads committed events, handles them, and commits their offsets."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _LEAVE_SECONDS = 10.0
 
 
 class ReactionRunner:
-    """Acts for a reaction until `stop` is set; several processes share the partitions.
+    """Runs a reaction until `stop` is set; several processes share the partitions.
 
-    An offset is committed when everything before it is done or parked. So whoever is killed at any point loses
-    nothing, and what it had done beyond that is done again, with the same keys.
+    An offset is committed when all events before it are done or parked. A kill at any point loses no event, and events
+    done after the committed offset are done again with the same keys.
     """
 
     def __init__(self, app: App, name: str, settings: KafkaSettings, *, stop: threading.Event, report: Report) -> None:
         self._reaction, self._stop, self._report = app.reaction(name), stop, report
         with ClusterAdmin(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._acting = ReactionProcessor(self._reaction, parking.park, note=self._noted, told=self._told)
-        self._beginnings = StartOffsets(app, self._reaction, settings)
+        self._processor = ReactionProcessor(self._reaction, parking.park, note=self._noted, told=self._report_failure)
+        self._start_offsets = StartOffsets(app, self._reaction, settings)
         self._committed: dict[PartitionId, Handoff] = {}
         self._paused: set[PartitionId] = set()
         self._due, self._is_settled = 0.0, False
@@ -48,42 +48,41 @@ class ReactionRunner:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be read right now, empty when all is well."""
+        """Why nothing can be read right now, or ''."""
         return self._log.trouble
 
     @property
     def held(self) -> frozenset[PartitionId]:
-        """The partitions that this process acts for."""
+        """The partitions assigned to this process."""
         return self._log.held
 
     def run(self, told: Callable[[str], None] = lambda trouble: None) -> None:
-        """Works until told to stop, then finishes what is under way, for ten seconds at the most.
+        """Runs until `stop` is set, then finishes events in progress, for at most ten seconds.
 
-        Args:
-            told: told of trouble at each turn, '' = none.
+        The callback is called in each turn with `trouble`, '' = none.
 
         Raises:
-            ContractError: an event is of a newer version than this code knows. InfrastructureError: a broker, or the
-                place of the reaction is gone. Fenced: this process must end.
+            ContractError: an event has a newer version than this code knows. InfrastructureError: no broker answers,
+                or the offset of the reaction is lost. Fenced: this process must end.
         """
         try:
             busy = False
             while not self._stop.is_set():
                 self._take(0.0 if busy else _IDLE)
-                busy = self._acting.step(_BUSY)
+                busy = self._processor.step(_BUSY)
                 self._commit()
                 told(self._log.trouble)
-            self._acting.settle(None, _LEAVE_SECONDS)
+            self._processor.settle(None, _LEAVE_SECONDS)
             self._is_settled = True
         finally:
             self._log.close()
 
     def _take(self, wait: float) -> None:
         fetched = self._log.fetch(_LIMIT, wait)
-        frontier = self._acting.frontier
+        frontier = self._processor.frontier
         for record in fetched.records:
             if record.offset >= frontier.reached((record.topic, record.partition)):
-                self._acting.take(record)
+                self._processor.take(record)
         for place, offset in fetched.ends.items():
             frontier.reach(place, offset)
         full = {place for place in self._log.held if frontier.is_full(place)}
@@ -104,7 +103,7 @@ class ReactionRunner:
             self._committed |= moved
 
     def _noted(self) -> bool:
-        """Whether a successor finds what is to be known of the tries that begin now; offsets are for later."""
+        """Commits the notes about starting attempts for the next owner; False if they could not be committed."""
         moved = self._moved()
         if all(place in self._committed and left.note == self._committed[place].note for place, left in moved.items()):
             return True
@@ -114,12 +113,12 @@ class ReactionRunner:
         return True
 
     def _moved(self) -> dict[PartitionId, Handoff]:
-        return {place: left for place, left in self._acting.left().items() if left != self._committed.get(place)}
+        return {place: left for place, left in self._processor.left().items() if left != self._committed.get(place)}
 
     def _begin(self, consumer: Consumer, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
-        stands = self._beginnings.stands(consumer, places)
+        stands = self._start_offsets.stands(consumer, places)
         for place, left in stands.items():
-            self._acting.hold(place, left)
+            self._processor.hold(place, left)
             self._committed[place] = left
         held = {place: left.offset for place, left in stands.items() if place in set(places)}
         self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self._log.held | held.keys())})
@@ -128,14 +127,14 @@ class ReactionRunner:
     def _leave(self, places: Collection[PartitionId], ours: bool) -> None:
         if ours:
             if not self._is_settled:
-                self._acting.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
-            self._log.commit(self._acting.handoff_metadata(places), wait=True)
-        self._acting.drop(places)
+                self._processor.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
+            self._log.commit(self._processor.handoff_metadata(places), wait=True)
+        self._processor.drop(places)
         self._paused.difference_update(places)
         for place in places:
             self._committed.pop(place, None)
 
-    def _told(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
+    def _report_failure(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
         record = pending.record
         what = "parked" if is_parked else "trying again"
         self._report(

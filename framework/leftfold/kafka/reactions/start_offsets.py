@@ -1,4 +1,4 @@
-"""The offsets at which reactions began: a reaction that lost its position stops instead of skipping events."""
+"""The start offsets of reactions: a reaction that lost its committed offset stops instead of skipping events."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _SECONDS = 20.0
 class RecordedPlaces:
     """The compacted topic `{reaction}.begun`: an offset for each partition of some topics.
 
-    Offsets of a group will not do alone: brokers forget them when nobody uses the group for a week.
+    Group offsets alone are not enough: brokers delete them when the group is not used for a week.
     """
 
     def __init__(self, topic: str, settings: KafkaSettings) -> None:
         self._topic, self._settings = topic, settings
         self.ids: dict[PartitionId, str] = {}
-        """The ids of the topics of what was read; older records have none."""
+        """The topic ids in the records that were read; older records have none."""
 
     def read(self) -> dict[PartitionId, int]:
-        """Everything that was written, the last of each partition.
+        """Reads the last offset written for each partition.
 
         Raises:
-            ContractError: somebody else has written there. InfrastructureError: no broker answers.
+            ContractError: another client has written to the topic. InfrastructureError: no broker answers.
         """
         log, found = KafkaLogReader(self._settings), dict[PartitionId, int]()
         try:
@@ -62,16 +62,16 @@ class RecordedPlaces:
                         self.ids[topic, int(partition)] = str(fields.get("topic_id", ""))
                     except (ValueError, KeyError, TypeError, RecursionError) as error:
                         where = f"{self._topic}[0]@{record.offset}"
-                        raise ContractError(f"{where} is no place of a reaction: {error!r}") from error
+                        raise ContractError(f"{where} is not an offset of a reaction: {error!r}") from error
         finally:
             log.close()
         return found
 
     def write(self, offsets: Mapping[PartitionId, int], ids: Mapping[str, str] | None = None) -> None:
-        """Writes these, with the ids of their topics where they are known, and waits for it.
+        """Writes offsets with the known topic ids, and waits for their delivery.
 
         Raises:
-            InfrastructureError: they are not written. ConfigurationError: this login may not.
+            InfrastructureError: they are not written. ConfigurationError: this login may not write them.
         """
         if not offsets:
             return
@@ -98,9 +98,9 @@ class RecordedPlaces:
             )
         left = producer.flush(_SECONDS + 1.0)
         if failures:
-            raise translated(failures[0], doing=f"writing a place of the reaction to {self._topic}")
+            raise translated(failures[0], doing=f"writing an offset of the reaction to {self._topic}")
         if left:
-            raise InfrastructureError(f"{self._topic}: a place of the reaction is not written: no answer")
+            raise InfrastructureError(f"{self._topic}: an offset of the reaction is not written: no answer")
 
 
 _OCCUPIED = frozenset(
@@ -110,7 +110,7 @@ _OCCUPIED = frozenset(
 
 
 class StartOffsets:
-    """Says where each partition of a reaction goes on: at its group's offset, which is set once, and recorded."""
+    """The start offsets of a reaction's partitions: the group's offsets, set once and recorded in a topic."""
 
     def __init__(self, app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
         self._app, self._reaction, self._settings = app, reaction, settings
@@ -118,11 +118,13 @@ class StartOffsets:
         self._known: dict[PartitionId, int] = {}
 
     def stands(self, consumer: Consumer, places: Collection[PartitionId]) -> dict[PartitionId, Handoff]:
-        """Where to go on, and what was left there; a partition that nobody has read yet begins where the reaction says.
+        """The next offset of each partition, with the metadata that the last owner committed.
+
+        A partition without a committed or recorded offset starts at the reaction's `since`.
 
         Raises:
-            ConfigurationError: a topic is not the one that was read, or ends before what was done.
-            InfrastructureError: the group has no offset where the reaction has begun; or no broker answers.
+            ConfigurationError: a topic is not the one that was read, or ends before the committed offset.
+            InfrastructureError: the group has no offset although the reaction has begun; or no broker answers.
         """
         doing = f"asking where reaction {self._reaction.name} stands"
         try:
@@ -152,10 +154,10 @@ class StartOffsets:
         return found
 
     def starts(self, consumer: Consumer, places: Iterable[PartitionId], since: Since) -> dict[PartitionId, int]:
-        """Where partitions begin: behind what is committed now, at 0, or behind what was appended before a time.
+        """The start offsets of partitions for `since`: the current end, 0, or the first record at or after a time.
 
         Raises:
-            LogGap: the topic has lost what would tell. InfrastructureError: no broker answers.
+            LogGap: the topic has lost the records around that time. InfrastructureError: no broker answers.
         """
         places = list(places)
         if since == "start":
@@ -168,7 +170,7 @@ class StartOffsets:
         return {(topic, partition): position.next_offset(topic, partition) for topic, partition in places}
 
     def record(self, offsets: Mapping[PartitionId, int]) -> None:
-        """Writes down that these partitions have begun, before anything is done in them.
+        """Records the start offsets of these partitions, before any of their events is handled.
 
         Raises:
             InfrastructureError: it is not written.
@@ -177,10 +179,10 @@ class StartOffsets:
         self._known |= offsets
 
     def again(self, since: Since) -> dict[PartitionId, int]:
-        """Has the reaction go on elsewhere, whatever it has done; nobody may be acting.
+        """Moves the reaction to new offsets, whatever it has done; none of its processes may be running.
 
         Raises:
-            ConfigurationError: somebody is. LogGap: the topic has lost what would tell where that is.
+            ConfigurationError: one is running. LogGap: the topic has lost the records around that time.
         """
         with self._bystander() as consumer:
             starts = self.starts(consumer, self.everywhere(), since)
@@ -197,28 +199,28 @@ class StartOffsets:
         return starts
 
     def begin(self) -> None:
-        """Begins it if it has never run, before anybody can write what it is to act on.
+        """Sets the start offsets of a reaction that has never run, before the events for it are written.
 
         Raises:
-            InfrastructureError: its place is lost; or no broker answers.
+            InfrastructureError: its offset is lost; or no broker answers.
         """
         with self._bystander() as consumer:
             try:
                 self.stands(consumer, self.everywhere())
             except InfrastructureError as error:
-                # Where somebody acts already, whoever gets a partition begins it.
+                # If the reaction is running already, the process that gets a partition sets its start offset.
                 if not is_occupied(error):
                     raise
 
     def everywhere(self) -> list[PartitionId]:
-        """Every partition that it reads."""
+        """All partitions that the reaction reads."""
         with ClusterAdmin(self._settings) as cluster:
             counts = cluster.partition_counts(names.events(category) for category in self._reaction.categories)
         return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
     @contextmanager
     def _bystander(self) -> Iterator[Consumer]:
-        """A consumer that knows the group and does not join it."""
+        """A consumer with the group id that does not join the group."""
         group = names.reacting(self._app.name, self._reaction.name)
         consumer = Consumer(member_config(self._settings, group), logger=QuietLog("reaction"))
         try:
@@ -229,9 +231,9 @@ class StartOffsets:
     def _check_same(
         self, consumer: Consumer, places: Collection[PartitionId], found: Mapping[PartitionId, Handoff]
     ) -> None:
-        """Checks that these are the topics that were read, and reach to where they were; offsets mean nothing else.
+        """Checks that the topics are the ones that were read, and are not shorter; else offsets are invalid.
 
-        Ids that are not recorded yet are.
+        Topic ids that are not recorded yet are recorded here.
         """
         name, ids = self._reaction.name, self._identities(places)
         advice = f"Say where it begins: leftfold reactions begin {name} --since TIME"
@@ -259,7 +261,7 @@ class StartOffsets:
             return cluster.identities(topic for topic, _ in places)
 
     def _end(self, consumer: Consumer, place: PartitionId) -> int:
-        """The last stable offset: what is in a transaction that is still open happens after the beginning."""
+        """The last stable offset: events of open transactions come after the start."""
         try:
             return int(consumer.get_watermark_offsets(TopicPartition(*place), timeout=_SECONDS)[1])
         except KafkaException as error:
@@ -281,12 +283,12 @@ class StartOffsets:
         name = self._reaction.name
         return (
             f"reaction {name} has begun, but its group {names.reacting(self._app.name, name)} has no offset for "
-            f"{place[0]}[{place[1]}]: Kafka forgets those of a group that nobody used for offsets.retention.minutes. "
-            f"It does not begin anew by itself; say where: leftfold reactions begin {name} --since TIME"
+            f"{place[0]}[{place[1]}]: Kafka deletes those of a group that is unused for offsets.retention.minutes. "
+            f"It does not restart by itself; say where: leftfold reactions begin {name} --since TIME"
         )
 
 
 def is_occupied(error: InfrastructureError) -> bool:
-    """Whether an offset was refused since a group has members."""
+    """Whether a commit was refused because the group has running members."""
     cause = error.__cause__
     return isinstance(cause, KafkaException) and kafka_error(cause).code() in _OCCUPIED

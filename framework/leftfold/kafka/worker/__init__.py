@@ -1,1 +1,1 @@
-"""The worker of commands and process managers: membership, restore, transactions, replies."""
+"""The Kafka worker for commands and process managers: group membership, state restore, transactions and replies."""

@@ -1,4 +1,4 @@
-"""The partitions assigned to a worker: their restores under way, and what each is doing."""
+"""The partitions assigned to a worker: restores under way, and the processing state of each partition."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ _PAUSE, _LONGEST_PAUSE, _OVERHEAD = 5.0, 60.0, 4096
 
 
 class Restorations:
-    """Restores new partitions a little further at each step, while others are served.
+    """Restores newly assigned partitions in small steps while the worker serves others.
 
-    One that stopped at an event which cannot be folded is tried again from time to time, and told of each time.
+    A partition that stopped at an event which cannot be folded is retried from time to time, and reported each time.
     """
 
     def __init__(self, app: App, name: str, supplier: KafkaClientSupplier, member: Member, report: Report) -> None:
         self._app, self._name, self._shop, self._member, self._report = app, name, supplier, member, report
-        self._going: list[Restoration] = []
+        self._running: list[Restoration] = []
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
 
     def step(self) -> list[Restored]:
-        """Begins what is new and goes on; the partitions that are complete, until they are dropped as served."""
+        """Starts restores of new partitions and continues the others; returns the restored partitions.
+
+        A restored partition is returned at each call until it is dropped.
+        """
         waiting = {p for p, (until, _) in self._stopped.items() if time.monotonic() < until}
-        new = self._member.new - {p for going in self._going for p in going.found} - self._complete.keys() - waiting
+        new = self._member.new - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
         if new:
             ports = self._shop.restore_ports(self._member)
-            self._going.append(
+            self._running.append(
                 Restoration(self._app, self._name, sorted(new), self._shop.new_store, ports, report=self._report)
             )
-        for restoration in [going for going in self._going if going.step()]:
-            self._going.remove(restoration)
+        for restoration in [one for one in self._running if one.step()]:
+            self._running.remove(restoration)
             restoration.close()
             self._complete |= restoration.found
             for partition in restoration.found:
@@ -59,8 +62,8 @@ class Restorations:
         return list(self._complete.values())
 
     def drop(self, partitions: Collection[int]) -> None:
-        """These are not ours any more."""
-        for restoration in self._going:
+        """Drops the restores of partitions that are served now or belong to another worker."""
+        for restoration in self._running:
             for partition in partitions:
                 restoration.drop(partition)
         for partition in partitions:
@@ -68,7 +71,7 @@ class Restorations:
             self._stopped.pop(partition, None)
 
     def _stop(self, partition: int, stopped: Stopped) -> None:
-        """Tells of a partition that is not served, notes it where status looks, and puts the next try off."""
+        """Reports a partition that cannot be served, writes a dead letter for `status`, and delays the next try."""
         _, pause = self._stopped.get(partition, (0.0, _PAUSE))
         until = time.monotonic() + max(pause, 2 * stopped.seconds)
         self._stopped[partition] = until, min(_LONGEST_PAUSE, 2 * pause)
@@ -84,25 +87,25 @@ class Restorations:
                 self._report("not noted", {"at": str(place), "why": str(error)})
 
     def close(self) -> None:
-        """Lets go of readers."""
-        for restoration in self._going:
+        """Closes the log readers."""
+        for restoration in self._running:
             restoration.close()
 
     def __bool__(self) -> bool:
-        return bool(self._going or self._complete)
+        return bool(self._running or self._complete)
 
 
 class AssignedPartition:
-    """The next command of a partition, the metadata committed last, and how careful its next commands are decided.
+    """A partition that the worker serves: its next offset, its committed metadata, and its batching limits.
 
-    After an unclean death batches stay small for a while, so that a command that kills the process is found within
-    one small batch; when the last owner died before it committed anything, commands are decided one by one.
+    After an unclean death batches stay small for a while, so that a poison pill is found within one small batch. When
+    the last owner died before it committed anything, commands are decided one by one.
 
-    `refused` is why the broker refused what the next command makes, decided alone.
+    `refused` is why the broker refused the records of the next command, decided alone.
 
     Args:
-        state_start: the first offset of the state partition, which a restore found complete from there.
-        known: the last `@` of the state partition, which knows ids of topics and what commands cost.
+        state_start: the first offset of the state partition; the restore found it complete from there.
+        known: the last changelog checkpoint (`@`) of the state partition, with topic ids and the cost of commands.
     """
 
     SMALL: ClassVar[int] = 100
@@ -120,31 +123,34 @@ class AssignedPartition:
         self.small = 0 if left.token in ("", CLEAN) else self._FOR
 
     def begin(self, metadata: str) -> None:
-        """A commit without progress said that work begins."""
+        """Records that a commit without progress has announced the start of processing."""
         self.begun, self.metadata = True, metadata
 
     def move(self, next_offset: int, metadata: str) -> None:
-        """A batch is committed."""
+        """Advances to the next offset after a committed batch."""
         self.next, self.metadata, self.attempts, self.begun, self.refused = next_offset, metadata, 0, True, ""
 
     @property
     def known(self) -> ChangelogCheckpoint:
-        """What the next `@` goes on with: ids of topics, and what commands have cost in the last ten transactions."""
+        """The values for the next changelog checkpoint: topic ids, and the average cost of the last commands.
+
+        The cost is a moving average over about ten transactions.
+        """
         return replace(self._known, per_command=round(self._per_command), answers_dropped=self._dropped)
 
     def spent(self, state_bytes: int, commands: int, answers_dropped: int) -> None:
-        """Counts what a transaction has written for its commands."""
+        """Counts the state bytes and dropped answers of a committed transaction."""
         self._per_command += self._SHARE * (state_bytes / commands - self._per_command)
         self._dropped += answers_dropped
 
     def suspect(self) -> None:
-        """One of the next commands outlived a transaction, or what it makes is refused: they are decided one by one."""
+        """Has the next commands decided one by one: one took longer than a transaction, or its records are refused."""
         self.isolated_remaining = self.SMALL
 
     def spend(self) -> None:
-        """One command less to be decided alone."""
+        """Counts one command that was decided alone."""
         self.isolated_remaining = max(0, self.isolated_remaining - 1)
 
     def calm(self, decided: int) -> None:
-        """The process has survived some commands, of whatever partition: a quiet one must not keep batches small."""
+        """Counts commands that the process survived, of any partition, so batches do not stay small for a quiet one."""
         self.small = max(0, self.small - decided)

@@ -1,4 +1,4 @@
-"""How many records a transaction takes, and deciding them within the time that it may last."""
+"""Limits the number of commands in a transaction, and decides them within the transaction timeout."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ _STEPS, _FORGET, _CHEAP = 32, 0.75, 1e-4
 
 
 class Pace:
-    """Plans transactions so that deciding takes no longer than a share of the transaction timeout.
+    """Limits the batch size so that deciding takes no longer than a share of the transaction timeout.
 
-    The first after a start is small, and each may be twice as large as the one before. A failure halves the limit,
-    since what does not fit by weight fits into a smaller one, and it grows back in steps. What a command costs rises
-    at once to what was measured and falls slowly, so a decider that is slow at times is not taken for a quick one.
+    The first batch after a start is small, and each may be twice as large as the one before. A failure halves the
+    limit, since a batch that is too heavy fits into a smaller one, and it grows back in steps. The estimated cost of a
+    command rises at once to the measured value and falls slowly, since a decider may be slow only at times.
 
     Args:
-        most: commands per transaction. share: seconds that deciding for one transaction may take.
-        clock: seconds that only grow.
+        most: maximum number of commands per transaction.
+        share: seconds that deciding for one transaction may take.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, most: int, share: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,32 +40,32 @@ class Pace:
 
     @property
     def limit(self) -> int:
-        """How many commands the next transaction takes."""
+        """The maximum number of commands in the next transaction."""
         limit = float(min(self._fits, self._grown))
         if self._cost:
             limit = min(limit, self._share / self._cost)
         if self._whole:
-            # The fixed part of a transaction makes few commands look dear, so this bound never goes below the first.
+            # The fixed cost of a transaction makes a few commands look expensive, so this bound is never below FIRST.
             limit = min(limit, max(FIRST, 2 * self._share / self._whole))
         return max(1, int(limit))
 
     @property
     def is_cheap(self) -> bool:
-        """Whether commands are known to cost so little that they may be decided while a transaction is open."""
+        """Whether commands are known to be fast enough to be decided while a transaction is open."""
         return 0 < self._cost <= _CHEAP
 
     @property
     def is_over(self) -> bool:
-        """Whether the share of time was used when the clock was last read."""
+        """Whether the share of time was used up when the clock was last read."""
         return self._last - self._began > self._share
 
     def begin(self) -> None:
-        """BatchDecider for a transaction begins."""
+        """Starts the clock for deciding one transaction."""
         self._began = self._last = self._clock()
         self._count, self._deciding = 0, 0.0
 
     def took(self, count: int) -> float:
-        """So many more commands are decided; returns the seconds since the clock was last read."""
+        """Counts decided commands; returns the seconds since the clock was last read."""
         now = self._clock()
         seconds, self._last = now - self._last, now
         if count:
@@ -72,7 +73,7 @@ class Pace:
         return seconds
 
     def committed(self) -> None:
-        """A transaction went well."""
+        """Raises the limits after a committed transaction."""
         self.failures, self._fits = 0, min(self._most, self._fits + max(1, self._most // _STEPS))
         self._grown = min(self._most, max(self._grown, 2 * self._count))
         if self._count:
@@ -80,7 +81,7 @@ class Pace:
         self._learn()
 
     def failed(self) -> float:
-        """A transaction was aborted; returns the seconds to wait."""
+        """Halves the limit after an aborted transaction; returns the seconds to wait."""
         self.failures, self._fits = self.failures + 1, max(1, self.limit // 2)
         self._learn()
         return min(1.0, 0.02 * 2.0**self.failures)
@@ -96,11 +97,14 @@ M = TypeVar("M")
 
 
 class OutOfTime(Exception):
-    """BatchDecider used up its share of the time while a transaction was open."""
+    """Deciding used up its share of the time while a transaction was open."""
 
 
 class Decided(NamedTuple):
-    """The first `done` records are decided. `slow`: this one outlived a transaction, and nothing is decided."""
+    """A batch of decided commands: the first `done` records.
+
+    `slow` is a record whose decision took longer than a transaction may last; then nothing is decided.
+    """
 
     batch: Batch
     done: int
@@ -108,12 +112,12 @@ class Decided(NamedTuple):
 
 
 class BatchDecider(Generic[M]):
-    """Decides a processor's commands before a transaction opens, or while it is open where they are known to be cheap.
+    """Decides batches of commands, before a transaction opens or, if they are cheap, while it is open.
 
     Args:
         longest: seconds that a transaction may last.
-        read: the record in a message.
-        guard: a block in it must end within so many seconds, or the process ends.
+        read: reads the record of a message.
+        guard: a context manager for a number of seconds; the process ends when its block takes longer.
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class BatchDecider(Generic[M]):
         self._guard = guard
 
     def before(self, messages: Sequence[M]) -> Decided:
-        """Decides before a transaction opens, until the share of time is used: however slow, no timeout is met."""
+        """Decides commands before a transaction opens, until the share of time is used, so none can time out."""
         records, batch = list[RawRecord](), Batch()
         with self._guard(3 * self._longest):
             for record in map(self._read, messages):
@@ -141,11 +145,11 @@ class BatchDecider(Generic[M]):
             try:
                 self._lane.finish(batch)
             except StateTooLarge:
-                return self._weighed(records)
+                return self._decide_carefully(records)
         return Decided(batch, len(records))
 
-    def _weighed(self, records: Sequence[RawRecord]) -> Decided:
-        """Decides with a look at the weight of the state after each command, which takes time of its own."""
+    def _decide_carefully(self, records: Sequence[RawRecord]) -> Decided:
+        """Decides commands and checks the size of the state after each one, which takes extra time."""
         batch, count = Batch(), 0
         self._pace.begin()
         for record in records:
@@ -158,14 +162,14 @@ class BatchDecider(Generic[M]):
         return Decided(batch, count)
 
     def during(self, batch: Batch, messages: list[M]) -> Iterator[None]:
-        """Decides chunks while a transaction is open, so that the broker works on one while the next is decided.
+        """Decides chunks of commands while a transaction is open, in parallel with the broker.
 
-        What is done leaves `messages` at once: a whole batch of messages and events outgrows the processor's cache.
+        Decided chunks are removed from `messages` at once: a whole batch of messages and events outgrows the CPU cache.
 
         Raises:
-            OutOfTime: the share of time is used.
+            OutOfTime: the share of time is used up.
         """
-        # A new producer, if there was one, took its time before this.
+        # Starting a new producer, if that was needed, does not count.
         self._pace.begin()
         while messages:
             chunk = messages[:CHUNK]
@@ -178,7 +182,7 @@ class BatchDecider(Generic[M]):
         self._lane.finish(batch)
 
     def alone(self, record: RawRecord) -> Batch:
-        """Decides one command; it is dead-lettered when that takes longer than a transaction may last."""
+        """Decides one command, and dead-letters it if that takes longer than a transaction may last."""
         self._pace.took(0)
         with self._guard(3 * self._longest):
             batch = self._lane.process([record])

@@ -1,4 +1,4 @@
-"""Creates the Kafka clients of a worker from one set of settings, and reads the watermarks of routers."""
+"""Creates the Kafka clients of a worker from its settings, and reads the watermarks of routers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = ["KafkaClientSupplier"]
 
 
 class WatermarkReader:
-    """The checkpoints in `{process}.time` from now on; without that topic nobody knows what time it is.
+    """Reads new watermarks from the topic `{process}.time`; without that topic event time does not advance.
 
     Args:
-        partitions: how many partitions a topic has, 0 = it does not exist.
+        partitions: returns the partition count of a topic, 0 if it does not exist.
     """
 
     def __init__(self, topic: str, open_log: Callable[[], LogReader], partitions: Callable[[str], int]) -> None:
@@ -45,24 +45,25 @@ class WatermarkReader:
         self._log: LogReader | None = None
 
     def poll(self) -> list[Watermark]:
-        """What was told since."""
+        """The watermarks written since the last call."""
         if self._log is None:
             if not self._partitions(self._topic):
                 return []
             self._log = self._open()
-            # Marks of the past are worth nothing, and the topic forgets them.
+            # Past watermarks have no use, and the topic deletes them.
             self._log.seek(self._log.ends([self._topic]))
         return [checkpoint for record in self._log.poll(1000, 0.0) if (checkpoint := _mark(record)) is not None]
 
     def close(self) -> None:
-        """Lets go of the reader."""
+        """Closes the log reader."""
         if self._log is not None:
             self._log.close()
 
 
 def _mark(record: RawRecord) -> Watermark | None:
-    """The checkpoint; None when it is one of newer code: the next one may be readable, and until then time stands
-    still.
+    """The watermark in a record, or None if newer code wrote it.
+
+    Event time then stands still until a watermark can be read.
     """
     try:
         return Watermark.of(record)
@@ -74,14 +75,14 @@ CHECK_SECONDS = 10.0
 
 
 class KafkaClientSupplier:
-    """The making of a processor's clients. One per processor; its process id part makes transactional ids unique.
+    """Creates the Kafka clients of one processor; its process id makes transactional ids unique.
 
     Args:
-        process: a uuid of this process start. processor: the processor's number in it.
-        new_store: makes the state store of one partition.
-        max_bytes: what a record may weigh, headers included, where the topics allow it.
+        process: a uuid of this process start. processor: the processor's number in the process.
+        new_store: creates the state store of one partition.
+        max_bytes: maximum size of a record in bytes, headers included, if the topics allow it.
         check_seconds: how often partition counts are compared with the App's.
-        archive: of events that their topic has lost; restores that need them read them there.
+        archive: opens the archive of events; restores read events there that their topic has lost.
     """
 
     def __init__(
@@ -108,35 +109,35 @@ class KafkaClientSupplier:
         self._marks: WatermarkReader | None = None
         self._cluster: ClusterAdmin | None = None
         self.ids: Mapping[str, str] = {}
-        """The ids of the topics that are worked at, by name."""
+        """The ids of the topics that the worker reads and writes, by name."""
 
     def processor(self, app: App, task: TaskSpec) -> PartitionProcessor[Any]:
-        """The processor of a category or a process."""
+        """Creates the processor of a category or a process manager."""
         return task.processor(app, self.partitions, self.end, self.room(task), time.time)
 
     def times(self, task: TaskSpec) -> WatermarkReader | None:
-        """What says what time it is, where somebody must know."""
+        """The reader of watermarks; None for a task that does not use event time."""
         if task.time:
             self._marks = WatermarkReader(task.time, lambda: KafkaLogReader(self.settings), self.partitions)
         return self._marks
 
     def transactions(self, app: App, task: TaskSpec) -> Transactions:
-        """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{processor}`."""
+        """Creates the transactions, with the id `{app}.{category}.{uuid of this process start}.{processor}`."""
         config = {**self._config, "batch.size": self.room(task)}
         return Transactions(config, f"{app.name}.{task.name}.{self._suffix}", self._watchdog)
 
     def within(self, seconds: float, what: str) -> AbstractContextManager[None]:
-        """A block that must end within `seconds`, or this process ends."""
+        """A context manager that ends this process if its block takes longer than `seconds`."""
         return self._watchdog.within(seconds, what)
 
     def replies(self, app: App, counts: Counter[str], report: Report) -> Replies:
-        """The sender of answers."""
+        """Creates the producer of replies."""
         return Replies(self._config, self._partitions, counts, report, own=names.replies(app.name))
 
     def denied(self, doing: str, why: str, topics: Iterable[str]) -> ConfigurationError:
-        """The error for a write that the brokers refuse to this login: which of these topics it may not write.
+        """The error for a refused write, with the names of the topics that this login may not write.
 
-        A transaction's own error does not say which; all of them are named where nobody can be asked.
+        A transaction's own error does not name the topic. If no broker answers, all topics are named.
         """
         topics = list(topics)
         try:
@@ -147,13 +148,13 @@ class KafkaClientSupplier:
         return refused(f"{doing}: {why}; this login may not write {', '.join(lacking)}")
 
     def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
-        """A membership in a group, and beside it two consumers that only watch."""
+        """Creates a consumer-group membership, and two consumers that use the group id without joining."""
         watching = {
             **self._config,
             "group.id": group,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            # They are polled only during a restore; the worker's own consumer tells of lost brokers.
+            # They are polled only during a restore; the worker's own consumer logs lost brokers.
             "log_level": 2,
         }
         log = QuietLog("restore")
@@ -166,7 +167,7 @@ class KafkaClientSupplier:
         return Member(self._config, group, topic, leave)
 
     def restore_ports(self, member: Member) -> RestorePorts:
-        """What a restoration reads with."""
+        """The consumers and readers that a restore needs."""
         return RestorePorts(
             member.consumer,
             self._stable,
@@ -178,10 +179,10 @@ class KafkaClientSupplier:
         )
 
     def identities(self, task: TaskSpec) -> Mapping[str, str]:
-        """The ids of the topics that a worker reads and writes, as the brokers say now.
+        """The current ids of the topics that a worker reads and writes.
 
         Raises:
-            InfrastructureError: one was made again since it is worked at; or no broker answers.
+            InfrastructureError: a topic was recreated while the worker used it; or no broker answers.
         """
         if self._cluster is None:
             self._cluster = ClusterAdmin(self.settings)
@@ -189,27 +190,27 @@ class KafkaClientSupplier:
         try:
             found = self._cluster.identities(topics)
         except ConfigurationError:
-            # Not allowed to ask; then only the ends are compared.
+            # This login may not read the ids; then only the end offsets are compared.
             found = {}
         for topic, known in self.ids.items():
             if known and (now := found.get(topic, known)) != known:
                 raise InfrastructureError(
-                    f"topic {topic} was deleted and made again while it was worked at (its id was {known} and is "
-                    f"{now}); this worker ends, and the next one looks what the states have to do with it"
+                    f"topic {topic} was deleted and made again while this worker used it (its id was {known} and is "
+                    f"{now}); this worker ends, and the next one checks the states against the new topic"
                 )
         self.ids = {**self.ids, **found}
         return self.ids
 
     def open_log(self) -> LogReader:
-        """A reader of committed records."""
+        """Creates a reader of committed records, which uses the archive if there is one."""
         reader = KafkaLogReader(self.settings)
         return reader if self._archive is None else ArchivedReader(reader, self._archive)
 
     def stable(self, member: Member, partitions: list[int]) -> list[TopicPartition]:
-        """The stable committed offsets, waited for.
+        """Waits for the stable committed offsets, without pending transactions.
 
         Raises:
-            Fenced: the broker answers, but they stay unstable; whoever restores these partitions ends what hangs.
+            Fenced: the broker answers, but the offsets stay unstable; the next owner ends the hanging transaction.
             InfrastructureError: no broker answered within 60 s.
         """
         wanted = [TopicPartition(member.topic, p) for p in partitions]
@@ -227,11 +228,11 @@ class KafkaClientSupplier:
         raise InfrastructureError(f"the offsets of {member.topic} did not become stable within 60 s")
 
     def check_counts(self, app: App, category: str) -> None:
-        """Compares partition counts with the App's, and topics with those of before, every `check_seconds`.
+        """Checks partition counts and topic ids, every `check_seconds`.
 
         Raises:
-            ConfigurationError: they differ; deciding on would put one key into two partitions.
-            InfrastructureError: a topic was made again.
+            ConfigurationError: a count differs from the App's; continuing would put one key into two partitions.
+            InfrastructureError: a topic was recreated.
         """
         if time.monotonic() - self._checked < self._check_seconds:
             return
@@ -252,12 +253,12 @@ class KafkaClientSupplier:
         try:
             self.identities(task)
         except InfrastructureError as error:
-            # A broker that does not answer says nothing about topics.
+            # No broker answered, so the topics are not known to differ.
             if error.__cause__ is None:
                 raise
 
     def close(self) -> None:
-        """Lets go of what is shared; again changes nothing."""
+        """Closes the shared clients; it may be called again."""
         for consumer in self._watching:
             consumer.close()
         self._watching.clear()
@@ -268,10 +269,10 @@ class KafkaClientSupplier:
         self._watchdog.close()
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has, 0 when it does not exist; asked again after `check_seconds` only.
+        """The partition count of a topic, 0 if it does not exist, cached for `check_seconds`.
 
         Raises:
-            InfrastructureError: no broker answers, and none has before.
+            InfrastructureError: no broker answers, and no count is cached.
         """
         now = time.monotonic()
         count, until = self._counts.get(topic, (0, 0.0))
@@ -287,16 +288,16 @@ class KafkaClientSupplier:
         return count
 
     def end(self, topic: str, partition: int) -> int:
-        """Where a partition ends now, records that are not committed included.
+        """The end offset of a partition, uncommitted records included.
 
         Raises:
-            KafkaException: no broker answers; whoever decides tries the same commands again.
+            KafkaException: no broker answers; the worker retries the same commands.
         """
         _, end = self._uncommitted.get_watermark_offsets(TopicPartition(topic, partition), timeout=5.0)
         return int(end)
 
     def _partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 when it does not exist or no broker answers."""
+        """The partition count of a topic, 0 if it does not exist or no broker answers."""
         try:
             return self._counted(topic)
         except KafkaException:
@@ -307,14 +308,17 @@ class KafkaClientSupplier:
         return 0 if found.error else len(found.partitions)
 
     def room(self, task: TaskSpec) -> int:
-        """What a batch of records may weigh: a broker that refuses one aborts the transaction, again and again."""
+        """The maximum size of a record batch in bytes.
+
+        A batch that the broker refuses aborts the transaction, and its retries too.
+        """
         if self._rooms.get(task.name) is None:
             topics = (*task.writes, names.state(task.name, task.version))
             try:
                 with ClusterAdmin(self.settings) as cluster:
                     self._rooms[task.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
             except ConfigurationError:
-                # Not allowed to ask; what brokers allow by default is more than this.
+                # This login may not read configurations; brokers allow more than this by default.
                 self._rooms[task.name] = self._max_bytes
         return self._rooms[task.name]
 

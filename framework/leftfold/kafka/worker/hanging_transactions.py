@@ -1,4 +1,4 @@
-"""Ends transactions whose writer is dead, as their coordinator decided them, so that readers can go on."""
+"""Ends open transactions of dead workers as their coordinator decided, so that readers can continue."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _MARK_SECONDS = 5.0
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
-    """The first `@` at an offset or behind it; b"" when there is none.
+    """The first changelog checkpoint (`@`) at or after an offset; b"" if there is none.
 
     Raises:
-        KafkaException: no answer in time, among others; as `last_mark`.
+        KafkaException: no answer in time, among others; `last_mark` raises the same.
     """
     return next(iter(_marks(consumer, place, offset, _end(consumer, place), first=True)), b"")
 
 
 def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
-    """The last `@` that the consumer sees; b"" when there is none."""
+    """The last changelog checkpoint (`@`) that the consumer sees; b"" if there is none."""
     low, end = consumer.get_watermark_offsets(place, timeout=5.0)
     step = _FIRST_STEP
     while True:
@@ -49,7 +49,7 @@ def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
 
 
 def is_written_by(consumer: Consumer, place: TopicPartition, start: int, source: bytes) -> bool:
-    """Whether a record from an offset on has this `ce_source`."""
+    """Whether any record at or after an offset has this `ce_source`."""
     with closing(_records(consumer, place, start, _end(consumer, place))) as records:
         return any(dict(message.headers() or ()).get("ce_source") == source for message in records)
 
@@ -59,7 +59,7 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
 
 
 def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, first: bool) -> list[bytes]:
-    """The checkpoints between two offsets, or only the first one."""
+    """The changelog checkpoints between two offsets, or only the first one."""
     found: list[bytes] = []
     with closing(_records(consumer, place, start, end)) as records:
         for message in records:
@@ -71,7 +71,10 @@ def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, f
 
 
 def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[KafkaMessage]:
-    """What lies between two offsets; the last ones may be markers of transactions, which end in PARTITION_EOF."""
+    """The records between two offsets.
+
+    The last offsets may be transaction markers, after which the consumer reports PARTITION_EOF.
+    """
     here = TopicPartition(place.topic, place.partition, start)
     consumer.assign([here])
     try:
@@ -79,7 +82,7 @@ def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) ->
             message = consumer.poll(_MARK_SECONDS)
             if message is None:
                 raise KafkaException(
-                    KafkaError(KafkaError._TIMED_OUT, f"{place.topic}[{place.partition}] tells nothing")
+                    KafkaError(KafkaError._TIMED_OUT, f"{place.topic}[{place.partition}] returns no records")
                 )
             if (error := message.error()) is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
@@ -95,12 +98,12 @@ def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) ->
 TOPIC = "__transaction_state"
 _OUTCOME_SECONDS = 20.0
 # Kafka's TransactionLogKey 0 is `version int16, id string`; TransactionLogValue 0 and 1 both begin with `version int16,
-# producer id int64, epoch int16, timeout int32, status int8`, behind which its partitions stand.
+# producer id int64, epoch int16, timeout int32, status int8`, followed by its partitions.
 _KEY_HEAD, _STATUS, _PARTITIONS = 4, 16, 17
 
 
 class TransactionOutcome(IntEnum):
-    """How a transaction was decided to end."""
+    """The outcome of a transaction: commit or abort."""
 
     COMMIT = 0
     ABORT = 1
@@ -113,16 +116,16 @@ _COMPLETE = {4: TransactionOutcome.COMMIT, 5: TransactionOutcome.ABORT}
 def outcomes_of(
     consumer: Consumer, transactional_id: str, places: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], TransactionOutcome]:
-    """How the last transaction of this id that wrote to each of these partitions was decided to end.
+    """The outcome of the last transaction of this id that wrote to each of these partitions.
 
-    A later transaction of the same id says nothing of partitions that it did not touch. Where the log has been
-    compacted behind the decision, the last one of the id counts; none at all = nobody knows any more.
+    A later transaction of the same id does not count for partitions that it did not write to. Where the transaction
+    log has been compacted after the decision, the last outcome of the id counts. Empty if the log has no outcome.
 
     Args:
-        consumer: of uncommitted records, assigned to nothing.
+        consumer: reads uncommitted records, and is assigned to nothing.
 
     Raises:
-        KafkaException: the broker does not answer, or does not let us read its transaction log.
+        KafkaException: the broker does not answer, or refuses access to its transaction log.
     """
     last: TransactionOutcome | None = None
     found: dict[tuple[str, int], TransactionOutcome] = {}
@@ -135,7 +138,7 @@ def outcomes_of(
 
 
 def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
-    """What the coordinator wrote about an id, in its order."""
+    """The records of the transaction log for a transactional id, in order."""
     known = consumer.list_topics(TOPIC, timeout=10.0).topics[TOPIC]
     if known.error is not None:
         raise KafkaException(known.error)
@@ -162,7 +165,7 @@ def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
 
 
 def _partitions(value: bytes) -> set[tuple[str, int]]:
-    """The partitions of a transaction; version 1 writes lengths as varints, one more than they are (KIP-482)."""
+    """The partitions of a transaction; version 1 writes each length as a varint of length + 1 (KIP-482)."""
     is_flexible = value[1] > 0
     at = _PARTITIONS
 
@@ -195,7 +198,7 @@ def _partitions(value: bytes) -> set[tuple[str, int]]:
 
 
 def _partition(transactional_id: str, count: int) -> int:
-    """Where a coordinator keeps an id: Java's String.hashCode without its sign (Kafka's Utils.abs)."""
+    """The transaction log partition of an id: Java's String.hashCode without its sign (Kafka's Utils.abs)."""
     hashed = 0
     raw = transactional_id.encode("utf-16-be")
     for high, low in zip(raw[::2], raw[1::2], strict=True):
@@ -210,7 +213,7 @@ _SECONDS = 10.0
 
 @dataclass
 class _Hung:
-    """One writer's open ends: where, and the `@` of each partition concerned."""
+    """The open transaction of one writer: its partitions, and the changelog checkpoint (`@`) of each."""
 
     places: list[TopicPartition] = field(default_factory=list)
     checkpoints: dict[int, bytes] = field(default_factory=dict)
@@ -218,20 +221,20 @@ class _Hung:
 
 @dataclass(frozen=True)
 class Hanging:
-    """Looks for open transactions that hold back partitions of a category, and ends them.
+    """Finds hanging transactions that block partitions of a category, and ends them.
 
-    Every worker's transaction writes `@` first into each state partition it touches, so the record at the last stable
-    offset of a state partition names the writer in question. Of several workers that meet the same hanging transaction,
-    the owner of its first partition ends it for all of them: a second takeover would cut the first short.
+    Every worker's transaction first writes a changelog checkpoint (`@`) to each state partition, so the record at the
+    last stable offset of a state partition names the writer. If several workers find the same hanging transaction, the
+    owner of its first partition ends it: a second takeover would interrupt the first.
 
     Args:
-        stable, uncommitted: consumers of committed and of all records, with the workers' group id but no members of
-            the group: neither waits for a rebalance. The first takes the last stable offset for a partition's end.
+        stable, uncommitted: consumers of committed and of all records, with the workers' group id but not members of
+            the group, so neither waits for a rebalance. The end that `stable` sees is the last stable offset.
         commands: the topic whose offsets are committed. states: every version's state topic, the worker's own first.
         others: the other topics that a worker writes, events first.
-        partitions: how many each of them has.
-        sent: topics into which a worker may have sent commands and answers, and how many partitions each has.
-        source: the `ce_source` of what it sends.
+        partitions: the partition count of each of these topics.
+        sent: topics to which a worker may have sent commands and answers, with their partition counts.
+        source: the `ce_source` of the sent records.
     """
 
     stable: Consumer
@@ -245,14 +248,14 @@ class Hanging:
     source: bytes = b""
 
     def end(self, mine: Collection[int], *, alone: bool = False, overdue: bool = True) -> list[str]:
-        """Ends what hangs on these partitions; returns the transactional ids that were taken over.
+        """Ends the hanging transactions on these partitions; returns the transactional ids taken over.
 
-        `alone` says that nobody else seems to do it: then it is not left to the owner of the first partition.
-        `overdue` says that a transaction would have timed out by now. Until then an offset that is not stable counts
-        only beside open records: a coordinator that is slow to answer looks the same, and its owner is well.
+        `alone`: no other worker seems to do it, so this one does not leave it to the owner of the first partition.
+        `overdue`: a transaction would have timed out by now. Until then an unstable offset counts only together with
+        open records, since a coordinator that answers slowly looks the same although the writer is alive.
 
         Raises:
-            InfrastructureError: nobody knows any more how a transaction was decided to end.
+            InfrastructureError: the brokers no longer know the outcome of a transaction.
         """
         ended = []
         try:
@@ -262,7 +265,7 @@ class Hanging:
                     self._end(writer, hung)
                     ended.append(writer)
         except KafkaException as error:
-            # A broker that is slow or away is asked again at the next look.
+            # A broker that is slow or unreachable is asked again at the next call.
             if not (error.args[0].retriable() or error.args[0].code() in UNREACHABLE):
                 raise
         return ended
@@ -272,10 +275,10 @@ class Hanging:
         return not self._is_stable(partitions) or any(self._open(p) for p in partitions)
 
     def await_none(self, mine: Collection[int], lost: Collection[int], writer: str, seconds: float) -> None:
-        """Waits until no transaction is open on these partitions, and none of `writer` on those that it has lost.
+        """Waits until no transaction is open on `mine`, and none of `writer` on the partitions that it lost.
 
         Raises:
-            Fenced: one still is after so many seconds; this process must end, and whoever restores them ends it.
+            Fenced: one is still open after `seconds`; this process must end, and the next owner ends the transaction.
         """
         deadline = time.monotonic() + seconds
         while self.holds(mine) or writer in self._hung(lost):
@@ -284,7 +287,7 @@ class Hanging:
             time.sleep(0.05)
 
     def _end(self, writer: str, hung: _Hung) -> None:
-        """Takes over, which ends what the coordinator knows to be open; and what it has forgotten, by hand.
+        """Takes over the transactional id, which ends its open transaction; writes missing markers with another one.
 
         A coordinator whose broker was killed between deciding and writing the markers can skip them when it is back
         ("couldn't find leader endpoint", seen on 4.3.1): then one more transaction of the same producer writes them.
@@ -314,28 +317,30 @@ class Hanging:
         places: Iterable[TopicPartition],
         outcome: TransactionOutcome,
     ) -> None:
-        """One more transaction of the same producer, which ends what is open at these places in the same way."""
+        """Runs one more transaction of the same producer, with the same outcome, to end the open one."""
         producer.begin_transaction()
-        # First what may fail, then what shows.
+        # The offsets come first: committing them may fail, and no record is visible yet.
         offsets = [
             TopicPartition(self.commands, p, ChangelogCheckpoint.decode(checkpoint).commands, new_token())
             for p, checkpoint in hung.checkpoints.items()
         ]
         producer.send_offsets_to_transaction(offsets, self.uncommitted.consumer_group_metadata(), _SECONDS)
         for place in places:
-            told: Any = SETTLED if place.topic in self.others else NO_INPUT
+            marker: Any = SETTLED if place.topic in self.others else NO_INPUT
             is_state = place.topic in self.states
-            value, headers = (hung.checkpoints[place.partition], None) if is_state else (b"{}", told)
+            value, headers = (hung.checkpoints[place.partition], None) if is_state else (b"{}", marker)
             producer.produce(place.topic, value, MARK, place.partition, headers=headers)
         if producer.flush(_SECONDS):
-            raise InfrastructureError(f"what ends a transaction of {writer} was not delivered within {_SECONDS:.0f} s")
+            raise InfrastructureError(
+                f"the records that end a transaction of {writer} were not delivered within {_SECONDS:.0f} s"
+            )
         if outcome is TransactionOutcome.COMMIT:
             producer.commit_transaction(_SECONDS)
         else:
             producer.abort_transaction(_SECONDS)
 
     def _sent(self) -> list[TopicPartition]:
-        """Where commands and answers of this category's workers wait; those of another transaction wait on."""
+        """The partitions in which sent commands and answers of this category's workers are not committed yet."""
         places = [TopicPartition(topic, p) for topic, count in self.sent.items() for p in range(count)]
         found = []
         for place in places:
@@ -349,22 +354,22 @@ class Hanging:
     def _outcomes(
         self, writer: str, hung: _Hung, places: Iterable[TopicPartition]
     ) -> dict[tuple[str, int], TransactionOutcome]:
-        """How it was decided to end at each place; where only offsets are open, at the events that go with them."""
+        """The outcome for each partition; where only offsets are open, the outcome of the event partitions counts."""
         wanted = [*map(_key, places)] or [(self.others[0], p) for p in hung.checkpoints]
         what = f"a transaction of {writer} hangs on partitions {sorted(hung.checkpoints)} of {self.commands}"
         try:
             outcomes = outcomes_of(self.uncommitted, writer, wanted)
         except KafkaException as error:
             why: LeftfoldError = translated(error, doing="reading __transaction_state")
-            raise InfrastructureError(f"{what}, and how it was decided to end cannot be read: {why}") from error
+            raise InfrastructureError(f"{what}, and its outcome cannot be read: {why}") from error
         if len(outcomes) < len(set(wanted)):
             raise InfrastructureError(
-                f"{what}, and the brokers have forgotten how it was decided to end; see kafka-transactions.sh --help"
+                f"{what}, and the brokers no longer know its outcome; see kafka-transactions.sh --help"
             )
         return outcomes
 
     def _hung(self, partitions: Iterable[int], *, overdue: bool = True) -> dict[str, _Hung]:
-        """What hangs on these partitions, by writer; what no worker has written is left to time out."""
+        """The hanging transactions on these partitions, by writer; those of other producers are left to time out."""
         found: dict[str, _Hung] = {}
         for partition in partitions:
             places = self._open(partition)
@@ -378,7 +383,7 @@ class Hanging:
         return found
 
     def _whole(self, writer: str, known: Collection[int]) -> _Hung:
-        """All that a writer has open, on partitions that are known to hang and on any other."""
+        """Everything a writer has open, on the known partitions and on all others."""
         found = self._hung(known).get(writer, _Hung())
         for partition in set(range(self.partitions)) - set(known):
             places = self._open(partition)
@@ -389,7 +394,7 @@ class Hanging:
         return found
 
     def _mark(self, partition: int, places: Iterable[TopicPartition]) -> bytes:
-        """The `@` at the hang or, where no state partition hangs, the last one that is committed."""
+        """The changelog checkpoint at the last stable offset or, if no state partition hangs, the last committed."""
         for place in places:
             if place.topic in self.states and (
                 checkpoint := mark_at(self.uncommitted, place, self._end_of(place, stable=True))
@@ -411,14 +416,14 @@ class Hanging:
         return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
 
     def _is_stable(self, partitions: Collection[int]) -> bool:
-        """Whether no committed offset of these waits for the end of a transaction: then a question does, too."""
+        """Whether no offset of these partitions is pending in a transaction; a pending one blocks the call."""
         wanted = [TopicPartition(self.commands, p) for p in partitions]
         if not wanted:
             return True
         try:
             return not any(tp.error for tp in self.stable.committed(wanted, timeout=1.0))
         except KafkaException:
-            # Not so if nobody answers at all: this raises.
+            # Raises if no broker answers at all.
             self.uncommitted.committed(wanted, timeout=1.0)
             return False
 

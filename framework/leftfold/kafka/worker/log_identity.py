@@ -1,4 +1,4 @@
-"""Whether topics are those that a state partition was made from, and what a restore knows of its partition."""
+"""Checks that topics are the ones a state partition was built from; and the progress of a restore."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["KnownLogs", "Restored", "Stopped", "cut_commands"]
 
 @dataclass(frozen=True)
 class KnownLogs:
-    """The topics as one state partition knows them.
+    """The topics as recorded in the changelog checkpoint of one state partition.
 
-    Offsets mean something in one topic only: in a copy, a restored or a shorter one they name other records. Versions
-    would be written twice if a state met a log that it was not made from.
+    Offsets are valid in one topic only: in a copied, restored or shorter one they name other records. A state used with
+    a log that it was not built from would write versions twice.
 
     Args:
-        ids: of the topics that are there now, by name.
+        ids: the current topic ids by name.
     """
 
     task: TaskSpec
@@ -32,10 +32,10 @@ class KnownLogs:
     ids: Mapping[str, str]
 
     def check_same(self, end: int) -> None:
-        """Checks that the topics which the state rests on are the same ones; `end` is where the log ends.
+        """Checks that the topics behind the state are the same ones; `end` is the end offset of the log.
 
         Raises:
-            ConfigurationError: one is another topic of the same name.
+            ConfigurationError: one is a different topic of the same name.
         """
         name = self.task.name
         for topic in self.task.rests:
@@ -55,7 +55,7 @@ class KnownLogs:
             )
 
     def check_events(self, end: int) -> None:
-        """Checks that the log still reaches to where the state knows it.
+        """Checks that the log still holds all events that the state was built from.
 
         Raises:
             ConfigurationError: it ends before.
@@ -73,17 +73,17 @@ class KnownLogs:
 
 
 def cut_commands(name: str, partition: int, start: int, end: int) -> ConfigurationError:
-    """The error for commands that end before the first one that is to be decided."""
+    """The error for a command topic that ends before the next command to decide."""
     return ConfigurationError(
         f"{names.commands(name)}[{partition}] ends at {end}, but commands up to offset {start} were taken: it was cut, "
-        f"copied or restored. To pass over what is there: leftfold state rebuild {name} --commands end; to take all "
+        f"copied or restored. To skip what is there: leftfold state rebuild {name} --commands end; to take all "
         f"of it: --commands start"
     )
 
 
 @dataclass
 class Restored:
-    """A partition on its way to being served."""
+    """A partition that is being restored."""
 
     partition: int
     refold: Refolding
@@ -99,19 +99,20 @@ class Restored:
 
     @property
     def known(self) -> ChangelogCheckpoint:
-        """What `@` knows."""
+        """The changelog checkpoint, or an empty one."""
         return self.checkpoint or ChangelogCheckpoint()
 
     @property
     def start(self) -> int:
-        """The first command to decide."""
+        """The offset of the first command to decide."""
         return max(self.committed, self.known.commands)
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """A partition whose events cannot be folded beyond a record, whether a letter says so already, and how many
-    seconds it took to find that out.
+    """A partition whose restore stopped at a record that cannot be folded.
+
+    `is_noted`: a recent dead letter names it already. `seconds`: how long the restore took until then.
     """
 
     record: RawRecord

@@ -1,4 +1,4 @@
-"""The consumer-group membership of a worker: its partitions, what it fetched, and the metadata of committed offsets."""
+"""The consumer-group membership of a worker: assigned partitions, fetched messages, and committed offset metadata."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["CLEAN", "Member", "OffsetMetadata", "attempt", "new_token", "read_me
 
 
 _NEVER = 1 << 63
-_HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _error = Message.error
 _log = logging.getLogger(__name__)
 _METADATA = b"CGMDv2:"
-"""How librdkafka begins the metadata of a group; the generation follows in the machine's byte order."""
+"""The prefix of librdkafka's group metadata; the group generation follows in the machine's byte order."""
 
 
 class Member:
-    """One consumer, cooperative and read_committed; new partitions stay paused until they are served.
+    """A consumer-group member, cooperative and read_committed; new partitions stay paused until they are served.
 
     Args:
-        leave: called inside the rebalance with partitions that are going: (partitions, still ours to commit).
+        leave: called in the rebalance with removed partitions: (partitions, whether offsets can still be committed).
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Member:
         self.new: set[int] = set()
         self._served: dict[int, int] = {}
         self._assigned_at: dict[int, int] = {}
-        self._hole = ""
-        self._touched: set[int] = set()
-        self._kept: list[KafkaMessage] = []
+        self._gap = ""
+        self._rebalanced: set[int] = set()
+        self._pending: list[KafkaMessage] = []
         self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
         self.consumer = Consumer(
             {
@@ -52,7 +52,7 @@ class Member:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                # What retention took of a partition that is served is reported, never read over.
+                # Records that retention deleted from a served partition are reported, never skipped.
                 "auto.offset.reset": "error",
                 "session.timeout.ms": 6000,
                 "heartbeat.interval.ms": 1000,
@@ -67,39 +67,40 @@ class Member:
         self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def fetch(self, limit: int, wait: float) -> list[KafkaMessage]:
-        """Waits up to `wait` seconds for a command, then takes what is there, what was put back first: only of
-        partitions that were served all the while. They stay messages until they are decided, since many records at
-        once outgrow the processor's cache.
+        """Waits up to `wait` seconds for commands of served partitions; those put back come first.
+
+        Messages of partitions that were not served all the while are dropped. Messages become records only when they
+        are decided, since many records at once outgrow the CPU cache.
 
         Raises:
-            InfrastructureError: the topic was deleted, or holds no more what comes next; what was fetched before that
-                is given out first. Fenced: this member must end.
+            InfrastructureError: the topic was deleted, or no longer holds the next offset; messages fetched before
+                that are returned first. Fenced: this member must end.
         """
-        self._touched.clear()
-        if self._hole:
+        self._rebalanced.clear()
+        if self._gap:
             return self._fetched_before(limit)
-        first = self.consumer.poll(0 if self._kept else wait)
+        first = self.consumer.poll(0 if self._pending else wait)
         messages = [first] if first is not None else []
-        if first is not None and (room := limit - 1 - len(self._kept)) > 0:
+        if first is not None and (room := limit - 1 - len(self._pending)) > 0:
             messages += self.consumer.consume(room, 0)
         if any(map(_error, messages)):
             messages = self._unpacked(messages)
-        # Read only now: what a rebalance took during the calls above has left the kept ones.
-        self._kept += [m for m in messages if self._usable(m)]
+        # `_pending` is read only now: a rebalance in the calls above removes messages from it.
+        self._pending += [m for m in messages if self._usable(m)]
         return self._fetched_before(limit)
 
     def _fetched_before(self, limit: int) -> list[KafkaMessage]:
-        found, self._kept = self._kept[:limit], self._kept[limit:]
-        if self._hole and not found:
-            raise InfrastructureError(self._hole)
+        found, self._pending = self._pending[:limit], self._pending[limit:]
+        if self._gap and not found:
+            raise InfrastructureError(self._gap)
         return found
 
     def put_back(self, messages: Iterable[KafkaMessage]) -> None:
-        """Keeps messages of the last fetch that were not decided; the next one begins with them."""
-        self._kept = [*messages, *self._kept]
+        """Keeps undecided messages of the last fetch; the next fetch returns them first."""
+        self._pending = [*messages, *self._pending]
 
     def serve(self, partition: int, offset: int) -> bool:
-        """Starts fetching a new partition at an offset; False when it cannot be started yet."""
+        """Starts fetching a new partition at an offset; False if it cannot be started yet."""
         try:
             self.consumer.seek(TopicPartition(self.topic, partition, offset))
         except KafkaException as error:
@@ -115,14 +116,14 @@ class Member:
         return True
 
     def rewind(self, offsets: Mapping[int, int]) -> None:
-        """Goes back to these offsets."""
+        """Seeks back to these offsets."""
         self._forget(offsets)
         for partition, offset in offsets.items():
             self.consumer.seek(TopicPartition(self.topic, partition, offset))
             self._served[partition] = offset
 
     def forsake(self, partition: int) -> None:
-        """Stops serving a partition that is still ours; it counts as new again."""
+        """Stops serving a partition that is still assigned; it counts as new again."""
         self._served.pop(partition, None)
         self._forget([partition])
         self.consumer.pause([TopicPartition(self.topic, partition)])
@@ -135,10 +136,10 @@ class Member:
             self.consumer.commit(offsets=wanted, asynchronous=False)
 
     def metadata(self) -> Any | None:
-        """What a transaction commits offsets with; None while this is no member, when a broker would refuse none.
+        """The group metadata for committing offsets in a transaction; None while this is not a member.
 
-        librdkafka leaves a group behind its user's back, and its metadata then says generation -1, which a broker takes
-        for an offset that belongs to no member. What is returned here is what is sent.
+        librdkafka may leave a group without notice. Its metadata then has generation -1, and a broker accepts such an
+        offset as one from outside the group. The transaction must send exactly the metadata returned here.
         """
         found: Any = self.consumer.consumer_group_metadata()
         return None if _generation(found) < 0 or not self.consumer.memberid() else found
@@ -148,22 +149,22 @@ class Member:
         return self.consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=timeout)
 
     def close(self) -> None:
-        """Leaves the group; what is still owned goes through `leave`."""
+        """Leaves the group; `leave` is called with the partitions still owned."""
         self.consumer.close()
 
     def _forget(self, partitions: Collection[int]) -> None:
-        """Drops the kept messages of partitions."""
-        self._kept = [m for m in self._kept if m.partition() not in partitions]
+        """Drops the pending messages of partitions."""
+        self._pending = [m for m in self._pending if m.partition() not in partitions]
 
     def _unpacked(self, messages: list[KafkaMessage]) -> list[KafkaMessage]:
-        """The messages with one for each batch that cannot be unpacked, as far as it is read here."""
-        here = self._served.keys() - self._touched
+        """The messages, with a stand-in for each batch that cannot be decompressed, of partitions served here."""
+        here = self._served.keys() - self._rebalanced
         try:
             return unpacked(
                 self._config, self.consumer, [m for m in messages if not is_packed(m) or m.partition() in here]
             )
         except LeftfoldError as error:
-            # The batch is fetched again, and met again.
+            # The batch is fetched again, and fails again.
             _log.warning("%s cannot be read: %s", self.topic, error)
             return messages
 
@@ -171,35 +172,35 @@ class Member:
         error = message.error()
         if error is None:
             partition, offset = place(message)
-            return partition not in self._touched and offset >= self._served.get(partition, _NEVER)
+            return partition not in self._rebalanced and offset >= self._served.get(partition, _NEVER)
         if error.fatal():
-            raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
+            raise Fenced(f"the consumer of {self.topic} failed: {error}")
         if error.code() == KafkaError._BAD_MSG:
-            _log.warning("%s[%d]@%d holds bytes that are no records: %s", self.topic, *place(message), error.str())
-        if error.code() in _HOLE:
-            self._note_hole(*place(message))
+            _log.warning("%s[%d]@%d holds bytes that are not records: %s", self.topic, *place(message), error.str())
+        if error.code() in _OUT_OF_RANGE:
+            self._note_gap(*place(message))
         if error.code() in NOT_ALLOWED:
             raise translated(error, doing=f"reading {self.topic} in group {self._group}")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False
 
-    def _note_hole(self, partition: int, offset: int) -> None:
-        """Has `fetch` raise where a served partition does not hold what comes next.
+    def _note_gap(self, partition: int, offset: int) -> None:
+        """Has `fetch` raise if a served partition no longer holds its next offset.
 
-        New partitions are assigned at 0 before it is known where they go on, and topics need not begin there.
+        New partitions are assigned at 0 before their start offset is known, and a topic need not begin at 0.
         """
-        if partition not in self._touched and offset >= self._served.get(partition, _NEVER):
-            self._hole = (
+        if partition not in self._rebalanced and offset >= self._served.get(partition, _NEVER):
+            self._gap = (
                 f"{self.topic}[{partition}] does not hold offset {offset}, which comes next: retention took it, or the "
-                f"topic was cut or made again. This worker ends, and the next one counts what was lost"
+                f"topic was cut or made again. This worker ends, and the next one reports how many commands were lost"
             )
 
     def _assign_at(self, partition: int, offset: int) -> None:
-        """Assigns a new partition once more, at the offset that it is to be served from.
+        """Assigns a new partition again, at its start offset.
 
-        One that was fetched at 0 before it was paused, and does not hold 0, takes no `seek` any more: librdkafka has
-        given it up (rd_kafka_offset_reset). It stays paused.
+        A partition that was fetched at 0 before it was paused, and does not hold 0, accepts no `seek`: librdkafka has
+        stopped it (rd_kafka_offset_reset). It stays paused.
         """
         if self._assigned_at.get(partition) != offset:
             self._assigned_at[partition] = offset
@@ -208,25 +209,25 @@ class Member:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         numbers = {tp.partition for tp in partitions}
-        self._touched |= numbers
+        self._rebalanced |= numbers
         self.new |= numbers
         for partition in partitions:
-            # Without an offset librdkafka asks the broker for one first. Until it knows, `seek` fails, and an answer
-            # that comes late moves a partition after its `seek` (seen with OFFSET_END: a command was skipped).
+            # Without an offset librdkafka first asks the broker for one. Until the answer `seek` fails, and a late
+            # answer moves a partition after its `seek` (seen with OFFSET_END: a command was skipped).
             partition.offset = 0
         consumer.incremental_assign(partitions)
         if partitions:
             consumer.pause(partitions)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._gone(consumer, partitions, ours=True)
+        self._removed(consumer, partitions, ours=True)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._gone(consumer, partitions, ours=False)
+        self._removed(consumer, partitions, ours=False)
 
-    def _gone(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
+    def _removed(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
         numbers = [tp.partition for tp in partitions]
-        self._touched |= set(numbers)
+        self._rebalanced |= set(numbers)
         self._forget(numbers)
         self._leave(numbers, ours)
         self.new -= set(numbers)
@@ -237,7 +238,7 @@ class Member:
 
 
 def _generation(metadata: bytes) -> int:
-    """The generation in a group's metadata; 0 when this is a format that we do not know."""
+    """The group generation in librdkafka's metadata; 0 if the format is unknown."""
     if not metadata.startswith(_METADATA):
         return 0
     return int.from_bytes(metadata[len(_METADATA) : len(_METADATA) + 4], sys.byteorder, signed=True)
@@ -248,10 +249,10 @@ CLEAN = "clean"
 
 @dataclass(frozen=True)
 class OffsetMetadata:
-    """How the last owner left a partition.
+    """The metadata of a committed offset: how the last owner left the partition.
 
-    `suspect`: it took the partition and died before committing anything, so one of the next commands may have
-    killed it. `attempts`: how often the very next command was begun alone.
+    `suspect`: the last owner died before committing anything, so one of the next commands may be a poison pill.
+    `attempts`: how often the next command was tried alone.
     """
 
     token: str
@@ -260,22 +261,22 @@ class OffsetMetadata:
 
 
 def new_token() -> str:
-    """The metadata of a batch: random, so that a commit of unknown outcome can be recognised."""
+    """Random metadata for a batch, by which a commit of unknown outcome is recognised."""
     return f"b:{secrets.token_hex(8)}"
 
 
 def started() -> str:
-    """The metadata of a partition that was taken over and not yet moved."""
+    """The metadata of a partition that was taken over without progress so far."""
     return "s"
 
 
 def attempt(number: int) -> str:
-    """The metadata before the `number`-th lonely try of the next command."""
+    """The metadata written before the `number`-th try of the next command alone."""
     return f"a:{number}"
 
 
 def read_metadata(metadata: str | None) -> OffsetMetadata:
-    """What the metadata says; an unknown one counts as a plain batch end."""
+    """Parses offset metadata; an unknown value counts as the end of a batch."""
     text = metadata or ""
     if text == started():
         return OffsetMetadata(text, suspect=True, attempts=0)

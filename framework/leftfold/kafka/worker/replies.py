@@ -1,4 +1,4 @@
-"""Sends answers to clients after the commit, outside the transaction, and only to reply topics that exist."""
+"""Sends replies to clients after the commit, outside the transaction, and only to existing reply topics."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _NACK = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.nack.v1"), ("content
 
 
 LARGEST = 900_000
-"""Bytes of an answer, which a reply topic takes by default."""
+"""Maximum bytes of a reply; a reply topic accepts that by default."""
 ASKED, ASKED_SECONDS = 50, 10.0
-"""Whoever makes names up may cost no more than so many questions in so many seconds."""
-# What Kafka allows in a topic's name; anything else is not even asked for.
+"""Maximum number of topic look-ups per period in seconds, since clients may send made-up topic names."""
+# What Kafka allows in a topic name; other names are not looked up.
 _TO = re.compile(rb"([a-zA-Z0-9._-]{1,240}\.replies)/([0-9]{1,6})")
 
 
 class Replies:
-    """An idempotent producer of answers; one that cannot be sent is counted, since the client may ask again.
+    """An idempotent producer of replies; a reply that cannot be sent is counted, since the client may ask again.
 
     Args:
-        partitions: how many partitions a topic has, 0 when it does not exist; asked again only for what was not there,
-            and not too often.
-        report: told when the producer was replaced after a fatal error. clock: seconds that only grow.
-        own: the App's own topic, which it must be able to write; what others name in `reply_to` it need not.
+        partitions: returns the partition count of a topic, 0 if it does not exist; called at a limited rate, and not
+            again for partitions that are known to exist.
+        report: called when the producer was replaced after a fatal error. clock: a monotonic clock, in seconds.
+        own: the App's own reply topic, which must be writable; other topics in `reply_to` need not be.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Replies:
         self._clock, self._asked, self._since = clock, 0, clock()
 
     def send(self, replies: Iterable[Reply], topic: str, ends: Mapping[int, int]) -> None:
-        """Sends the answers of a committed batch; `ends` are the ends of `topic` known now, by partition."""
+        """Sends the replies of a committed batch; `ends` are the known end offsets of `topic` by partition."""
         if self._fatal:
             self._replace()
         positions = {p: Position.at(topic, p, end).to_json() for p, end in ends.items()}
@@ -91,21 +91,21 @@ class Replies:
         self._poll(0)
 
     def check(self) -> None:
-        """Hears what became of answers.
+        """Serves delivery reports.
 
         Raises:
-            ConfigurationError: the App's own clients may not be answered.
+            ConfigurationError: this login may not write to the App's own reply topic.
         """
         self._poll(0)
         if self._denied:
             raise refused(f"answering in {self._own}: {self._denied}")
 
     def flush(self, timeout: float) -> None:
-        """Waits for what is under way."""
+        """Waits until the sent replies are delivered, `timeout` seconds at most."""
         self._serve(self._producer.flush, timeout)
 
     def _sent(self, place: tuple[str, int], value: bytes, headers: Any) -> bool:
-        """Hands an answer to the producer, to a new one when this one can no longer send; False: it is lost."""
+        """Produces a reply, with a new producer after a fatal error; False if the reply is lost."""
         for _ in range(2):
             try:
                 self._producer.produce(place[0], value, None, place[1], headers=headers)
@@ -133,7 +133,6 @@ class Replies:
             self._fatal = self._fatal or str(error)
 
     def _lost(self, error: KafkaError | None, message: Message) -> None:
-        """Only failures are told of."""
         if error is None:
             return
         self._counts["replies_lost"] += 1
@@ -145,7 +144,7 @@ class Replies:
             self._fatal = str(error)
 
     def _replace(self) -> None:
-        """A producer that met a fatal error never sends again; what it had not sent is lost, and asked for again."""
+        """Replaces a producer after a fatal error; its unsent replies are lost, and clients ask for them again."""
         self._counts["reply_senders_replaced"] += 1
         self._report("sender of answers replaced", {"why": self._fatal})
         self._fatal, self._producer = "", self._new()
@@ -154,7 +153,7 @@ class Replies:
         return Producer(self._config, logger=QuietLog("answers"))
 
     def _place(self, to: bytes) -> tuple[str, int] | None:
-        """`topic/partition`, if it is an existing partition of a reply topic."""
+        """Parses `topic/partition`; None unless it is an existing partition of a reply topic."""
         place = self._places.get(to)
         if place is None and (found := _TO.fullmatch(to)):
             topic, partition = found[1].decode(), int(found[2])

@@ -1,4 +1,4 @@
-"""Restores state partitions before they are served: completely, or not at all."""
+"""Restores state partitions completely before the worker serves them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ __all__ = ["TRANSACTION_SECONDS", "Report", "Restoration", "RestorePorts"]
 
 
 TRANSACTION_SECONDS = 10.0
-"""After how long a broker ends a worker's open transaction."""
+"""The transaction timeout in seconds, after which a broker aborts a worker's open transaction."""
 
 
 @dataclass(frozen=True)
 class RestorePorts:
-    """What a restoration reads with: the member's own consumer, two that are no members and see stable and uncommitted
-    ends, and a log reader. `identities` are the ids of the topics concerned.
+    """The consumers and readers that a restore needs.
+
+    `member` is the worker's own consumer; `stable` and `uncommitted` are not members of its group, and see the last
+    stable offsets and the ends with uncommitted records. `identities` returns the ids of the task's topics.
     """
 
     member: Consumer
@@ -42,7 +44,7 @@ class RestorePorts:
     identities: Callable[[TaskSpec], Mapping[str, str]]
 
     def hanging(self, app: App, task: TaskSpec) -> Hanging:
-        """What looks after open transactions on the topics of a category."""
+        """The handler of hanging transactions on the topics of a category."""
         name, topics = task.name, self.topics()
         mine = names.state(name, task.version)
         states = (mine, *(t for t in topics if t != mine and t.startswith(f"{name}.state.v")))
@@ -64,17 +66,17 @@ READ = 200
 ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
 _SHOWN = 5
 _RECENT = 1000
-"""How many dead letters behind a note may stand before it is written again: who looks for notes reads so far back."""
+"""How many later dead letters a note may have before it is written again; readers of notes look that many back."""
 
 
 class Restoration:
-    """Restores some partitions of one category in small steps, so that held ones go on being served.
-
-    Args:
-        deadline: seconds without any progress after which a restore refuses to serve; however long it takes with.
-        report: told every few seconds how far it is.
+    """Restores partitions of one category in small steps, so that the worker can serve its others meanwhile.
 
     An event that cannot be folded stops its own partition only, see `stopped`.
+
+    Args:
+        deadline: seconds without any progress after which the restore fails; with progress it may take any time.
+        report: called every few seconds with the progress.
     """
 
     def __init__(
@@ -89,12 +91,12 @@ class Restoration:
         report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._ports = app, ports
-        self._duty = task_for(app, category)
-        self._commands, self._log_of = names.commands(category), self._duty.log
-        self._state = names.state(category, self._duty.version)
-        self.found = {p: Restored(p, self._duty.refold(new_store())) for p in partitions}
+        self._task = task_for(app, category)
+        self._commands, self._log_of = names.commands(category), self._task.log
+        self._state = names.state(category, self._task.version)
+        self.found = {p: Restored(p, self._task.refold(new_store())) for p in partitions}
         self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
-        self._moved = self._told = self._stood = self._began
+        self._moved = self._reported = self._stalled_since = self._began
         self._report = report
         self._log: LogReader | None = None
         self._ids: Mapping[str, str] = {}
@@ -107,14 +109,14 @@ class Restoration:
         self._phase: Callable[[], bool] = self._committed
 
     def drop(self, partition: int) -> None:
-        """The partition is not ours any more."""
+        """Drops a partition that is no longer assigned."""
         self.found.pop(partition, None)
 
     def step(self) -> bool:
-        """Does a little; True once every partition is complete.
+        """Does one step of the restore; True once every partition is complete.
 
         Raises:
-            InfrastructureError: nothing moved within the deadline, or events are missing.
+            InfrastructureError: no progress within the deadline, or events are missing.
         """
         if not self.found:
             return True
@@ -130,7 +132,7 @@ class Restoration:
         return is_complete
 
     def close(self) -> None:
-        """Lets go of the reader."""
+        """Closes the log reader."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -146,21 +148,21 @@ class Restoration:
             self._end_hanging()
             return False
         try:
-            self._ids = self._ports.identities(self._duty)
+            self._ids = self._ports.identities(self._task)
         except InfrastructureError as error:
             if error.__cause__ is None:
                 raise
-            return False  # no broker answers, which says nothing about topics
+            return False  # no broker answers, so the topics are not known to differ
         for tp in stable:
             restored = self.found[tp.partition]
             restored.commands = self._ends(self._commands, tp.partition)
             restored.left = read_metadata(tp.metadata)
-            restored.committed = max(tp.offset, 0 if self._duty.adopts else self._taken(tp.partition))
+            restored.committed = max(tp.offset, 0 if self._task.adopts else self._taken(tp.partition))
         self._waited, self._phase = 0.0, self._watermarks
         return False
 
     def _taken(self, partition: int) -> int:
-        """The next record to take as other versions know it: brokers forget the offsets of a group that nobody uses."""
+        """The next input offset in the checkpoints of other versions, since brokers delete offsets of unused groups."""
         places = [TopicPartition(topic, partition) for topic in self._others()]
         checkpoints = [
             ChangelogCheckpoint.decode(checkpoint)
@@ -174,11 +176,11 @@ class Restoration:
 
     def _others(self) -> list[str]:
         """The state topics of other versions."""
-        return [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
+        return [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._task.name}.state.v")]
 
     def _watermarks(self) -> bool:
         if self._holds_readers():
-            # The states may contain it already, and then the restore would never read to where it hangs.
+            # The states may already contain it, and then the restore would never read up to the hanging transaction.
             self._end_hanging()
             return False
         start: dict[int, int] = {}
@@ -192,13 +194,13 @@ class Restoration:
         return False
 
     def _holds_readers(self) -> bool:
-        """Whether a transaction is open on events or letters, which need not be read here to their end.
+        """Whether a transaction is open on events or dead letters, which a restore need not read to their end.
 
-        Only where workers alone write them: routers write the log and the letters of a process at any time.
+        Only where workers alone write them: routers write the log and the dead letters of a process at any time.
         """
-        if self._log_of not in self._duty.writes:
+        if self._log_of not in self._task.writes:
             return False
-        places = [TopicPartition(topic, p) for topic in self._duty.writes for p in self.found]
+        places = [TopicPartition(topic, p) for topic in self._task.writes for p in self.found]
         stable = (self._ports.stable.get_watermark_offsets(place, timeout=5.0)[1] for place in places)
         return any(end < self._ends(place.topic, place.partition)[1] for place, end in zip(places, stable, strict=True))
 
@@ -222,14 +224,14 @@ class Restoration:
             self._check_logs(restored)
             restored.span = self._span(restored)
             self._pass_over_lost(restored)
-        if self._duty.foretells and any(begin < end for begin, end in (r.span for r in self.found.values())):
+        if self._task.foretells and any(begin < end for begin, end in (r.span for r in self.found.values())):
             self._look_for_refusals(log)
         else:
             self._fold(log)
         return False
 
     def _learn(self, restored: Restored, key: bytes, record: RawRecord) -> None:
-        """Takes a record of the states, in which anything may stand: whoever may write to the topic wrote it."""
+        """Applies a state record; it may be invalid, since any client with write access may have written it."""
         value = record.value or b""
         if key == MARK and (checkpoint := ChangelogCheckpoint.read(value)) is not None:
             restored.checkpoint = checkpoint
@@ -242,7 +244,7 @@ class Restoration:
             restored.overwritten.add(name)
 
     def _span(self, restored: Restored) -> tuple[int, int]:
-        """Which records of the log the states lack."""
+        """The range of log records that the states lack."""
         checkpoint = restored.checkpoint
         if restored.overwritten:
             streams = sorted(restored.overwritten)[:_SHOWN]
@@ -250,29 +252,29 @@ class Restoration:
         is_short = checkpoint and (
             checkpoint.start < restored.state_start or not checkpoint.is_of(self._state, self._ids)
         )
-        # Its first records were deleted, which compaction never does, it is a copy, or somebody wrote over them: only
-        # the whole log makes up for what it may lack.
+        # Its first records were deleted, which compaction never does, or it is a copy, or another client wrote to it:
+        # only folding the whole log restores what it may lack.
         known = ChangelogCheckpoint() if is_short or restored.overwritten else restored.known
-        return self._duty.span(known, restored.start, restored.events_end)
+        return self._task.span(known, restored.start, restored.events_end)
 
     def _look_for_refusals(self, log: LogReader) -> None:
-        # What is passed over is noted for as long as the log is kept; letters are not.
-        topics = [self._duty.refusals, *{names.skipped(self._duty.name)}.intersection(self._ports.topics())]
+        # Skip records are kept as long as the log; dead letters are not.
+        topics = [self._task.refusals, *{names.skipped(self._task.name)}.intersection(self._ports.topics())]
         self._letters = {topic: {p: self._ends(topic, p) for p in self.found} for topic in topics}
         log.seek(Position({topic: {p: low for p, (low, _) in s.items()} for topic, s in self._letters.items()}))
         self._phase = self._refusals
 
     def _check_logs(self, restored: Restored) -> None:
-        """Has a partition begin where its state and the topics agree.
+        """Checks a partition's checkpoint against the topics, and sets its start offset.
 
         Raises:
-            ConfigurationError: the topics are not those that the state was made from, or shorter.
+            ConfigurationError: the topics are not those that the state was built from, or they are shorter.
         """
         checkpoint, partition = restored.known, restored.partition
-        known = KnownLogs(self._duty, partition, checkpoint, self._ids)
+        known = KnownLogs(self._task, partition, checkpoint, self._ids)
         known.check_same(restored.events_end)
         if checkpoint.events > restored.events_end:
-            # The checkpoint may be younger than the end that was asked for before it was read.
+            # The checkpoint may be newer than the end offset, which was read first.
             known.check_events(self._ends(self._log_of, partition)[1])
         if not checkpoint.is_of(self._commands, self._ids):
             self._report(
@@ -282,15 +284,15 @@ class Restoration:
         self._check_commands(restored)
 
     def _check_commands(self, restored: Restored) -> None:
-        """Refuses a topic that ends before what was taken from it."""
+        """Refuses a command topic that ends before the next offset."""
         partition = restored.partition
         if restored.start > restored.commands[1]:
             restored.commands = self._ends(self._commands, partition)
         if restored.start > restored.commands[1]:
-            raise cut_commands(self._duty.name, partition, restored.start, restored.commands[1])
+            raise cut_commands(self._task.name, partition, restored.start, restored.commands[1])
 
     def _pass_over_lost(self, restored: Restored) -> None:
-        """Begins behind commands that retention took, and says how many those were."""
+        """Starts after commands that retention deleted, and reports how many they were."""
         partition, low = restored.partition, restored.commands[0]
         if restored.start < low:
             details = {"topic": self._commands, "partition": partition, "offsets": f"{restored.start} to {low - 1}"}
@@ -298,7 +300,7 @@ class Restoration:
             restored.committed = low
 
     def _refusals(self) -> bool:
-        """Learns which records of the log were not taken, or need not be."""
+        """Reads which records of the log were refused or are to be skipped."""
         log, letters = self._reader(), self._letters or {}
         records = self._read(log)
         for record in records:
@@ -324,34 +326,34 @@ class Restoration:
             try:
                 restored.refold.add(record)
             except (ContractError, InfrastructureError) as error:
-                if self._duty.foretells:
+                if self._task.foretells:
                     raise
                 if self._letters is None:
-                    # What is folded already is passed over when all of it is folded again.
+                    # Folding starts again after the dead letters are read; records already folded are skipped.
                     self._look_for_refusals(log)
                     return False
                 self._stop_at(restored, record, str(error))
         if self._short(log, self._log_of, {p: r.span[1] for p, r in self.found.items()}):
             if not records:
                 self._end_hanging()
-            self._tell(log)
+            self._report_progress(log)
             return False
-        self._versions = self._others() if self._duty.adopts else []
+        self._versions = self._others() if self._task.adopts else []
         return self._next_version()
 
     def _stop_at(self, restored: Restored, record: RawRecord, why: str) -> None:
-        """Gives a partition up at an event that cannot be folded, unless somebody has said that it need not be."""
+        """Stops a partition at an event that cannot be folded, unless an operator has skipped it."""
         noted, partition = restored.refold.noted.get(record.offset), restored.partition
         if record.offset not in restored.refold.passed:
-            end = (self._letters or {})[self._duty.refusals][partition][1]
+            end = (self._letters or {})[self._task.refusals][partition][1]
             is_noted, seconds = noted is not None and noted >= end - _RECENT, time.monotonic() - self._began
             self.stopped[partition] = Stopped(record, why, is_noted, seconds)
             self.found.pop(partition)
 
     def _next_version(self) -> bool:
-        """Turns to the answers of another decider version that has decided more recently, in a rolling upgrade.
+        """Starts reading the answers of the next decider version that is ahead, in a rolling upgrade.
 
-        True when there is none left.
+        Returns True if there is none left.
         """
         while self._versions:
             self._version, self._moved = self._versions.pop(), time.monotonic()
@@ -369,7 +371,7 @@ class Restoration:
         return True
 
     def _answers(self) -> bool:
-        """Takes over answers and origins."""
+        """Adopts answers and origins from another version's state topic."""
         log = self._reader()
         records = self._read(log)
         for record in records:
@@ -396,7 +398,7 @@ class Restoration:
         return theirs.commands > self.found[partition].known.commands
 
     def _marks_of(self, topic: str) -> dict[int, ChangelogCheckpoint]:
-        """The last checkpoint of each partition in another version's topic."""
+        """The last changelog checkpoint of each partition in another version's topic."""
         checkpoints = {p: last_mark(self._ports.stable, TopicPartition(topic, p)) for p in self.found}
         return {p: ChangelogCheckpoint.decode(checkpoint) for p, checkpoint in checkpoints.items() if checkpoint}
 
@@ -410,11 +412,11 @@ class Restoration:
             self._waited, self._moved = 0.0, time.monotonic()
         return records
 
-    def _tell(self, log: LogReader) -> None:
-        """Says how far the log is folded; offsets have gaps, so it is about that far."""
-        if time.monotonic() - self._told < TELL_SECONDS:
+    def _report_progress(self, log: LogReader) -> None:
+        """Reports how far the log is folded; approximate, since offsets have gaps."""
+        if time.monotonic() - self._reported < TELL_SECONDS:
             return
-        self._told, position = time.monotonic(), log.position()
+        self._reported, position = time.monotonic(), log.position()
         spans = {p: r.span for p, r in self.found.items()}
         done = sum(min(position.next_offset(self._log_of, p), end) - begin for p, (begin, end) in spans.items())
         whole = sum(end - begin for begin, end in spans.values())
@@ -426,12 +428,12 @@ class Restoration:
         return self._log
 
     def _end_hanging(self) -> None:
-        """After a second of no progress, ends the transactions of writers that died with one open."""
+        """Ends open transactions of dead writers, after a second without progress."""
         now = time.monotonic()
         if not self._waited:
-            self._waited = self._stood = now
+            self._waited = self._stalled_since = now
         elif now - self._waited > 1.0:
             self._waited = now + 5.0
             alone = now - self._began > ALONE_SECONDS
-            overdue = now - self._stood > TRANSACTION_SECONDS
-            self._ports.hanging(self._app, self._duty).end(self.found, alone=alone, overdue=overdue)
+            overdue = now - self._stalled_since > TRANSACTION_SECONDS
+            self._ports.hanging(self._app, self._task).end(self.found, alone=alone, overdue=overdue)

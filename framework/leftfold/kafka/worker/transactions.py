@@ -1,4 +1,4 @@
-"""One transaction at a time; its producer is replaced whenever a request may still be under way."""
+"""Runs one Kafka transaction at a time, and replaces the producer whenever a request may still be pending."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ __all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown
 EXIT_CODE = 75
 
 
-def _leave(what: str, seconds: float) -> None:
+def _exit_process(what: str, seconds: float) -> None:
     sys.stderr.write(f"watchdog: {what} did not return within {seconds:.0f} s; this process ends to be restarted\n")
     sys.stderr.flush()
     os._exit(EXIT_CODE)
 
 
 class Watchdog:
-    """Guards calls from outside (librdkafka#5456: `send_offsets_to_transaction` was seen to hang for 240 s).
+    """A thread that ends the process when a guarded call exceeds its deadline.
+
+    librdkafka#5456: `send_offsets_to_transaction` was seen to hang for 240 s.
 
     Args:
-        expired: called with what hung and its deadline in seconds; the default ends the process with exit 75.
+        expired: called with the name of the call and its deadline in seconds; by default ends the process with exit 75.
     """
 
-    def __init__(self, expired: Callable[[str, float], None] = _leave) -> None:
+    def __init__(self, expired: Callable[[str, float], None] = _exit_process) -> None:
         self._expired = expired
         self._guarded: dict[int, tuple[float, str, float]] = {}
         self._stopped = threading.Event()
@@ -46,7 +48,7 @@ class Watchdog:
 
     @contextmanager
     def within(self, seconds: float, what: str) -> Iterator[None]:
-        """The block must end within `seconds`."""
+        """A context manager whose block must end within `seconds`."""
         mine = threading.get_ident()
         self._guarded[mine] = (time.monotonic() + seconds, what, seconds)
         try:
@@ -55,7 +57,7 @@ class Watchdog:
             self._guarded.pop(mine, None)
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stops the thread."""
         self._stopped.set()
         self._thread.join()
 
@@ -78,20 +80,20 @@ REFUSED = frozenset(
         KafkaError.RECORD_LIST_TOO_LARGE,
     }
 )
-"""Codes which say that a record of the transaction will never be taken."""
+"""Error codes of records that the broker will never accept."""
 _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
 
 
 @dataclass(frozen=True)
 class Committed:
-    """The transaction is committed; `ends` are the next offsets of the watched topic by partition."""
+    """A committed transaction; `ends` are the next offsets of the watched topic by partition."""
 
     ends: Mapping[int, int]
 
 
 @dataclass(frozen=True)
 class Aborted:
-    """Nothing of the transaction will ever be seen. `code` is that of the client's error, 0 = there is none."""
+    """An aborted transaction: none of its records will be visible. `code` is the client's error code, or 0."""
 
     why: str
     code: int = 0
@@ -99,7 +101,10 @@ class Aborted:
 
 @dataclass(frozen=True)
 class Unknown:
-    """It may be committed or not; the stable committed offset tells. `ends` as for Committed, `code` as for Aborted."""
+    """A transaction of unknown outcome, which the stable committed offset shows.
+
+    `ends` as for Committed, `code` as for Aborted.
+    """
 
     why: str
     ends: Mapping[int, int]
@@ -110,18 +115,18 @@ Result = Committed | Aborted | Unknown
 
 
 class Transactions:
-    """Runs transactions under one transactional id.
+    """A transactional producer under one transactional id.
 
     Rotate when dirty: after any exception, any REQTMOUT, FAIL or TXNERR log line, an error callback or a slow call,
-    the next transaction gets a new producer with the same id, whose `init_transactions` fences every straggler. A
+    the next transaction gets a new producer with the same id, whose `init_transactions` fences pending requests. A
     late EndTxn could otherwise commit a later, aborted transaction (librdkafka#5423).
 
     Args:
         timeout: seconds that one call may take before its outcome counts as unknown.
-        rotate: False only in the tests that show what happens without it.
+        rotate: False only in tests that show the failure without rotation.
 
     Attributes:
-        longest: seconds that the broker lets a transaction last.
+        longest: the transaction timeout in seconds.
     """
 
     def __init__(
@@ -156,7 +161,7 @@ class Transactions:
         self._producer = self._new()
 
     def refresh(self) -> None:
-        """Replaces a producer that may have a request still under way, which ends its transaction if one is open.
+        """Replaces the producer if a request may still be pending, which aborts an open transaction.
 
         Raises:
             Fenced: as `run`.
@@ -173,9 +178,9 @@ class Transactions:
         *,
         watch: str = "",
     ) -> Result:
-        """Writes records and offsets in one transaction; `watch` is the topic whose ends are wanted.
+        """Writes records and offsets in one transaction; `watch` is the topic whose end offsets are returned.
 
-        `writes` may decide as it goes: it is consumed inside the transaction. What it raises goes to the caller.
+        `writes` may decide commands lazily: it is consumed inside the transaction, and its errors go to the caller.
         Call `refresh` before each run.
 
         Raises:
@@ -187,12 +192,12 @@ class Transactions:
                 self._call(self._producer.begin_transaction)
                 for topic, records in writes:
                     self._produce(topic, records, ends if topic == watch else None)
-                # Offsets first: the partitions of the records are added to the transaction meanwhile.
+                # Offsets come before the flush: the partitions of the records are added to the transaction meanwhile.
                 self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
                 if left := self._call(self._producer.flush, self._timeout):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records not delivered"))
         except (KafkaException, BufferError) as error:
-            self._spoiled(error)
+            self._mark_dirty(error)
             self._producer = self._new()
             return Aborted(str(error), code_of(error))
         except BaseException as error:
@@ -202,14 +207,14 @@ class Transactions:
             with self._watchdog.within(2 * self._timeout, f"a commit of {self.id}"):
                 self._call(self._producer.commit_transaction, self._timeout)
         except KafkaException as error:
-            self._spoiled(error)
+            self._mark_dirty(error)
             self._producer = self._new()
             return Unknown(str(error), ends, code_of(error))
         self._producer.poll(0)
         return Committed(ends)
 
     def close(self) -> None:
-        """Lets go of the producer."""
+        """Drops the producer."""
         del self._producer
 
     def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
@@ -231,14 +236,14 @@ class Transactions:
         try:
             result = function(*args)
         except (AttributeError, SystemError) as error:
-            # With a fatal error pending, confluent-kafka serves one more log line, fails at that and reports this.
+            # With a fatal error pending, confluent-kafka serves one more log line, fails there and raises this.
             raise Fenced(f"{self.id} met a fatal error of its client ({error}); this process ends") from error
         if time.monotonic() - began > self._slow:
             self.dirty = f"{function.__name__} took {time.monotonic() - began:.1f} s"
         return result
 
     def _new(self) -> Producer:
-        """A producer with this id, initialised: everything that an earlier one had open is ended."""
+        """Creates and initialises a producer with this id, which ends the open transaction of an earlier one."""
         self.dirty = ""
         self.rotations += 1
         with self._watchdog.within(6 * self._timeout, f"init_transactions of {self.id}"):
@@ -252,7 +257,7 @@ class Transactions:
         self.dirty = ""
         return producer
 
-    def _spoiled(self, error: Exception) -> None:
+    def _mark_dirty(self, error: Exception) -> None:
         self.dirty = str(error)
         if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
             raise Fenced(
@@ -264,13 +269,13 @@ class Transactions:
 
 
 def code_of(error: Exception) -> int:
-    """The number of a client's error, 0 where it has none."""
+    """The error code of a client error, 0 if it has none."""
     first = error.args[0] if error.args else None
     return int(first.code()) if isinstance(first, KafkaError) else 0
 
 
 class _Listening(QuietLog):
-    """A log in which lines of a request that failed or timed out make the producer dirty."""
+    """A client log that marks the producer dirty at lines about failed or timed-out requests."""
 
     def __init__(self, transactions: Transactions) -> None:
         super().__init__(f"transactions of {transactions.id}")

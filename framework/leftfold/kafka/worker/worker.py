@@ -1,6 +1,4 @@
-"""The worker of one category: a processor around its consumer, its transactions and its state, exactly once (design
-§4).
-"""
+"""The worker of one category: consumes, decides and writes commands exactly once (design §4)."""
 
 from __future__ import annotations
 
@@ -38,11 +36,11 @@ SHARE = 0.1
 
 
 class Worker:
-    """Decides one category's commands until `stop` is set; more workers share its partitions.
+    """Decides one category's commands until `stop` is set; several workers share its partitions.
 
     Args:
-        client supplier: makes the clients it works with. batch: commands per transaction at most.
-        report: told what an operator should know: (what, details).
+        supplier: creates the Kafka clients. batch: maximum number of commands per transaction.
+        report: called with messages for the operator: (what, details).
     """
 
     def __init__(
@@ -57,10 +55,10 @@ class Worker:
     ) -> None:
         self._app, self._category, self._shop, self._stop, self._report = app, category, supplier, stop, report
         self.counts = Counter[str]()
-        self._duty = task = task_for(app, category)
+        self._task = task = task_for(app, category)
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, task.version), names.dead(category)
-        self._served, self._touched = dict[int, AssignedPartition](), set[int]()
+        self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
         self._lane = supplier.processor(app, task)
         self._transactions = supplier.transactions(app, task)
@@ -76,11 +74,13 @@ class Worker:
         self._restorations = Restorations(app, category, supplier, self._member, report)
 
     def run(self) -> None:
-        """Works until told to stop, then leaves every partition clean; not after an error, which a command may cause.
+        """Runs until `stop` is set, then commits every partition as left clean.
+
+        After an error partitions are not left clean, since a command may have caused it.
 
         Raises:
-            Fenced: this process must end and be started again. ConfigurationError: the topics are not as they were, or
-                this login may not write one of them.
+            Fenced: this process must end and be restarted. ConfigurationError: the topics have changed, or this login
+                may not write one of them.
             InfrastructureError: a partition cannot be restored.
         """
         try:
@@ -96,7 +96,7 @@ class Worker:
             self.close()
 
     def step(self, wait: float = 0.1) -> int:
-        """Fetches and decides one batch, and restores new partitions a little further; returns how many commands."""
+        """Fetches and decides one batch, and does a step of the restores; returns the number of commands."""
         self._shop.check_counts(self._app, self._category)
         self._replies.check()
         small = any(served.small > 0 for served in self._served.values())
@@ -107,7 +107,7 @@ class Worker:
             try:
                 count = self._decide(messages)
             except KafkaException as error:
-                # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
+                # Only a plain commit raises here, before deciding: during a rebalance, or without a broker.
                 self._rewind(nexts, str(error))
         try:
             self._fire()
@@ -118,7 +118,7 @@ class Worker:
 
     @property
     def served(self) -> frozenset[int]:
-        """The partitions that are restored and decided for."""
+        """The partitions that are restored and served."""
         return frozenset(self._served)
 
     def _restore(self) -> None:
@@ -127,10 +127,10 @@ class Worker:
             self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
 
     def _fire(self) -> None:
-        """Writes that timers are due, in a transaction that takes nothing."""
+        """Writes due timers, in a transaction that consumes no input."""
         for checkpoint in self._times.poll() if self._times else ():
             self._lane.tell(checkpoint)
-        # A commit without progress would forget how often the next input has killed a worker; that one comes first.
+        # A commit without progress would erase the attempts of the next input, so such partitions wait.
         batch = self._lane.due({p: served.next for p, served in self._served.items() if not served.attempts})
         nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
         if nexts:
@@ -138,11 +138,14 @@ class Worker:
             self._commit(nexts, batch, self._written(batch))
 
     def _serve(self, restored: Restored) -> bool:
-        """Writes some of what was folded, or starts when all is written; one that does not commit is restored again."""
+        """Writes folded states in steps, then starts serving; True if served.
+
+        If a write does not commit, the partition is restored again.
+        """
         partition, refold = restored.partition, restored.refold
         if refold.changed:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
-            known = self._duty.partly(restored.span[0], restored.start)
+            known = self._task.partly(restored.span[0], restored.start)
             commands, events = known if refold.changed else (restored.start, restored.events_end)
             checkpoint = self._mark(partition, commands, events, restored.state_start, restored.known)
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
@@ -160,7 +163,7 @@ class Worker:
         return is_served
 
     def _decide(self, messages: list[KafkaMessage]) -> int:
-        """Decides what there is time for, and puts the rest back; returns how many were taken."""
+        """Decides as many messages as the time allows, and puts the rest back; returns the number taken."""
         isolated_remaining = {p for p, served in self._served.items() if served.isolated_remaining > 0}
         alone = [m for m in messages if m.partition() in isolated_remaining] if isolated_remaining else []
         together = [m for m in messages if m.partition() not in isolated_remaining] if isolated_remaining else messages
@@ -200,7 +203,7 @@ class Worker:
             self._careful = False
         except (StateTooLarge, OutOfTime) as error:
             self._careful = True
-            # Ends the open transaction before anything is polled: a revoke must not leave it behind.
+            # Ends the open transaction before the next poll: a revoked partition must not have one.
             self._transactions.refresh()
             self._rewind(nexts, str(error))
         for served in self._served.values():
@@ -217,7 +220,7 @@ class Worker:
         return batch.writes(self._events, self._state, self._dead)
 
     def _begin(self, partitions: Iterable[int]) -> None:
-        """Marks partitions as begun, so that a successor knows what may have killed this process."""
+        """Commits that processing starts on these partitions, so the next owner knows what may have killed this one."""
         unmarked = {p: self._served[p] for p in partitions if not self._served[p].begun}
         if unmarked:
             self._member.commit({p: (served.next, started()) for p, served in unmarked.items()})
@@ -225,14 +228,14 @@ class Worker:
                 served.begin(started())
 
     def _decide_alone(self, record: RawRecord) -> None:
-        """Decides one command whose neighbourhood killed a worker; after three deaths at it, it is dead-lettered."""
+        """Decides one suspected poison pill alone; after three worker deaths it is dead-lettered."""
         served = self._served[record.partition]
         if served.attempts >= DEATHS:
             batch = self._lane.bury(record, f"a worker died {served.attempts} times at this command")
         elif served.refused:
             batch = self._lane.bury(record, f"what it makes cannot be written: {served.refused}", silent=True)
         else:
-            # Counted where the next owner finds it: whoever comes back from a transaction that failed did not die.
+            # The attempt is counted in the offset metadata for the next owner; a failed transaction is not a death.
             trying = attempt(served.attempts + 1)
             self._member.commit({record.partition: (served.next, trying)})
             served.begin(trying)
@@ -245,7 +248,7 @@ class Worker:
             served.refused = self._refused
 
     def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
-        """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
+        """Runs one transaction: changelog checkpoints (`@`) for all partitions, then `writes`, then the offsets."""
         token = new_token()
         of = self._served
         checkpoints = [
@@ -266,22 +269,27 @@ class Worker:
         self._transactions.refresh()
         if self._transactions.rotations > self._settled:
             self._await_settled()
-        self._touched = {tp.partition for tp in offsets}
+        self._last_partitions = {tp.partition for tp in offsets}
         group = self._member.metadata()
         if group is None:
             return Aborted("this member has left its group, and no broker would refuse its offsets")
         return self._transactions.run(writes, offsets, group, watch=self._events)
 
     def _await_settled(self) -> None:
-        """After a rotation nothing of ours is open any more, unless a broker forgot it: whoever restores ends that."""
-        hanging = self._shop.restore_ports(self._member).hanging(self._app, self._duty)
-        hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
+        """Waits until no transaction of this worker is open after a rotation.
+
+        One that a broker forgot stays open; the next owner of the partitions ends it.
+        """
+        hanging = self._shop.restore_ports(self._member).hanging(self._app, self._task)
+        hanging.await_none(
+            self._served, self._last_partitions - self._served.keys(), self._transactions.id, SETTLED_SECONDS
+        )
         self._settled = self._transactions.rotations
 
     def _mark(
         self, partition: int, commands: int, events: int, state_start: int, known: ChangelogCheckpoint
     ) -> Outgoing:
-        # What an earlier worker knew stays known where this one may not ask for ids.
+        # Topic ids from earlier workers are kept, since this login may not be allowed to read them.
         topics = {**known.topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
         checkpoint = ChangelogCheckpoint(
             commands, events, self._transactions.id, state_start, topics, known.per_command, known.answers_dropped
@@ -300,45 +308,48 @@ class Worker:
             served.move(offset, token)
         self.counts.update(batch.counts)
         for kind, failure in batch.failures.items():
-            told = {"why": failure.why[:500], "exception": failure.trace}
+            details = {"why": failure.why[:500], "exception": failure.trace}
             self._seldom.report(
-                "react failed" if self._duty.time else "decide failed", told, kind=kind, times=failure.times
+                "react failed" if self._task.time else "decide failed", details, kind=kind, times=failure.times
             )
         if batch.dead:
             why = header(batch.dead[-1].headers, "dead_reason").decode(errors="replace")
-            told = {"why": why[:500], "do": f"leftfold dead list {self._category}"}
-            self._seldom.report("dead letters", told, times=len(batch.dead))
+            details = {"why": why[:500], "do": f"leftfold dead list {self._category}"}
+            self._seldom.report("dead letters", details, times=len(batch.dead))
         if dropped := sum(batch.answers_dropped.values()):
             self.counts["answers_dropped"] += dropped
-            told = {"why": "a key had more answers within a minute than are remembered; a repeat may be decided again"}
-            self._seldom.report("answers dropped", told, times=dropped)
+            reason = "a key had more answers within a minute than are remembered; a repeat may be decided again"
+            self._seldom.report("answers dropped", {"why": reason}, times=dropped)
         self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
-        """Nothing was written: the same commands are fetched again."""
+        """Seeks back after a transaction that wrote nothing, so the same commands are fetched again."""
         self.counts["aborted"] += 1
         self._report("transaction aborted", {"why": why, "in a row": self._pace.failures + 1})
         self._member.rewind({p: self._served[p].next for p in nexts if p in self._served})
         self._stop.wait(self._pace.failed())
 
     def _learn(self, batch: Batch, nexts: Mapping[int, int], why: str, code: int) -> None:
-        """What would abort the same transaction for ever is done in another way."""
+        """Changes how the commands are decided, where the same transaction would abort again."""
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._lane.withhold(batch.sent):
             self._report("answers withheld", {"why": why, "to": sorted(batch.sent)})
         else:
-            self._check_rights(why, code, [*self._duty.writes, self._state, *batch.sent])
+            self._check_rights(why, code, [*self._task.writes, self._state, *batch.sent])
         if code in REFUSED:
             self._refused = why
             for partition in nexts.keys() & self._served.keys():
                 self._served[partition].suspect()
 
     def _check_rights(self, why: str, code: int, topics: Iterable[str]) -> None:
-        """Ends a worker that may not write what it decides: the next try would come to the same."""
+        """Raises if this login may not write the topics: another try would fail in the same way."""
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise self._shop.denied(f"deciding {self._commands}", why, topics)
 
     def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
-        """Asks the stable committed offsets what became of a commit: others may have left the same token elsewhere."""
+        """Determines the outcome of a commit from the stable committed offsets and their tokens.
+
+        Other workers may have committed some of the partitions meanwhile; these are restored again.
+        """
         self._report("commit outcome unknown", {"why": why})
         self.counts["unknown"] += 1
         found = {tp.partition: tp for tp in self._shop.stable(self._member, list(nexts))}
@@ -370,7 +381,7 @@ class Worker:
         self._lane.drop(partition)
 
     def close(self) -> None:
-        """Leaves the group, every partition clean, and lets go of all clients."""
+        """Leaves the group with every partition clean, and closes all clients."""
         self._replies.flush(2.0)
         self._member.close()
         self._restorations.close()
