@@ -31,7 +31,7 @@ def printable_json(text: str) -> str:
 
 
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
-    """`repr` or `str` of an object of user code; when that raises, a text that says so, for use in error messages."""
+    """`repr` or `str` of an object of user code for messages; when that raises, a text with the error."""
     try:
         return form(value)
     except Exception as error:  # noqa: BLE001  # user code may raise anything

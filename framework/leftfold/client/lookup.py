@@ -102,7 +102,7 @@ _PAUSE_SECONDS = 0.01
 
 
 class Live(Generic[Row, K]):
-    """A cache of the live generation, so that a read needs no lookup first; every answer says whether it is still live.
+    """A cache of the live generation, which saves a lookup per read; every answer says whether it is still live.
 
     `known` is the generation that was live at the last lookup.
 
@@ -249,7 +249,7 @@ class Lookup(Generic[Row, K]):
         return described(self._view, generation, snapshot.checkpoints)
 
     def _glance(self, encoded: str) -> Steps[RowResult | None]:
-        """One row in one query where the live generation is known; None when it has changed and must be looked up."""
+        """One row in one query where the live generation is known; None when another one is live."""
         generation = self._live.known
         if generation is None:
             return None

@@ -103,7 +103,7 @@ def _kinds(type_: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a field's type accepts a value: a bool is no int here, a datetime no date, an int is a Decimal."""
+    """Whether a field's type accepts a value; a bool is no int, a datetime no date, an int a Decimal."""
     if kind is int:
         return isinstance(value, int) and not isinstance(value, (bool, Enum))
     if kind is Decimal:
@@ -125,7 +125,7 @@ _ATTEMPTS = 5
 
 
 class Search(Generic[Row, K]):
-    """Reads by index: queries the indexes of all buckets, then reads the rows; each method returns the steps of a read.
+    """Reads by index: queries the indexes of all buckets, then reads the rows; methods return steps.
 
     A row may change between the two: rows that do not match themselves are left out, and a read with a limit is
     repeated then.

@@ -48,7 +48,7 @@ class _Room:
         self._left = _MOST
 
     def spend(self) -> None:
-        """One part more."""
+        """Counts one more part."""
         self._left -= 1
         if self._left < 0:
             raise ContractError(

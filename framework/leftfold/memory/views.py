@@ -309,7 +309,7 @@ class MemoryViewStore:
         return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
-        """Forgets a generation."""
+        """Removes a generation with all its buckets."""
         for key in [k for k in self._buckets if k[:2] == (generation.view, generation.id)]:
             del self._buckets[key]
 

@@ -33,7 +33,7 @@ __all__ = [
 
 K = TypeVar("K")
 NO_ROW = "(no row)"
-"""The key in place of an event that names no row, so that it can be parked; no encoded key looks like it."""
+"""The key in place of an event that names no row, so that it can be parked; no key is encoded so."""
 _SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
 _KINDS: dict[type, Callable[[str], Any]] = {
     str: str,

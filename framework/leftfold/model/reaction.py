@@ -24,7 +24,7 @@ __all__ = ["Delivery", "Reaction", "Since", "idempotency_key"]
 
 E = TypeVar("E", bound=Event)
 Since: TypeAlias = Literal["end", "start"] | datetime
-"""Where a reaction that has never run starts: at the end of the log, at the first event, or at an append time."""
+"""Where a reaction that has never run starts: the end of the log, the first event, or an append time."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _NAMESPACE = uuid5(NAMESPACE_URL, "leftfold")

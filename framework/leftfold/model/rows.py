@@ -1,4 +1,4 @@
-"""The encoding of rows as fields of a Redis hash, and of index entries whose byte order is their value order."""
+"""The encoding of rows as fields of a Redis hash, and of index entries that sort like their values."""
 
 from __future__ import annotations
 

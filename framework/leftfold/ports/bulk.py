@@ -57,16 +57,16 @@ class OffsetRange(NamedTuple):
 
 
 class BulkRecord(Protocol):
-    """One record of a log; each part is decoded only when it is read, since headers cost more than all the rest."""
+    """One record of a log; each part is decoded when it is read, since headers cost more than the rest."""
 
     def offset(self) -> int:
-        """Its offset."""
+        """The record's offset."""
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """The record's key."""
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """The record's value."""
 
     def headers(self) -> Headers | None:
         """The headers; None = the record has none."""
@@ -135,19 +135,19 @@ class ReadRecord:
     record: RawRecord
 
     def offset(self) -> int:
-        """Its offset."""
+        """The record's offset."""
         return self.record.offset
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """The record's key."""
         return self.record.key
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """The record's value."""
         return self.record.value
 
     def headers(self) -> Headers | None:
-        """Its headers."""
+        """The record's headers."""
         return self.record.headers
 
     def timestamp(self) -> tuple[int, int]:
@@ -210,7 +210,7 @@ class Archive(Protocol):
         """
 
     def since(self, part: OffsetRange, time: int) -> int | None:
-        """The offset of the first record of a range at or after a time in ms since 1970, None when all are older.
+        """The offset of the first record of a range at or after a time (ms since 1970), None without one.
 
         Raises:
             InfrastructureError: as `read` does.

@@ -89,7 +89,7 @@ class MessageCodec(Generic[M]):
             self._readers[f"{name}.v{old}".encode()] = _upcasting(cls, old)
 
     def encode(self, message: M) -> bytes:
-        """The message's JSON."""
+        """The JSON bytes of a message."""
         return message.__pydantic_serializer__.to_json(message)
 
     def decode(self, type_: bytes, value: bytes | None) -> M:

@@ -41,7 +41,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Parked:
-    """A parked row key, or stream with an unreadable key: the first event that it could not fold, and the error."""
+    """A parked row key, or stream with an unreadable key: the event that it could not fold, and the error."""
 
     topic: str
     partition: int
@@ -203,7 +203,7 @@ class Snapshot:
 
 
 class RowChange(NamedTuple):
-    """A change of a row: its new fields (None = deleted), and its index entries before and after (None = no row)."""
+    """A change of a row: new fields (None = deleted), index entries before and after (None = no row)."""
 
     key: str
     fields: Fields | None
@@ -232,7 +232,7 @@ class Landed:
     written: bool
 
     def landed(self) -> bool:
-        """The outcome."""
+        """Whether the flush was written."""
         return self.written
 
 

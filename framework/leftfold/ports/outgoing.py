@@ -228,7 +228,7 @@ def skip_marker(letter: Letter, why: str) -> Outgoing:
 
 
 def offset_in(letter: RawRecord, topic: str) -> int | None:
-    """The offset of the record that a letter in the partition of the same number is about; None = of another topic.
+    """The offset of the record that a letter of the same partition number is about; None = of another topic.
 
     Args:
         letter: a dead letter, or a marker that names a letter's record.
@@ -238,7 +238,7 @@ def offset_in(letter: RawRecord, topic: str) -> int | None:
 
 
 def sent_again(original: RawRecord, partition: int, *, id_: str = "", origin: str = "") -> Outgoing:
-    """The command or input of a letter as a new record: its bytes, and its headers except those of one sending.
+    """The command or input of a letter as a new record, without the headers that belong to one sending.
 
     Args:
         original: as it was sent. id_: another id than its own.

@@ -1,4 +1,4 @@
-"""The protocols of a log and of a view store; the engine uses only these, adapters live in kafka/, redis/, memory/."""
+"""The protocols of logs and view stores. The engine uses only these; adapters live in kafka/, redis/ and memory/."""
 
 from __future__ import annotations
 

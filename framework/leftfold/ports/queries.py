@@ -158,7 +158,7 @@ Entry: TypeAlias = tuple[str, str]
 
 
 class Standing(NamedTuple):
-    """All that is stored of a row: its fields, whether the key list has it, and which of the queried entries exist.
+    """All that is stored of a row: its fields, whether the key list has it, which queried entries exist.
 
     None of it is older than the bucket's checkpoint (None = it has none), and none newer if the checkpoint is `still`
     the same after the read.
@@ -208,7 +208,7 @@ class Recent:
 
 @dataclass(frozen=True)
 class Changes(Query[Recent]):
-    """Entries of the change streams of some buckets: from an id on, or backwards from before an id ('' = the end).
+    """Entries of the change streams of some buckets, from an id on or backwards from it ('' = the end).
 
     The entry of the id comes first, so that a reader sees whether it still exists; if not, others may be trimmed too.
     """

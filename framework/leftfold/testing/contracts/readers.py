@@ -59,7 +59,7 @@ def checkpoint(token: str, at: int) -> Checkpoint:
 
 
 def row(key: str, color: bytes = b"red", *, version: int | None = None) -> RowChange:
-    """A new row."""
+    """The change that adds a row."""
     return RowChange(key, (color, b"S"), version, None, _entries(color))
 
 

@@ -49,7 +49,7 @@ class SimulatedWorld:
 
     @property
     def process(self) -> SimulatedProcess:
-        """Whose code runs."""
+        """The process whose code runs."""
         task = self.scheduler.current
         if task is None:
             raise RuntimeError("a simulated client is used outside a simulated process")

@@ -128,7 +128,7 @@ class Projections:
 
     @property
     def is_deployed(self) -> bool:
-        """Whether readers see the newer code's fold, where there is a deploy."""
+        """Starts an auditor that reads every row after the end of the log; no event may follow."""
         return self._newer is None or len(self._promoted) == len(self.views)
 
     @property

@@ -212,7 +212,7 @@ class Scheduler:
         return task
 
     def jitter(self) -> float:
-        """A moment."""
+        """A short random delay in seconds."""
         return self.random.random() * JITTER
 
     def wait(self, seconds: float | None = None) -> Any:

@@ -115,7 +115,7 @@ def _broken(kind: str) -> Callable[[random.Random, Sequence[str], int, float], F
 STRAY = "stray"
 """A request that arrives long after its sender died; it occurs only in scenarios that name it."""
 BROKEN = {"break sender": "worker", "break outbox": "client"}
-"""A fatal error of the producer of answers or commands, by kind the role; it occurs only in scenarios that name it."""
+"""A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
 _STRAY_SECONDS = 62.0, 43.0
 """The shortest delay and its maximum extension: longer than answers are remembered."""
 REDIS_ROLES = ("tail", "rebuild", "reader")
@@ -141,7 +141,7 @@ REDIS_KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], F
     "stop redis": _of_redis("stop redis"),
     "wipe redis": _of_redis("wipe redis"),
 }
-"""The faults of Redis for an App with views; the target is the number of seconds of writes that are lost."""
+"""The faults of Redis for an App with views; the target is how many seconds of writes are lost."""
 _ALL = {
     **KINDS,
     **REDIS_KINDS,

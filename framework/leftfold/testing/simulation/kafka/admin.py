@@ -75,7 +75,7 @@ class AdminClient(SimulatedClient):
         return self.serve()
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Metadata:
-        """Brokers and topics."""
+        """The metadata of brokers and topics."""
         self.step("list_topics")
         return cluster_metadata(self, topic, FOREVER if timeout < 0 else timeout)
 
@@ -118,7 +118,7 @@ class AdminClient(SimulatedClient):
     def describe_configs(
         self, resources: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[Any, AdminFuture]:
-        """Settings of topics."""
+        """The configurations of topics."""
         self.step("describe_configs")
 
         def described(name: str) -> dict[str, SimpleNamespace]:
@@ -141,7 +141,7 @@ class AdminClient(SimulatedClient):
     def create_topics(
         self, topics: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[str, AdminFuture]:
-        """Makes topics."""
+        """Creates topics."""
         self.step("create_topics")
 
         def create(topic: Any) -> None:
@@ -168,7 +168,7 @@ class AdminClient(SimulatedClient):
         return {name: self._question((), lambda n=name: delete(n), request_timeout) for name in topics}  # type: ignore[misc]
 
     def list_groups(self, group: str | None = None, timeout: float = -1) -> list[SimpleNamespace]:
-        """Groups and their members."""
+        """The consumer groups and their members."""
         self.step("list_groups")
 
         def work() -> list[SimpleNamespace]:

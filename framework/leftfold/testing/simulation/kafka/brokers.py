@@ -40,7 +40,7 @@ class Fate:
 
 
 class Broker:
-    """One broker."""
+    """One broker of the cluster."""
 
     def __init__(self, number: int) -> None:
         self.number, self.is_up, self.lives, self.down_since = number, True, 0, 0.0
@@ -327,7 +327,7 @@ class _Request:
         self._scheduler.call_later(self._cluster.hop(), self._arrive)
 
     def broken(self) -> None:
-        """Its connection breaks."""
+        """Fails the request, since its connection broke."""
         self._drop_link()
         self._scheduler.call_later(self._cluster.hop(), lambda: self._finish(BrokerError(TRANSPORT)))
 

@@ -206,7 +206,7 @@ def failure(
 
 
 def place_of(given: TopicPartition) -> tuple[str, int]:
-    """Topic and partition."""
+    """The topic and partition of a TopicPartition."""
     return given.topic, given.partition
 
 

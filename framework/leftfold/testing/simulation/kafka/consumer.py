@@ -43,7 +43,7 @@ class Consumer:
     def subscribe(
         self, topics: Sequence[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
     ) -> None:
-        """Joins the group."""
+        """Joins the group with these topics."""
         self._reader.called("subscribe")
         self._reader.subscribe(self, tuple(topics), on_assign, on_revoke, on_lost)
 
@@ -68,7 +68,7 @@ class Consumer:
         self._reader.assign(partitions, keep=False)
 
     def unassign(self) -> None:
-        """Reads nothing."""
+        """Removes all partitions from the assignment."""
         self._reader.called("unassign")
         self._reader.unassign(None)
 
@@ -83,7 +83,7 @@ class Consumer:
         self._reader.unassign([(tp.topic, tp.partition) for tp in partitions])
 
     def assignment(self) -> list[TopicPartition]:
-        """What is read."""
+        """The assigned partitions."""
         return [TopicPartition(*place) for place in self._reader.fetcher.assigned]
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -115,7 +115,7 @@ class Consumer:
         return self._reader.committed(partitions, FOREVER if timeout < 0 else timeout)
 
     def commit(self, message: Any = None, offsets: Any = None, asynchronous: bool = True) -> Any:
-        """Commits offsets."""
+        """Commits offsets to the group."""
         self._reader.called("commit")
         if message is not None:
             offsets = [TopicPartition(message.topic(), message.partition(), message.offset() + 1)]
@@ -180,7 +180,7 @@ class _Reader(SimulatedClient):
     # The group.
 
     def subscribe(self, consumer: Consumer, topics: tuple[str, ...], *callbacks: Any) -> None:
-        """Joins."""
+        """Joins the group with these topics and callbacks."""
         self._callbacks = cast("tuple[Any, Any, Any]", callbacks)
         self.membership.subscribe(topics)
 
@@ -243,7 +243,7 @@ class _Reader(SimulatedClient):
                     self.unassign(places)
 
     def assign(self, partitions: Sequence[TopicPartition], *, keep: bool) -> None:
-        """Begins with partitions."""
+        """Assigns partitions, instead of the present ones or beside them."""
         if not keep:
             self.fetcher.forget(list(self.fetcher.assigned))
         for tp in partitions:
@@ -302,7 +302,7 @@ class _Reader(SimulatedClient):
     # Requests.
 
     def watermarks(self, place: PartitionId, timeout: float, *, cached: bool) -> tuple[int, int]:
-        """Start and end."""
+        """The first offset and the end of a partition."""
         if cached:
             return self.fetcher.ends(place)
 

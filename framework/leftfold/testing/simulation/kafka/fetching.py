@@ -82,7 +82,7 @@ class Fetcher:
         self._start(found)
 
     def forget(self, places: Sequence[PartitionId]) -> None:
-        """Ends with partitions."""
+        """Removes partitions from the assignment."""
         for place in places:
             found = self.assigned.pop(place, None)
             if found is not None:
@@ -96,7 +96,7 @@ class Fetcher:
             found.version += 1
 
     def release(self, place: PartitionId) -> None:
-        """Resumes."""
+        """Resumes a paused partition."""
         found = self.assigned.get(place)
         if found is not None and found.is_paused:
             found.is_paused, found.queued = False, 0

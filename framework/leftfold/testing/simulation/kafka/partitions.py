@@ -46,7 +46,7 @@ class StoredRecord(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Bytes, about."""
+        """The approximate size in bytes."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers or ())
         return 70 + len(self.key or b"") + len(self.value or b"") + headers
 

@@ -321,7 +321,7 @@ class Producer:
         self._sender.initialise(FOREVER if timeout < 0 else timeout)
 
     def begin_transaction(self) -> None:
-        """Begins."""
+        """Begins a transaction."""
         self._sender.step("begin_transaction")
         self._sender.begin()
 
@@ -333,12 +333,12 @@ class Producer:
         self._sender.send_offsets(positions, group_metadata, FOREVER if timeout < 0 else timeout)
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Commits."""
+        """Commits the transaction."""
         self._sender.step("commit_transaction")
         self._sender.end(FOREVER if timeout < 0 else timeout, commit=True)
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Aborts."""
+        """Aborts the transaction."""
         self._sender.step("abort_transaction")
         self._sender.end(FOREVER if timeout < 0 else timeout, commit=False)
 

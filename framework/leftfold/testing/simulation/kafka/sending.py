@@ -45,7 +45,7 @@ class QueuedRecord:
 
     @property
     def weight(self) -> int:
-        """Bytes, about."""
+        """The approximate size in bytes."""
         return 70 + len(self.key or b"") + len(self.value or b"")
 
 

@@ -18,7 +18,7 @@ __all__ = ["HASH_COMMANDS", "Hash", "Set", "String"]
 
 
 class String:
-    """A string value."""
+    """A string value of a key."""
 
     NAME = b"string"
 

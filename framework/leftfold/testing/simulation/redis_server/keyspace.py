@@ -56,7 +56,7 @@ class Keyspace:
         self.writes = 0
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """The server's time in milliseconds since 1970."""
         return int(self._now() * 1000)
 
     def is_there(self, key: bytes) -> bool:

@@ -76,7 +76,7 @@ class RedisServer:
         return self.now() < self._loading_until
 
     def space(self, database: int) -> Keyspace:
-        """A database."""
+        """The keyspace of a database."""
         if database not in self._spaces:
 
             def touched(key: bytes) -> None:

@@ -53,7 +53,7 @@ class _Waiting:
         return bool(woken)
 
     def wake(self, count: int = 1) -> None:
-        """Wakes so many."""
+        """Wakes so many waiting tasks."""
         while self._tasks and count:
             task, turn = self._tasks.popleft()
             if task.turn == turn and not task.is_done and task.process.code is None:
