@@ -132,21 +132,23 @@ class Live(Generic[Row, K]):
                     f"view {self.view.name} has no live generation for this code; start its stream, as "
                     f"leftfold run {self.view.name} does if the App names it"
                 )
-            if (begun := registry.begun_of(self.view.hash)) is not None:
-                raise ViewNotBuilt((yield from self._so_far(begun)))
+            if (building := registry.begun_of(self.view.hash)) is not None:
+                raise ViewNotBuilt((yield from self._so_far(building)))
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
                 f"{way_in(self.view)}, or build it: leftfold rebuild {self.view.name}"
             )
         return self.known
 
-    def _so_far(self, begun: Generation) -> Steps[str]:
+    def _so_far(self, building: Generation) -> Steps[str]:
         """The generation that is being built, and its progress."""
-        what = f"view {self.view.name} is being built for this code: generation {begun.id}"
-        if begun.phase is Phase.BULK:
+        what = f"view {self.view.name} is being built for this code: generation {building.id}"
+        if building.phase is Phase.BULK:
             return f"{what} is filled by a rebuild; leftfold status says what runs"
-        read = yield from ask(Rows(begun, (), tuple(range(begun.buckets))))
-        done = covered(begun, read.checkpoints).ahead_of(Position()) if len(read.checkpoints) == begun.buckets else 0
+        read = yield from ask(Rows(building, (), tuple(range(building.buckets))))
+        done = (
+            covered(building, read.checkpoints).ahead_of(Position()) if len(read.checkpoints) == building.buckets else 0
+        )
         rows = sum(checkpoint.rows for checkpoint in read.checkpoints.values())
         return (
             f"{what} holds {rows:,} rows of the first {done:,} offsets; leftfold status says how many there are. "

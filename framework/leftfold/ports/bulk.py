@@ -230,11 +230,11 @@ def check_owner(archive: Archive, topic: str, owner: Owner) -> None:
     Raises:
         InfrastructureError: it belongs to another topic of the same name.
     """
-    kept = archive.identity(topic)
-    if kept and kept != (found := owner.identity(topic)):
+    archived = archive.identity(topic)
+    if archived and archived != (found := owner.identity(topic)):
         raise InfrastructureError(
-            f"the archive {archive.place} is of a topic {topic} with id {kept}, but the topic has id {found}: it was "
-            f"deleted and created again, so the two are not one log. Name the archive that belongs to it with "
+            f"the archive {archive.place} is of a topic {topic} with id {archived}, but the topic has id {found}: it "
+            f"was deleted and created again, so the two are not one log. Name the archive that belongs to it with "
             f"--archive DIR, or begin one: leftfold log archive {topic.removesuffix('.events')} --to DIR"
         )
 
@@ -277,9 +277,9 @@ class BucketResult:
     @classmethod
     def from_json(cls, text: str) -> BucketResult:
         """The result from the JSON of `to_json`."""
-        told = json.loads(text)
-        parked = {key: Parked(**why) for key, why in told["parked"].items()}
-        return cls(**{**told, "parked": parked, "wrong": tuple(Suspect(*one) for one in told["wrong"])})
+        content = json.loads(text)
+        parked = {key: Parked(**why) for key, why in content["parked"].items()}
+        return cls(**{**content, "parked": parked, "wrong": tuple(Suspect(*one) for one in content["wrong"])})
 
 
 class BulkRow(NamedTuple):

@@ -190,8 +190,8 @@ class ReadingContract:
         assert asyncio.run(store.aask(Inspection(whole, 0, "a", (red, blue)))) == there
         nothing = Standing(checkpoint("t", 1), None, False, frozenset(), True)
         assert store.ask(Inspection(whole, 0, "c", (red, blue))) == nothing
-        gone = store.ask(Inspection(replace(whole, id="other"), 0, "a", (red,)))
-        assert gone == Standing(None, None, False, frozenset(), False)
+        missing = store.ask(Inspection(replace(whole, id="other"), 0, "a", (red,)))
+        assert missing == Standing(None, None, False, frozenset(), False)
 
     def test_checkpoints_are_read_for_buckets_without_rows(self, store: ViewStore, whole: Generation) -> None:
         snapshot = store.ask(Rows(whole, (), (0, 3)))
@@ -216,9 +216,9 @@ class ReadingContract:
         )
         assert store.flush([flush_of(whole, 0, "t1", "t2", changed("a", b"red", b"blue"), deleted("%20"), at=5)])
         recent = store.ask(Changes(whole, begin, 9))
-        told = [(entry.position, entry.keys) for entry in recent.entries[0]]
+        changes = [(entry.position, entry.keys) for entry in recent.entries[0]]
         assert recent.entries[0][0].id == begin[0]
-        assert told[1:] == [(checkpoint("", 3).position, ("a", "%20")), (checkpoint("", 5).position, ("a", "%20"))]
+        assert changes[1:] == [(checkpoint("", 3).position, ("a", "%20")), (checkpoint("", 5).position, ("a", "%20"))]
         assert [entry.id for entry in recent.entries[1]] == [begin[1]]
         assert recent.positions[0] == checkpoint("", 5).position
         assert recent.positions[1] == checkpoint("", 3).position

@@ -66,17 +66,17 @@ class ViewStoreContract(ReadingContract):
     def test_the_registry_keeps_which_codes_and_topics_a_generation_is_of_and_when_it_ends(
         self, store: ViewStore, generation: Generation
     ) -> None:
-        kept = replace(
+        superseding = replace(
             generation.in_phase(Phase.KEPT, "2017-01-01T00:00:00Z", "2017-01-02T00:00:00.000Z")
             .claimed("a")
             .claimed("b"),
             superseded=("c", "d"),
             ids={"shop.events": "Yz1"},
         )
-        registry = Registry().with_generation(generation).with_generation(kept)
+        registry = Registry().with_generation(generation).with_generation(superseding)
         assert store.change_registry(generation.view, Registry(), registry)
         assert store.registry(generation.view) == registry
-        assert store.registry(generation.view).generations[kept.id].folds == ("a", "b")
+        assert store.registry(generation.view).generations[superseding.id].folds == ("a", "b")
 
     def test_the_registry_keeps_every_field_of_a_generation(self, store: ViewStore, generation: Generation) -> None:
         said: dict[str, Any] = {

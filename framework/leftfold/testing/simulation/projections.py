@@ -123,12 +123,12 @@ class Projections:
         self._deployment.keep("tail successor", "successor", partial(self._follow, "tail successor"))
 
     def audit(self) -> None:
-        """Starts an auditor that reads every row after the end of the log; no event may be written from then on."""
+        """Starts an auditor that reads every row after the end of the log; no event may follow."""
         self._deployment.keep("auditor", "successor", self._audit)
 
     @property
     def is_deployed(self) -> bool:
-        """Starts an auditor that reads every row after the end of the log; no event may follow."""
+        """Whether readers see the newer code's fold, where there is a deploy."""
         return self._newer is None or len(self._promoted) == len(self.views)
 
     @property

@@ -106,8 +106,8 @@ class Damage:
         self.forget(topic.name.rpartition(".")[0])
         for partition in topic.partitions:
             ends = [0, *(n for n, r in enumerate(partition.committed(), 1) if _is_last(r))]
-            kept = partition.committed()[: self._world.scheduler.random.choice(ends)]
-            for record in kept:
+            copied = partition.committed()[: self._world.scheduler.random.choice(ends)]
+            for record in copied:
                 fields = record.key, record.value, record.headers, record.timestamp
                 copy.partitions[partition.number].append(ProducedBatch([fields]), record.timestamp)
 

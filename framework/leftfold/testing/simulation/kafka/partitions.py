@@ -204,13 +204,13 @@ class Partition:
     @property
     def settled(self) -> list[int]:
         """Offsets at which no transaction was open."""
-        found, begun = [self.start], set[int]()
+        found, open_ = [self.start], set[int]()
         for record in self.records:
             if record.outcome is not None:
-                begun.discard(record.producer)
+                open_.discard(record.producer)
             elif record.is_open:
-                begun.add(record.producer)
-            if not begun:
+                open_.add(record.producer)
+            if not open_:
                 found.append(record.offset + 1)
         return found
 
