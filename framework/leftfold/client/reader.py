@@ -80,7 +80,6 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
 
         `after=` and `timeout=` wait as those of `get` do, for the whole view; a field of such a name that has an index
         is meant instead, unless `after` is a Position.
-        is meant instead, unless `after` is a Position.
 
         Raises:
             ConfigurationError: a field has no index, or a value is not of its type.

@@ -95,7 +95,7 @@ class Cluster:
 
     Attributes:
         fate: called for each request (api, process): None = it is handled and answered. cut: pairs (process, broker,
-            direction) that nothing passes, direction "to" or "from". pauses: how long ends of transactions take.
+            direction) that nothing passes, direction "to" or "from". pause: how long ends of transactions take.
     """
 
     def __init__(self, scheduler: Scheduler, count: int = 2) -> None:

@@ -93,7 +93,7 @@ class RedisServer:
         """Runs one command on a database.
 
         Raises:
-            Failure: the server's error reply.
+            ErrorReply: the server's error reply.
         """
         space, command = self.space(database), DATA_COMMANDS[name]
         before = space.writes
