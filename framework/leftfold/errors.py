@@ -1,17 +1,17 @@
-"""Everything that Leftfold raises, in one tree.
+"""The exception classes of Leftfold, in one tree.
 
 LeftfoldError
-├── DomainError              a rule said no; declared by the command, typed fields, never retried
-├── ConflictError            the stream is not at the expected version; read again and decide again
+├── DomainError              a business rule rejected the command; declared by the command, typed fields, never retried
+├── ConflictError            the stream is not at the expected version; read it again and decide again
 ├── OutcomeUnknown           the deadline passed and the command may have happened; send again with the same id
 ├── DecisionFailed           `decide` raised something that is no DomainError; a bug in the service
 ├── ContractError            bytes, types, versions or ids break the contract; the message is dead-lettered
 ├── StaleViewError           the view has not reached the position asked for
-├── ChangesNotKept           the changes of a view are not kept that far back; read all rows and watch on from there
+├── ChangesNotKept           the change streams of a view start later; read all rows and watch from there
 ├── ViewNotBuilt             no generation of the view with this code's schema is live yet
 ├── ConfigurationError       a definition or a setting is wrong, or a right is missing (exit 78)
-└── InfrastructureError      a broker, a server or a disk is not there (exit 69)
-    ├── LogGap              events that a fold needs are gone from the log; name the archive that holds them
+└── InfrastructureError      a broker, a server or a disk is not reachable (exit 69)
+    ├── LogGap              events that a fold needs are missing from the log; name the archive that holds them
     └── Fenced               another process has taken over; this one must end (exit 75)
 """
 
@@ -41,14 +41,14 @@ __all__ = [
 
 
 class LeftfoldError(Exception):
-    """Anything that Leftfold raises on purpose."""
+    """The base class of all errors that Leftfold raises on purpose."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class DomainError(LeftfoldError):
-    """A business rule said no: subclass it with typed fields and a message template.
+    """A rejection by a business rule: subclass it with typed fields and a message template.
 
     Two errors are equal when they are of one class with equal fields. A template names fields only:
     `class BasketClosed(DomainError, message="basket {basket_id} is already checked out")`.
@@ -70,7 +70,7 @@ class DomainError(LeftfoldError):
 
     def _fields(self) -> dict[str, Any]:
         if not dataclasses.is_dataclass(self):
-            return {}  # it may be raised itself
+            return {}  # DomainError itself may be raised
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __eq__(self, other: object) -> bool:
@@ -84,7 +84,7 @@ class DomainError(LeftfoldError):
             return super().__str__()
         try:
             return self.__template.format_map(self._fields())
-        except Exception:  # noqa: BLE001  # a field is not what the template takes it for, or is of user code
+        except Exception:  # noqa: BLE001  # a field has another type than the template expects, or is of user code
             return f"{self.__template} {self!r}"
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ def _rebuild(cls: type[DomainError], fields: dict[str, Any]) -> DomainError:
 
 
 class ConflictError(LeftfoldError):
-    """The stream was not at the version that the sender expected.
+    """The stream is not at the version that the sender of the command expected.
 
     Args:
         key: the stream key. expected, actual: stream versions, 0 = the stream does not exist.
@@ -116,7 +116,7 @@ class ConflictError(LeftfoldError):
 
 
 class OutcomeUnknown(LeftfoldError):
-    """No answer came in time: the command may have happened or may yet; sending again with `id=command_id` is safe."""
+    """No answer came in time: the command may have happened; sending it again with `id=command_id` is safe."""
 
     def __init__(self, command_id: str, why: str = "no answer before the deadline") -> None:
         super().__init__(
@@ -133,11 +133,11 @@ class DecisionFailed(LeftfoldError):
 
 
 class ContractError(LeftfoldError):
-    """Bytes, headers, types, versions or ids are not what the contract says."""
+    """Bytes, headers, types, versions or ids of a message break the contract."""
 
 
 class StaleViewError(LeftfoldError):
-    """A view did not reach the position asked for within the timeout."""
+    """The view did not reach the position asked for within the timeout."""
 
 
 class ChangesNotKept(LeftfoldError):
@@ -149,35 +149,35 @@ class ViewNotBuilt(LeftfoldError):
 
 
 class ConfigurationError(LeftfoldError):
-    """A definition or setting is wrong; the message names it and the mend."""
+    """A definition or setting is wrong; the message names it and the correction."""
 
     exit_code = 78
 
 
 class InfrastructureError(LeftfoldError):
-    """A server, a disk or the network is not there; the message names it and what to try."""
+    """A server, a disk or the network is not reachable; the message names it and what to try."""
 
     exit_code = 69
 
 
 class LogGap(InfrastructureError):
-    """Events that a fold needs are gone from the topic and cannot be had from an archive; nothing is folded."""
+    """Events that a fold needs are missing from the topic and from every archive; nothing is folded."""
 
 
 class Fenced(InfrastructureError):
-    """Another process owns this work now, or a call outlived its deadline; end and let the supervisor restart."""
+    """Another process owns this work now, or a call outlived its deadline; end, and let the supervisor restart."""
 
     exit_code = 75
 
 
 def refused(text: str) -> ConfigurationError:
-    """The error of brokers that do not take a login, or do not let it do something: what, and where to look."""
+    """The error for brokers that refuse a login or an operation: what was refused, and which settings to check."""
     advice = "look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs"
     return ConfigurationError(f"{text}; {advice} (leftfold topics acl)")
 
 
 def is_interruption(error: BaseException | None) -> bool:
-    """Whether behind an error stands Ctrl-C, which fell into C code or met another error on its way out."""
+    """Whether Ctrl-C caused the error: it arrived inside C code, or another error was raised while it propagated."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

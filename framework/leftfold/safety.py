@@ -11,7 +11,7 @@ __all__ = ["is_foreign", "printable", "printable_json", "shown", "veiled"]
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a file or directory belongs neither to this user nor to root; never where systems know no users."""
+    """Whether a file or directory belongs neither to this user nor to root; False on systems without users."""
     return hasattr(os, "geteuid") and path.stat().st_uid not in (0, os.geteuid())
 
 
@@ -21,20 +21,20 @@ _BYTE = 0x100
 
 
 def printable(text: str) -> str:
-    r"""The text with `\xNN` or `\uNNNN` for every character that is not to be printed, newlines included."""
+    r"""The text with `\xNN` or `\uNNNN` for every unprintable character, newlines included."""
     return _UNSAFE.sub(_named, text)
 
 
 def printable_json(text: str) -> str:
-    r"""JSON of one line with `\uNNNN` for the same characters: it says exactly the same."""
+    r"""JSON of one line with `\uNNNN` for unprintable characters; its content is the same."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
-    """What `repr` or `str` says of an object of user code, which may raise: it must not where an error is told."""
+    """`repr` or `str` of an object of user code for messages; when that raises, a text with the error."""
     try:
         return form(value)
-    except Exception as error:  # noqa: BLE001  # whatever it raises
+    except Exception as error:  # noqa: BLE001  # user code may raise anything
         return f"<{type(value).__name__}, of which {form.__name__}() raises {type(error).__name__}>"
 
 
@@ -44,7 +44,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 _HIDDEN = "***"
-# How messages write where a login would stand.
+# The text that messages contain in place of a login.
 _LOGIN_SHAPE = "[user:password"
 _SENTENCE = "')]},.;:"  # the end of a sentence or quotation behind a URL is no part of it
 _WORD = re.compile(r"\S+")
@@ -60,11 +60,11 @@ _QUOTED = re.compile(
     re.IGNORECASE,
 )
 _VALUE = re.compile(
-    # A value of a query ends where one of a quoted list does, since another secret may follow that; of a secret a `#`
-    # may be part.
+    # The value of a query ends where an item of a quoted list ends, since another secret may follow it; a secret may
+    # contain a `#`.
     rf"(?<=[?&#])(?P<query>(?:[\w.~%+\[\]-]{{0,60}}?(?P<secret>{_WORDS}))?[\w.~%+\[\]-]*(?<=[\w.~%+\[\]-])=)"
     r"(?P<value>(?:[^&#\s\"<>']|'(?!,)|(?(secret)\#|(?!)))+)"
-    # After a colon and a space stands prose, unless it is one word to the end of the line.
+    # After a colon and a space comes prose, unless it is one word up to the end of the line.
     rf"|(?P<named>{_NAME}(?:\s?=\s?|(?<!\.py):))(?!\*\*\*(?:[^\w*]|$))[^\s&]+"
     rf"|(?P<line>{_NAME}:\s)[^\s&]+(?=\s*(?:$|\n))",
     re.IGNORECASE,
@@ -75,7 +75,7 @@ _BEARER = re.compile(r"\b(bearer|basic) [\w.~+/=-]{4,}", re.IGNORECASE)
 def veiled(text: str) -> str:
     """The text without logins in addresses, without values of queries and fragments, and without named secrets.
 
-    Names of values are kept. Of a token in a path nobody can tell that it is one.
+    Names of values are kept. A token in a path cannot be recognised as one.
     """
     text = _QUOTED.sub(rf"\1{_HIDDEN}", text)  # first, since the text between quotes may look like anything
     text = _WORD.sub(_without_login, text)
@@ -84,7 +84,7 @@ def veiled(text: str) -> str:
 
 
 def _without_login(found: re.Match[str]) -> str:
-    """A word; in a URL without all that may belong to a password, which people do not always encode."""
+    """A word, in a URL without the login: all that may belong to a password, which is not always encoded."""
     word = found[0]
     scheme, url, rest = word.partition("://")
     if url:
@@ -101,20 +101,20 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_bare_queries(text: str) -> Iterator[str]:
-    """Pieces of the text, in which `/path?value` lost a value that has no name."""
-    told = bare = 0  # how far the text is told, and where the last query that was looked at ends
+    """Pieces of the text, in which the value of `/path?value`, which has no name, is hidden."""
+    done = bare = 0  # ends of the text yielded so far, and of the last query looked at
     for path in _PATH.finditer(text):
         begin = path.end() + 1
-        if text[path.end() : begin] != "?" or text.find("/", max(told, path.start()), path.end()) < 0:
+        if text[path.end() : begin] != "?" or text.find("/", max(done, path.start()), path.end()) < 0:
             continue
         if begin > bare:
             bare = next(_BARE.finditer(text, begin)).end()
         if begin < bare and text[bare : bare + 1] != "=":
-            yield f"{text[told:begin]}{_HIDDEN}"
-            told = bare - len(_behind(text[begin:bare]))
-    yield text[told:]
+            yield f"{text[done:begin]}{_HIDDEN}"
+            done = bare - len(_behind(text[begin:bare]))
+    yield text[done:]
 
 
 def _behind(value: str) -> str:
-    """What follows a value and belongs to the sentence around it; one character is always the value's."""
+    """The punctuation behind a value that belongs to the sentence; one character is always the value's."""
     return value[max(1, len(value.rstrip(_SENTENCE))) :]

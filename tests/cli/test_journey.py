@@ -44,7 +44,7 @@ def before_anything_ran_check_says_what_run_would_make(up: Shell) -> None:
 def before_anything_ran_a_view_says_how_to_build_it(up: Shell) -> None:
     told = up("get", "cart_summary", "c-1")
     assert told.code == 1
-    assert "start a tail: leftfold run cart_summary" in told.err
+    assert "start a projector: leftfold run cart_summary" in told.err
 
 
 def servers_are_up_and_up_again_is_nothing_new(up: Shell) -> None:
@@ -172,7 +172,7 @@ def a_view_that_does_not_get_there_in_time_is_exit_4(at_work: Shell) -> None:
     after = json.dumps({"carts.events": {str(p): 10**9 for p in range(4)}})
     told = at_work("get", "cart_summary", "c-1", "--after", after, "--timeout", "0.2")
     assert told.code == 4
-    assert "is its tail running? leftfold run cart_summary" in told.err
+    assert "is its projector running? leftfold run cart_summary" in told.err
 
 
 def status_shows_workers_and_views(at_work: Shell, wait_until: Wait) -> None:

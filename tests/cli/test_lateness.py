@@ -38,7 +38,7 @@ def test_a_view_that_is_late_is_named_with_what_to_type(view: object, tails: int
 
 @pytest.mark.parametrize(
     ("view", "start"),
-    [(by_owner, "start a tail: leftfold run by_owner"), (computed, "let Spark keep it: leftfold run computed")],
+    [(by_owner, "start a projector: leftfold run by_owner"), (computed, "let Spark keep it: leftfold run computed")],
 )
 def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -> None:
     survey, store = Survey(None, None), MemoryViewStore()

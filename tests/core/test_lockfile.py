@@ -166,7 +166,7 @@ def test_a_lowered_version_is_wrong(load: Load) -> None:
     ("old", "new", "what"),
     [
         ("amount: Decimal\n    note", "amount: str\n    note", "field amount was number or string and is now string"),
-        ('    note: str = ""\n', "", "field note is gone, which older readers need"),
+        ('    note: str = ""\n', "", "field note is removed, which older readers need"),
         (
             "    note: str",
             "    by: str\n    note: str",

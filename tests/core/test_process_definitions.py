@@ -91,7 +91,7 @@ def test_an_app_names_each_decider_and_process_once_and_knows_what_they_share() 
 
 def test_a_world_decides_everything_that_its_processes_send() -> None:
     with (
-        pytest.raises(ConfigurationError, match="sends Re.*nobody decides in this world.*the decider of stock"),
+        pytest.raises(ConfigurationError, match="sends Re.*no decider in this world decides.*the decider of stock"),
         memory(App("trade", deciders=[orders, payments], processes=[checkout]), now=NOW),
     ):
         pass

@@ -121,7 +121,7 @@ def test_a_cursor_carries_its_generation_and_says_when_it_is_gone(bench: FoldBen
     assert cursor is not None
     old = bench.live(household_spend)
     change(bench.store, "household_spend", lambda r: r.without(old.id))
-    with pytest.raises(ViewNotBuilt, match="is gone; start the scan over"):
+    with pytest.raises(ViewNotBuilt, match="no longer exists; start the scan over"):
         reader(bench).scan(cursor=cursor)
 
 
@@ -130,7 +130,7 @@ def test_a_scan_does_not_end_early_where_rows_are_being_removed(bench: FoldBench
     assert cursor is not None
     bench.store.unlink(bench.live(household_spend))
     for place in (cursor, ""):
-        with pytest.raises(ViewNotBuilt, match="is gone; start the scan over"):
+        with pytest.raises(ViewNotBuilt, match="no longer exists; start the scan over"):
             reader(bench).scan(cursor=place)
 
 

@@ -85,16 +85,19 @@ def sending(out: object) -> Process[Any, Any, Any]:
 
 
 async def later(*given: object) -> None:
-    raise AssertionError(f"nobody awaits {given}")
+    raise AssertionError(f"{given} is not awaited")
 
 
 class Called:
     async def __call__(self, event: Rung, delivery: Delivery) -> None:
-        raise AssertionError(f"nobody awaits {event} {delivery}")
+        raise AssertionError(f"{event} {delivery} is not awaited")
 
 
 SLIPS: dict[str, tuple[Callable[[], object], str]] = {
-    "async react": (lambda: process(react=wrong(later)), "process quiet: react is async, and nobody would await it"),
+    "async react": (
+        lambda: process(react=wrong(later)),
+        "process quiet: react is async, and the engine does not await it",
+    ),
     "async correlate": (lambda: process(correlate=later), "process quiet: correlate is async"),
     "react of one argument": (
         lambda: process(react=lambda event: []),

@@ -1,4 +1,4 @@
-"""Typed reads of views: what production and the memory world hand to queries."""
+"""Typed reads of views, the same for production and for the world in memory."""
 
 from leftfold.client.async_reader import Page
 from leftfold.client.reader import Reader, Views

@@ -1,4 +1,4 @@
-"""The reads of a view for asyncio, and reading a whole view page by page."""
+"""The reads of a view for asyncio, and scans of a whole view page by page."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ K = TypeVar("K", default=str)
 
 @dataclass(frozen=True)
 class Page(Generic[Row, K]):
-    """Some rows of a scan in bucket and key order; `cursor` continues it, None at the end."""
+    """A page of a scan in bucket and key order; `cursor` continues it, None at the end."""
 
     rows: tuple[tuple[K, Row], ...]
     cursor: str | None
 
 
 class Pages(Generic[Row, K]):
-    """Scans the live generation; a cursor carries the generation it began in."""
+    """Scans of the live generation; a cursor holds the generation it began in."""
 
     def __init__(self, live: Live[Row, K]) -> None:
         self._live, self._view = live, live.view
 
     def page(self, cursor: str, limit: int) -> Steps[Page[Row, K]]:
-        """Up to `limit` rows from a cursor on."""
+        """Up to `limit` rows after a cursor."""
         check_number(limit, "limit")
         generation, bucket, last = yield from self._at(cursor)
         rows: list[tuple[K, Row]] = []
@@ -74,11 +74,11 @@ class Pages(Generic[Row, K]):
         return generation, number, last
 
     def _gone(self, id_: str) -> ViewNotBuilt:
-        return ViewNotBuilt(f"generation {id_} of view {self._view.name} is gone; start the scan over")
+        return ViewNotBuilt(f"generation {id_} of view {self._view.name} no longer exists; start the scan over")
 
 
 class AsyncReads(Generic[Row, K]):
-    """The half of a Reader that is awaited; what the reads mean is said there."""
+    """The asyncio half of a Reader; `Reader` documents what each read means."""
 
     def __init__(self, view: View[Row, K], store: ViewStore, name: str = "") -> None:
         self.view, self._store = view, store

@@ -1,4 +1,4 @@
-"""Watching a view: its buckets' change streams, read on from a position and across generations."""
+"""Watches of a view: its buckets' change streams, read from a position and across generations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _EAR_SECONDS = 60.0
 
 
 class Watch(Generic[Row, K]):
-    """One watcher's place in the changes of a view; `next_changes` is the steps to the next ones.
+    """A watch of the changes of a view; `next_changes` returns the steps to the next ones.
 
-    In each bucket it remembers the id of the last stream entry seen, and over all of them the position up to which
-    nothing is left to tell. A new live generation is entered at that position; rows are read after the entries that
-    name them, so a row is told as it is and never as it was.
+    It keeps the id of the last stream entry seen in each bucket, and over all buckets the position up to which every
+    change was returned. It enters a new live generation at that position. Rows are read after the entries that name
+    them, so a change holds the newest row and never an older one.
     """
 
     def __init__(self, live: Live[Row, K], keys: Iterable[K] | None, after: Position | None) -> None:
@@ -39,16 +39,16 @@ class Watch(Generic[Row, K]):
         wanted = None if keys is None else checked_keys(live.view, keys)
         self._keys = None if wanted is None else {live.view.keys.encode(key) for key in wanted}
         self._after = None if after is None else checked_position(live.view, after)
-        self._ear = FlushListener()
+        self._listener = FlushListener()
         self._generation: Generation | None = None
         self._ids: dict[int, str] = {}
 
     def close(self) -> None:
-        """Listens no more."""
-        self._ear.close()
+        """Ends the notifications."""
+        self._listener.close()
 
     def begin(self) -> Steps[Generation]:
-        """Finds its place; from here on nothing is missed.
+        """Finds the last stream entry before the watch's position in each bucket; it misses no change from then on.
 
         Raises:
             ChangesNotKept: the streams do not reach back to the position. ViewNotBuilt: nothing is live.
@@ -78,16 +78,16 @@ class Watch(Generic[Row, K]):
             if left <= 0:
                 return []
             if self._generation is not None and not any(map(_is_full, recent.entries.values())):
-                yield from self._ear.wait(generation, None, left)
+                yield from self._listener.wait(generation, None, left)
 
     def _is_unbroken(self, recent: Recent) -> bool:
-        """Whether every stream still has the entry seen last; else only the position tells what there was behind it."""
+        """Whether every stream still has the entry seen last; else only the position shows what came after it."""
         return all(
             recent.entries[bucket][:1] and recent.entries[bucket][0].id == id_ for bucket, id_ in self._ids.items()
         )
 
     def _enter(self, generation: Generation, deadline: float) -> Steps[None]:
-        """Goes back in the streams of a generation to the last entries that the position covers."""
+        """Reads the streams of a generation backwards to the last entries that the position covers."""
         buckets = self._buckets(generation)
         ids, open_ = dict[int, str](), dict.fromkeys(buckets, "")
         after = None if self._after is None else dict.fromkeys(buckets, self._after)
@@ -112,7 +112,7 @@ class Watch(Generic[Row, K]):
         self._generation, self._ids = generation, ids
 
     def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]]]:
-        """What the entries come to, with the rows as they are now; none when the generation was left meanwhile."""
+        """The changes in the entries, with the newest rows; none when the generation is not live any more."""
         before = self._after or Position()
         places = self._places(generation, recent, before)
         rows: tuple[Mapping[bytes, bytes] | None, ...] = ()
@@ -124,15 +124,15 @@ class Watch(Generic[Row, K]):
             rows = snapshot.rows
         self._after = before | self._consumed(generation, recent)
         self._ids.update((bucket, entries[-1].id) for bucket, entries in recent.entries.items())
-        return self._told(places, rows, before, self._after)
+        return self._returned(places, rows, before, self._after)
 
     def _leave(self, generation: Generation) -> Steps[None]:
-        """The generation is not live any more: the next round enters the one that is."""
+        """Leaves a generation that is not live any more; the next round enters the live one."""
         self._generation = None
         yield from self._live.moved(generation, time.monotonic() + _PATIENCE_SECONDS)
 
     def _places(self, generation: Generation, recent: Recent, before: Position) -> tuple[tuple[int, str], ...]:
-        """Whose rows changed, each once, in the order of their last changes; what `before` covers was told."""
+        """The changed rows, each once, in the order of their last changes; those that `before` covers were returned."""
         places: dict[tuple[int, str], None] = {}
         for bucket, entries in recent.entries.items():
             for entry in entries[1:]:
@@ -143,21 +143,21 @@ class Watch(Generic[Row, K]):
         return tuple(places)
 
     def _consumed(self, generation: Generation, recent: Recent) -> Position:
-        """Up to where nothing is left: a bucket's checkpoint, or its last entry where there are more behind it."""
+        """The position consumed by now: a bucket's checkpoint, or its last entry where more entries follow."""
         reached = {
             bucket: entries[-1].position if _is_full(entries := recent.entries[bucket]) else position
             for bucket, position in recent.positions.items()
         }
         return _least(generation, tuple(self._ids), reached)
 
-    def _told(
+    def _returned(
         self,
         places: Sequence[tuple[int, str]],
         rows: Sequence[Mapping[bytes, bytes] | None],
         before: Position,
         after: Position,
     ) -> list[Change[Row, K]]:
-        """Changes found together: only behind the last of them is everything up to `after` told."""
+        """The changes of one round; only the last has the position `after`, so that a stop before it repeats them."""
         view, last = self._view, len(places) - 1
         return [
             Change(
@@ -182,9 +182,9 @@ class Watch(Generic[Row, K]):
 
 
 def _caught_up(generation: Generation, recent: Recent, before: Position) -> Recent:
-    """What was read, without the entries of buckets that have not reached `before`: their rows would be older.
+    """The entries that were read, without those of buckets that have not reached `before`: their rows would be older.
 
-    A generation may be behind the one that went before it; its entries wait until it has caught up.
+    A generation may be behind the one that it replaced; its entries wait until it has caught up.
     """
     behind = {b for b, position in recent.positions.items() if not _covers(generation, b, position, before)}
     return Recent(
@@ -199,12 +199,12 @@ def _is_full(entries: Sequence[Changed]) -> bool:
 
 
 def _covers(generation: Generation, bucket: int, one: Position, other: Position) -> bool:
-    """Whether a position covers another as far as a bucket is concerned."""
+    """Whether a position covers another in the partitions that a bucket reads."""
     return one.covers(other.only(generation.topics, bucket if generation.stream_keyed else None))
 
 
 def _least(generation: Generation, buckets: tuple[int, ...], positions: Mapping[int, Position]) -> Position:
-    """What all of these buckets have reached, per partition that concerns them."""
+    """The position that all of these buckets have reached, per partition that they read."""
     offsets: dict[str, dict[int, int]] = {}
     for topic, count in generation.topics.items():
         partitions = [b for b in buckets if b < count] if generation.stream_keyed else range(count)

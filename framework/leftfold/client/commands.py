@@ -1,4 +1,4 @@
-"""How commands are sent, in memory and in production alike."""
+"""The client that sends commands and waits for their answers, the same in memory and in production."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MISSING = object()
 
 
 class Asked(NamedTuple):
-    """A command with what `send` takes beside it."""
+    """A command with the arguments of `send`."""
 
     command: Command
     id: str | None
@@ -31,7 +31,7 @@ def asked(
     expected_versions: Iterable[int | None] | None,
     times: Iterable[datetime | None] | None,
 ) -> Iterator[Asked]:
-    """Each command with its id, expected version and time, one after the other.
+    """Each command with its id, expected version and time.
 
     Raises:
         ValueError: there are fewer ids, expected versions or times than commands.
@@ -47,10 +47,10 @@ def asked(
 
 
 class Client(Protocol):
-    """Sends commands and waits for their answers; any number of threads and tasks may share one.
+    """A client that sends commands and waits for their answers; threads and tasks may share it.
 
-    A command with an `id` that was decided before is not decided again but answered as it was then, so whatever
-    raises OutcomeUnknown is safely sent again with the same id.
+    A command with an `id` that was decided before is not decided again: it gets the same answer as then. A command that
+    raised OutcomeUnknown is therefore safely sent again with the same id.
     """
 
     def send(
@@ -66,13 +66,13 @@ class Client(Protocol):
         """Sends one command and waits for its answer.
 
         Args:
-            id: an idempotency key; a fresh one is made when there is none.
+            id: an idempotency key; a fresh one is made when absent.
             expected_version: the stream's version that this command presumes; 0 = it does not exist yet.
-            at: when this was asked for, aware; now when it is not said. It becomes the events' time.
+            at: when the command was requested, aware; absent = now. It becomes the events' time.
             timeout: seconds to wait for the answer.
 
         Raises:
-            DomainError: a rule said no; one of those that the command declares.
+            DomainError: a business rule rejected it; one of those that the command declares.
             ConflictError: the stream is at another version.
             OutcomeUnknown: no answer in time; the command may have happened, or may yet.
             ContractError: the command cannot be sent, or no worker can read it.
@@ -101,7 +101,7 @@ class Client(Protocol):
         times: Iterable[datetime | None] | None = None,
         timeout: float = 10.0,
     ) -> list[Receipt | LeftfoldError]:
-        """Sends commands one behind the other without waiting in between; those of one stream stay in order.
+        """Sends commands one after another without waiting in between; those of one stream stay in order.
 
         Args:
             ids, expected_versions, times: one for each command, see `send`. timeout: seconds to wait for each answer.
@@ -124,13 +124,14 @@ class Client(Protocol):
         times: Iterable[datetime | None] | None = None,
         timeout: float = 10.0,
     ) -> Iterator[Receipt | LeftfoldError]:
-        """`send_many` for any number of commands: takes them as it goes, and yields what became of each in their order.
+        """`send_many` for any number of commands: reads them as needed, and yields the results in their order.
 
-        Nothing is sent before the first result is asked for. An iterator that is left early waits for no more answers;
-        what was sent may happen.
+        It sends nothing before the first result is requested. An iterator that is closed early waits for no more
+        answers; commands that were sent may happen.
 
         Args:
-            window: how many commands may be under way at once. ids, expected_versions, times, timeout: see `send_many`.
+            window: how many commands may be unanswered at once. ids, expected_versions, times, timeout: see
+                `send_many`.
 
         Raises:
             InfrastructureError: there is no broker or no such topic.

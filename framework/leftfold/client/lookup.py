@@ -1,4 +1,4 @@
-"""Reads by key, and waiting until a view has folded a position."""
+"""Reads by key, and waits until a view has folded a position."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ __all__ = [
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
 TIMEOUT = 2.0
-"""Seconds to wait for a position, when the caller does not say."""
+"""The default number of seconds to wait for a position."""
 
 
 def check_number(number: int | None, name: str) -> None:
-    """Looks at how many rows are wanted; None = all.
+    """Checks the number of wanted rows; None = all.
 
     Raises:
-        ConfigurationError: it is no whole number, or none at all.
+        ConfigurationError: it is no whole number above 0.
     """
     if number is not None and (not isinstance(number, int) or number < 1):
         raise ConfigurationError(f"{name}={number!r} must be a whole number from 1 on")
 
 
 def checked_keys(view: View[Any, K], keys: Iterable[K]) -> list[K]:
-    """Several keys. A text is an iterable of texts, too, so no type checker refuses one key in place of many.
+    """The given keys, checked: a single str is an iterable of str, so no type checker refuses it.
 
     Raises:
         ConfigurationError: it is one text.
@@ -58,7 +58,7 @@ def checked_keys(view: View[Any, K], keys: Iterable[K]) -> list[K]:
 
 
 def checked_position(view: View[Any, Any], after: Position) -> Position:
-    """A position to wait for, or to go on from.
+    """The position to wait for or to continue from, checked.
 
     Raises:
         ConfigurationError: it is something else, such as a receipt.
@@ -70,7 +70,7 @@ def checked_position(view: View[Any, Any], after: Position) -> Position:
 
 
 def awaited(view: View[Any, Any], asked: Mapping[str, Any]) -> tuple[dict[str, Any], Position | None, float]:
-    """What `find` and `count` were asked: fields, and from `after=` and `timeout=` what to wait for, and how long.
+    """The fields of a `find` or `count`, and from `after=` and `timeout=` the position to wait for, and how long.
 
     Both are fields where the view has an index of that name, unless `after` is a Position, which no field is.
 
@@ -85,7 +85,7 @@ def awaited(view: View[Any, Any], asked: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def checked_view(view: View[Row, K]) -> View[Row, K]:
-    """A view as a value.
+    """The view, checked.
 
     Raises:
         ConfigurationError: it is something else, such as its name.
@@ -102,12 +102,12 @@ _PAUSE_SECONDS = 0.01
 
 
 class Live(Generic[Row, K]):
-    """Remembers which generation is live, so that a read need not ask first; every answer says whether it still is.
+    """A cache of the live generation, which saves a lookup per read; every answer says whether it is still live.
 
-    `known` is the one that was live when somebody looked last.
+    `known` is the generation that was live at the last lookup.
 
     Args:
-        name: of a pinned generation, which is then the one that counts; '' = the live one.
+        name: of a pinned generation, which is read instead; '' = the live one.
     """
 
     def __init__(self, view: View[Row, K], name: str = "") -> None:
@@ -132,21 +132,23 @@ class Live(Generic[Row, K]):
                     f"view {self.view.name} has no live generation for this code; start its stream, as "
                     f"leftfold run {self.view.name} does if the App names it"
                 )
-            if (begun := registry.begun_of(self.view.hash)) is not None:
-                raise ViewNotBuilt((yield from self._so_far(begun)))
+            if (building := registry.begun_of(self.view.hash)) is not None:
+                raise ViewNotBuilt((yield from self._so_far(building)))
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
                 f"{way_in(self.view)}, or build it: leftfold rebuild {self.view.name}"
             )
         return self.known
 
-    def _so_far(self, begun: Generation) -> Steps[str]:
-        """What is being built, and how far it is."""
-        what = f"view {self.view.name} is being built for this code: generation {begun.id}"
-        if begun.phase is Phase.BULK:
+    def _so_far(self, building: Generation) -> Steps[str]:
+        """The generation that is being built, and its progress."""
+        what = f"view {self.view.name} is being built for this code: generation {building.id}"
+        if building.phase is Phase.BULK:
             return f"{what} is filled by a rebuild; leftfold status says what runs"
-        read = yield from ask(Rows(begun, (), tuple(range(begun.buckets))))
-        done = covered(begun, read.checkpoints).ahead_of(Position()) if len(read.checkpoints) == begun.buckets else 0
+        read = yield from ask(Rows(building, (), tuple(range(building.buckets))))
+        done = (
+            covered(building, read.checkpoints).ahead_of(Position()) if len(read.checkpoints) == building.buckets else 0
+        )
         rows = sum(checkpoint.rows for checkpoint in read.checkpoints.values())
         return (
             f"{what} holds {rows:,} rows of the first {done:,} offsets; leftfold status says how many there are. "
@@ -154,7 +156,7 @@ class Live(Generic[Row, K]):
         )
 
     def moved(self, generation: Generation, deadline: float) -> Steps[None]:
-        """Forgets a generation that turned out not to be live, or to lack checkpoints, and gives the next one a moment.
+        """Drops a generation that is not live any more, or lacks checkpoints, and waits briefly for the next one.
 
         Raises:
             ViewNotBuilt: it is past the deadline.
@@ -162,20 +164,20 @@ class Live(Generic[Row, K]):
         again, self.known = self.known, None
         if time.monotonic() >= deadline:
             raise ViewNotBuilt(
-                f"generation {generation.id} of view {self.view.name} is not whole or not live any more; is a tail "
-                f"running? leftfold run {self.view.name}"
+                f"generation {generation.id} of view {self.view.name} is not whole or not live any more; is a "
+                f"projector running? leftfold run {self.view.name}"
             )
         if (yield from self.generation()) == again:
             yield Pause(_PAUSE_SECONDS)
 
 
 def way_in(view: View[Any, Any]) -> str:
-    """What starts the process that keeps a view which no stream of the user's keeps."""
-    return f"{'start a tail' if view.folded else 'let Spark keep it'}: leftfold run {view.name}"
+    """The command that starts the process which writes a view, other than a user's stream processor."""
+    return f"{'start a projector' if view.folded else 'let Spark keep it'}: leftfold run {view.name}"
 
 
 def _no_such(view: View[Any, Any], name: str, registry: Registry) -> ViewNotBuilt:
-    """The error for a name that no pinned generation has; held and kept ones are no names, and are read otherwise."""
+    """The error for a name without a pinned generation; held and kept ones have no names and are read otherwise."""
     if name in (Phase.HELD.value, Phase.KEPT.value):
         step = f"leftfold explain {view.name}@{name} KEY" if view.folded else f"leftfold diff {view.name}"
         return ViewNotBuilt(
@@ -193,7 +195,7 @@ A = TypeVar("A")
 
 
 class Lookup(Generic[Row, K]):
-    """Finds rows by key in the live generation; each method is the steps of one read."""
+    """Reads rows by key in the live generation; each method returns the steps of one read."""
 
     def __init__(self, live: Live[Row, K]) -> None:
         self._live, self._view = live, live.view
@@ -227,11 +229,11 @@ class Lookup(Generic[Row, K]):
         return {key: self._view.rows.decode(fields) for key, fields in rows if fields is not None}
 
     def reached(self, position: Position, timeout: float) -> Steps[None]:
-        """Waits until every bucket has folded in a position."""
+        """Waits until every bucket has folded a position."""
         yield from self._read((), position, timeout, whole=True)
 
     def behind(self, after: Position | None, timeout: float, search: Callable[[], Steps[A]]) -> Steps[A]:
-        """What a search finds once every bucket has folded in a position; another generation is waited for again."""
+        """The result of a search once every bucket has folded a position; it waits again for another generation."""
         if after is None:
             found = yield from search()
             return found
@@ -243,13 +245,13 @@ class Lookup(Generic[Row, K]):
                 return found
 
     def describe(self) -> Steps[Description]:
-        """What the live generation says of itself."""
+        """The description of the live generation."""
         generation = yield from self._live.generation(fresh=True)
         snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
         return described(self._view, generation, snapshot.checkpoints)
 
     def _glance(self, encoded: str) -> Steps[RowResult | None]:
-        """What one question finds where the live generation is known; None when it has moved on: look again."""
+        """One row in one query where the live generation is known; None when another one is live."""
         generation = self._live.known
         if generation is None:
             return None
@@ -259,9 +261,9 @@ class Lookup(Generic[Row, K]):
     def _read(
         self, encoded: Sequence[str], after: Position | None, timeout: float, *, whole: bool = False
     ) -> Steps[tuple[Generation, Snapshot]]:
-        """The rows, once their buckets (or all, when `whole`) have folded in what is asked for."""
+        """The rows, once their buckets (or all, when `whole`) have folded the position."""
         after = None if after is None else checked_position(self._view, after)
-        deadline, ear = time.monotonic() + timeout, FlushListener()
+        deadline, listener = time.monotonic() + timeout, FlushListener()
         try:
             while True:
                 generation = yield from self._live.generation()
@@ -277,9 +279,9 @@ class Lookup(Generic[Row, K]):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._stale(snapshot.checkpoints[min(lacking)].position, after)
-                yield from ear.wait(generation, Position.union(lacking.values()), left)
+                yield from listener.wait(generation, Position.union(lacking.values()), left)
         finally:
-            ear.close()
+            listener.close()
 
     def _question(self, generation: Generation, encoded: Sequence[str], whole: bool) -> Rows:
         places = tuple([place_of(generation, key) for key in encoded])
@@ -288,7 +290,7 @@ class Lookup(Generic[Row, K]):
     def _lacking(
         self, generation: Generation, snapshot: Snapshot, buckets: Iterable[int], after: Position | None
     ) -> dict[int, Position]:
-        """What of a position each bucket has not folded in, without those that have it all."""
+        """The part of a position that each bucket has not folded, without buckets that have folded all of it."""
         if after is None:
             return {}
         lacking = {}
@@ -302,10 +304,10 @@ class Lookup(Generic[Row, K]):
     def _stale(self, reached: Position, after: Position | None) -> StaleViewError:
         return StaleViewError(
             f"view {self._view.name} is at {reached}, not yet at {after}; "
-            f"is its tail running? leftfold run {self._view.name}"
+            f"is its projector running? leftfold run {self._view.name}"
         )
 
 
 def version_of(fields: Mapping[bytes, bytes] | None) -> int | None:
-    """The stream's version in a row's fields, None when there is none."""
+    """The stream's version in a row's fields, None when absent."""
     return int(fields[b"@version"]) if fields and b"@version" in fields else None

@@ -1,4 +1,4 @@
-"""The reads of a view for threads, and the views of a connection or of a memory world."""
+"""The reads of a view for threads, and the views of a connection or of a world in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ K = TypeVar("K", default=str)
 
 
 class Reader(AsyncReads[Row, K], Generic[Row, K]):
-    """Reads one view; any number of threads and tasks may share it.
+    """The reader of one view; threads and tasks may share it.
 
     Every read follows the live generation of this code's schema hash, or a pinned one by its name, and raises
     ViewNotBuilt when there is none.
@@ -44,7 +44,7 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         """The row of a key, None when there is none.
 
         Args:
-            after: wait until everything up to here is folded in (a receipt's position). timeout: seconds to wait.
+            after: wait until this position is folded (a receipt's position). timeout: seconds to wait.
 
         Raises:
             StaleViewError: the view did not get there in time.
@@ -60,10 +60,10 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         return self._run(self._lookup.many(keys, after, timeout))
 
     def scan(self, *, cursor: str = "", limit: int = 100) -> Page[Row, K]:
-        """Up to `limit` rows in bucket and key order, from a cursor on.
+        """Up to `limit` rows in bucket and key order, after a cursor.
 
         Raises:
-            ViewNotBuilt: the cursor's generation is gone; start over.
+            ViewNotBuilt: the cursor's generation no longer exists; start over.
         """
         return self._run(self._pages.page(cursor, limit))
 
@@ -100,12 +100,12 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         after: Position | None = None,
         timeout: float = 2.0,
     ) -> dict[K, Row]:
-        """The rows whose indexed field lies between two ends, in its order; rows with None there are left out.
+        """The rows whose indexed field lies in a range, in its order; rows with None there are left out.
 
         Args:
             at_least, above: the lower end, with or without the value itself; at_most, below: the upper end. An end
                 that is not given is open.
-            limit: only the first so many.
+            limit: the maximum number of rows, from the lower end.
             after, timeout: as in `get`, for the whole view.
 
         Raises:
@@ -126,7 +126,7 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         return self._run(self._lookup.behind(after, timeout, lambda: self._search.top(field, n, smallest=smallest)))
 
     def count(self, /, **equal: Any) -> int:
-        """How many rows there are, or how many have these values; no row is read for it. It waits as `find` does.
+        """The number of rows, or of rows with these values; it reads no row and waits as `find` does.
 
         Raises:
             ConfigurationError: a field has no index, or a value is not of its type.
@@ -145,28 +145,28 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         after: Position | None = None,
         timeout: float = 2.0,
     ) -> int:
-        """How many rows `between` would find without a limit; no row is read for it."""
+        """The number of rows that `between` would return without a limit; it reads no row."""
         bounds = Bounds(at_least, above, at_most, below)
         return self._run(self._lookup.behind(after, timeout, lambda: self._search.count_between(field, bounds)))
 
     def watch(
         self, *, after: Position | None = None, keys: Iterable[K] | None = None, timeout: float | None = None
     ) -> Generator[Change[Row, K], None, None]:
-        """Rows as they change, for ever, each in its newest state; several changes of a row may be told as one.
+        """The changes of rows, without end, each with the newest row; several changes of a row may come as one.
 
         Args:
-            after: a change's or a description's position to go on from, without missing anything; None = from now.
+            after: a change's or a description's position to continue from, without missing a change; None = from now.
             keys: only these rows. timeout: end after so many seconds without a change.
 
         Raises:
-            ChangesNotKept: the changes since `after` are not kept; read all rows and watch on from there.
+            ChangesNotKept: the changes since `after` are not kept; read all rows and watch from there.
         """
         watch = Watch(self._live, keys, after)
         self._run(watch.begin())
         return self._watched(watch, timeout)
 
     def wait_reached(self, position: Position, *, timeout: float = 10.0) -> None:
-        """Waits until every bucket has folded in everything up to a position.
+        """Waits until every bucket has folded everything up to a position.
 
         Raises:
             StaleViewError: the view did not get there in time.
@@ -174,7 +174,7 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         self._run(self._lookup.reached(position, timeout))
 
     def describe(self) -> Description:
-        """What the live generation says of itself."""
+        """The description of the live generation."""
         return self._run(self._lookup.describe())
 
     def _watched(self, watch: Watch[Row, K], timeout: float | None) -> Generator[Change[Row, K], None, None]:
@@ -189,10 +189,10 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
 
 
 class Views:
-    """Readers by view: `views[household_spend].get("h-7")`.
+    """The readers of views: `views[household_spend].get("h-7")`.
 
     Args:
-        poll: what a blocking reader does instead of waiting for the store's bell; given the seconds it may take.
+        poll: called by a blocking reader instead of waiting for a notification, with the seconds it may take.
     """
 
     def __init__(self, store: ViewStore, poll: Callable[[float], None] | None = None) -> None:
@@ -207,5 +207,5 @@ class Views:
         return reader
 
     def as_of(self, view: View[Row, K], name: str, /) -> Reader[Row, K]:
-        """The reader of what `leftfold rebuild VIEW --as-of PLACE --name NAME` built; it never moves on."""
+        """The reader of a generation that `leftfold rebuild VIEW --as-of PLACE --name NAME` built; it is fixed."""
         return Reader(checked_view(view), self._store, self._poll, name)

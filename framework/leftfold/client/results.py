@@ -1,4 +1,4 @@
-"""What reads return: rows with their positions, changes of rows, descriptions of generations."""
+"""The results of reads: rows with their positions, changes of rows, descriptions of generations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Change", "Description", "Entry", "describe", "described"]
 
 @dataclass(frozen=True)
 class Description:
-    """What a view says of itself: `position` every bucket has, `checksum` over all rows, `parked` by row key.
+    """A description of a view: `position` of every bucket, `checksum` over all rows, `parked` by row key.
 
     `approximate` views leave late events out, so their rows are not compared with a fold of the whole log.
     """
@@ -39,16 +39,16 @@ class Description:
 
 
 def describe(view: View[Any, Any], generation: Generation, store: ViewStore) -> Description:
-    """What a generation says of itself.
+    """The description of a generation.
 
     Raises:
-        ViewNotBuilt: its checkpoints are gone.
+        ViewNotBuilt: its checkpoints are missing.
     """
     return described(view, generation, store.checkpoints(generation))
 
 
 def described(view: View[Any, Any], generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Description:
-    """What a generation's checkpoints say of it.
+    """The description of a generation from its checkpoints.
 
     Raises:
         ViewNotBuilt: some are missing.
@@ -76,12 +76,12 @@ K = TypeVar("K", default=str)
 
 @dataclass(frozen=True)
 class Change(Generic[Row, K]):
-    """A row as it is after a change: its newest state, None when it is gone.
+    """A change of a row: the newest row, None when it was deleted.
 
     Args:
-        version: the stream's version that the row shows; None when the view is not stream-keyed, or the row is gone.
-        position: where to watch on from without missing anything; it moves on with the last change of those that
-            were found together, so some of them come again after a stop between them.
+        version: the stream's version that the row shows; None when the view is not stream-keyed, or the row deleted.
+        position: where to continue the watch without missing a change; only the last change of a round has the new
+            position, so after a stop some of them come again.
     """
 
     key: K
@@ -92,8 +92,9 @@ class Change(Generic[Row, K]):
 
 @dataclass(frozen=True)
 class Entry(Generic[Row]):
-    """A row with where it stands: its stream's version (None when not stream-keyed), its bucket's position, and
-    why it is parked, if it is.
+    """A row with its state in the log.
+
+    That is its stream's version (None when not stream-keyed), its bucket's position, and why it is parked, if it is.
     """
 
     row: Row | None

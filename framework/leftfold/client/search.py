@@ -1,4 +1,4 @@
-"""Reads by index: equal values, ordered ranges, the first or last few, and counts."""
+"""Reads by index: equal values, ordered ranges, the first or last rows, and counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Bounds", "Search"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The ends of a range as callers give them; None = open."""
+    """The ends of a range as a caller gives them; None = open."""
 
     at_least: Any = None
     above: Any = None
@@ -37,7 +37,7 @@ class Bounds:
 
 
 def indexed(view: View[Any, Any], field: str) -> str:
-    """The field, which has an index.
+    """The name of an indexed field, checked.
 
     Raises:
         ConfigurationError: it has none.
@@ -103,7 +103,7 @@ def _kinds(type_: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value can be in a field of a type: a bool is no int here, a datetime no date, an int is a Decimal."""
+    """Whether a field's type accepts a value; a bool is no int, a datetime no date, an int a Decimal."""
     if kind is int:
         return isinstance(value, int) and not isinstance(value, (bool, Enum))
     if kind is Decimal:
@@ -125,10 +125,10 @@ _ATTEMPTS = 5
 
 
 class Search(Generic[Row, K]):
-    """Asks the indexes of all buckets at once, then reads the rows; each method is the steps of one read.
+    """Reads by index: queries the indexes of all buckets, then reads the rows; methods return steps.
 
-    A row may change between the two: whatever the row itself does not confirm is left out, and a read that is cut at
-    so many rows is asked again then.
+    A row may change between the two: rows that do not match themselves are left out, and a read with a limit is
+    repeated then.
     """
 
     def __init__(self, live: Live[Row, K]) -> None:
@@ -155,7 +155,7 @@ class Search(Generic[Row, K]):
         return rows
 
     def count(self, equals: Mapping[str, Any]) -> Steps[int]:
-        """How many rows there are, or how many have these values."""
+        """The number of rows, or of rows with these values."""
         ranges = tuple([equal(self._view, field, value) for field, value in equals.items()])
         if not ranges:
             total = yield from self._total()
@@ -167,7 +167,7 @@ class Search(Generic[Row, K]):
         return total
 
     def count_between(self, field: str, bounds: Bounds) -> Steps[int]:
-        """How many rows a range holds."""
+        """The number of rows in a range."""
         total = yield from self._counted(ranged(self._view, field, bounds))
         return total
 
@@ -220,7 +220,7 @@ class Search(Generic[Row, K]):
     def _confirmed(
         self, ranges: Sequence[IndexRange], hits: Iterable[_Hit], rows: Iterable[Mapping[bytes, bytes] | None]
     ) -> list[tuple[str, Row]]:
-        """The rows that are in every range themselves."""
+        """The rows whose own fields lie in every range."""
         decoded = (
             (key, self._view.rows.decode(fields)) for (_, _, key), fields in zip(hits, rows, strict=True) if fields
         )
@@ -232,7 +232,7 @@ class Search(Generic[Row, K]):
 
 
 def _hits(matches: Matches) -> list[_Hit]:
-    """(value in the first range, bucket, key) of what is in every range."""
+    """(value in the first range, bucket, key) of the entries that are in every range."""
     first, *others = matches.found
     found = []
     for bucket, entries in first.items():

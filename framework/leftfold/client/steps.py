@@ -21,15 +21,15 @@ _POLL_SECONDS = 0.01
 
 
 class WaiterHandle(Protocol):
-    """A bell, for a thread or for a coroutine."""
+    """A waiter, for a thread or for a coroutine."""
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Ends the notifications."""
 
 
 @dataclass(frozen=True)
 class Listen:
-    """Wants a bell."""
+    """The step that asks for a waiter on a generation."""
 
     generation: Generation
     wanted: Position | None
@@ -37,7 +37,7 @@ class Listen:
 
 @dataclass(frozen=True)
 class Wait:
-    """Waits for a bell, for so long at most."""
+    """The step that waits for a notification, for so many seconds at most."""
 
     bell: WaiterHandle
     seconds: float
@@ -45,7 +45,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Pause:
-    """Lets some time pass."""
+    """The step that waits for so many seconds."""
 
     seconds: float
 
@@ -54,19 +54,19 @@ Steps: TypeAlias = Generator[Query[Any] | Listen | Wait | Pause, Any, A]
 
 
 def ask(question: Query[A]) -> Steps[A]:
-    """The store's answer."""
+    """The store's answer to a query."""
     answer: A = yield question
     return answer
 
 
 def listen(generation: Generation, wanted: Position | None) -> Steps[WaiterHandle]:
-    """A bell that rings from now on; whoever asked closes it."""
+    """A waiter that is notified from now on; the caller closes it."""
     bell: WaiterHandle = yield Listen(generation, wanted)
     return bell
 
 
 def run(store: ViewStore, steps: Steps[A], poll: Callable[[float], None] | None = None) -> A:
-    """Takes the steps in this thread; with `poll`, that is called instead of waiting."""
+    """Runs the steps in this thread; with `poll`, that is called instead of waiting."""
     answer: Any = None
     try:
         while True:
@@ -79,7 +79,7 @@ def run(store: ViewStore, steps: Steps[A], poll: Callable[[float], None] | None 
 
 
 async def arun(store: ViewStore, steps: Steps[A]) -> A:
-    """Takes the steps in this coroutine."""
+    """Runs the steps in this coroutine."""
     answer: Any = None
     try:
         while True:
@@ -126,14 +126,14 @@ async def _astep(store: ViewStore, step: Listen | Wait | Pause) -> Any:
 
 
 class _Polled:
-    """Stands in for a bell where somebody else decides what waiting is."""
+    """A waiter for reads with `poll`, which is called instead."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class FlushListener:
-    """Holds the bell of one waiting reader; `close` it in the end."""
+    """The waiter of one reader; the reader closes it."""
 
     def __init__(self) -> None:
         self._bell: WaiterHandle | None = None
@@ -142,8 +142,8 @@ class FlushListener:
     def wait(self, generation: Generation, wanted: Position | None, seconds: float) -> Steps[None]:
         """Waits for a flush of a generation, `seconds` at most.
 
-        The first call does not wait but begins to listen: what happened before that went unheard, so the caller looks
-        again and comes back.
+        The first call does not wait but only registers the waiter: an earlier flush was not notified, so the caller
+        reads again and calls again.
         """
         if self._bell is not None and self._generation == generation.id:
             yield Wait(self._bell, seconds)
@@ -153,7 +153,7 @@ class FlushListener:
         self._generation = generation.id
 
     def close(self) -> None:
-        """Listens no more."""
+        """Ends the notifications."""
         if self._bell is not None:
             self._bell.close()
             self._bell = None

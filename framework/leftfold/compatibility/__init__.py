@@ -1,4 +1,4 @@
-"""`leftfold.lock`: what every fold says and every event version looks like, committed so that a change is noticed."""
+"""`leftfold.lock`: the released hash of each fold and schema of each event version, committed to show changes."""
 
 from __future__ import annotations
 

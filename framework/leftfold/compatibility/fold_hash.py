@@ -1,4 +1,4 @@
-"""A hash of a fold: of its function and of every function and class of the user's own that it uses."""
+"""The hash of a fold: of its function and of every function and class of the user that it uses."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from leftfold.model.messages import Command, Event
 __all__ = ["fold_hash"]
 
 
-# What a checker reads and nobody else; `type_params` is new in 3.12, and hashes must not depend on the interpreter.
+# Only type checkers read these; `type_params` is new in 3.12, and hashes must not depend on the interpreter.
 _SILENT = frozenset({"returns", "type_comment", "kind", "ctx", "type_params"})
 
 
 class SourceTrees:
-    """Finds the syntax tree of a function or class; each file is parsed once."""
+    """The syntax trees of functions and classes; each file is parsed once."""
 
     def __init__(self) -> None:
         self._trees: dict[str, ast.Module] = {}
 
     def of(self, thing: FunctionType | type) -> Sequence[ast.AST]:
-        """The thing's nodes: one, or every lambda of its line, which cannot be told apart.
+        """The nodes of a function or class: one, or every lambda of its line, since they cannot be distinguished.
 
         Raises:
             ConfigurationError: its source cannot be read.
@@ -70,7 +70,7 @@ def canonical(node: object) -> str:
 
 
 def spoken(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all those within it that `canonical` writes down."""
+    """The node and all nodes within it that `canonical` writes."""
     yield node
     for _, value in _fields(node):
         for child in value if isinstance(value, list) else [value]:
@@ -123,10 +123,10 @@ _OURS = Path(__file__).parents[1]
 
 
 def fold_hash(*roots: object) -> str:
-    """Sixteen hex digits over functions, classes and values, and over those of their own package that they name.
+    """The hash of a fold: sixteen hex digits over functions, classes and values, and those of their package they name.
 
-    A comment, a docstring or a type annotation changes nothing; a constant or a helper two calls away does. What an
-    event looks like is not in it, since its schema is recorded apart, but its methods are.
+    A comment, a docstring or a type annotation changes nothing; a constant or a helper two calls away does. The fields
+    of an event are not part of it, since its schema is recorded separately, but its methods are.
     """
     reach = _Reach({_package(root) for root in roots})
     for root in roots:
@@ -135,7 +135,7 @@ def fold_hash(*roots: object) -> str:
 
 
 class _Reach:
-    """Everything seen from the roots, as texts."""
+    """The functions, classes and values that the roots reach, as texts."""
 
     def __init__(self, packages: set[str]) -> None:
         self.texts: set[str] = set()
@@ -144,7 +144,7 @@ class _Reach:
         self._kept: list[object] = []
 
     def visit(self, thing: object, name: str = "") -> None:
-        """Takes in a value and what it is made of."""
+        """Adds a value and its parts."""
         if isinstance(thing, str | bytes | int | float | complex | None):
             self.texts.add(f"{name}={thing!r}")
             return
@@ -188,7 +188,7 @@ class _Reach:
             parts = [type(thing), *vars(thing).values()]
         else:
             text = f"{type(thing).__name__}.{thing.name}" if isinstance(thing, Enum) else repr(thing)
-            # Addresses differ from run to run, and what has no other text is no value.
+            # Addresses differ from run to run, and an object without another text is no value.
             self.texts.add(f"{name}={_ADDRESS.sub('', text)}")
             parts = [type(thing)]
         ordered = not isinstance(thing, set | frozenset)
@@ -226,7 +226,7 @@ def _methods(node: ast.AST) -> list[ast.AST]:
 
 
 def _named(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """The values that the names in a node stand for, through modules: `rules.limit` as well as `limit`."""
+    """The values of the names in a node, through modules: `rules.limit` as well as `limit`."""
     for child in spoken(node):
         if isinstance(child, ast.Name) and child.id in scope:
             yield child.id, scope[child.id]

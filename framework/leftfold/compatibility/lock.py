@@ -1,4 +1,4 @@
-"""The lock of an App: what was stored and folded by which code, and what its code has changed since."""
+"""The lock of an App: hashes of released folds and schemas of released messages, and the comparison with the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class FoldLock:
-    """A decider, process or view: its version, the hash of its fold, and what a change of schema alone would rename."""
+    """The lock of a decider, process or view: version, fold hash, and schema hash if a change renames it."""
 
     version: int
     fold: str
@@ -35,7 +35,7 @@ class FoldLock:
 
 @dataclass(frozen=True)
 class Lock:
-    """Deciders, views and processes by name, and schemas of released messages by wire type (`baskets.ItemAdded.v1`)."""
+    """The lock of an App: folds by name, and schemas of released messages by wire type (`baskets.ItemAdded.v1`)."""
 
     deciders: Mapping[str, FoldLock] = field(default_factory=dict)
     views: Mapping[str, FoldLock] = field(default_factory=dict)
@@ -44,47 +44,47 @@ class Lock:
     processes: Mapping[str, FoldLock] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Text for a file: sorted and indented, so that a diff shows what changed."""
+        """The text of the lock file: sorted and indented, for readable diffs."""
         return json.dumps({"leftfold.lock": _FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Lock:
-        """Reads what `to_json` wrote.
+        """The lock from the text of the file.
 
         Raises:
             ConfigurationError: it is no lock, or one of a newer Leftfold.
         """
         try:
-            told = json.loads(text)
-            if told["leftfold.lock"] != _FORMAT:
-                raise ConfigurationError(f"leftfold.lock has format {told['leftfold.lock']}; upgrade leftfold")
+            content = json.loads(text)
+            if content["leftfold.lock"] != _FORMAT:
+                raise ConfigurationError(f"leftfold.lock has format {content['leftfold.lock']}; upgrade leftfold")
             deciders, views, processes = (
                 {name: _fold_in(fold) for name, fold in found.items()}
-                for found in (told["deciders"], told["views"], told.get("processes", {}))
+                for found in (content["deciders"], content["views"], content.get("processes", {}))
             )
-            events, commands = (_schemas_in(told.get(name, {})) for name in ("events", "commands"))
+            events, commands = (_schemas_in(content.get(name, {})) for name in ("events", "commands"))
             return cls(deciders, views, events, commands, processes)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigurationError(
                 f"leftfold.lock cannot be read ({error!r}); take it from version control, "
-                f"or remove it and write it anew: leftfold check --write"
+                f"or remove it and write a new one: leftfold check --write"
             ) from error
 
     def with_history(self, released: Lock) -> Lock:
-        """This lock with the event versions that were released before and have not been written over."""
+        """This lock with the event versions that were released before and are not replaced."""
         return replace(self, events={**released.events, **self.events})
 
 
-def _fold_in(told: Mapping[str, Any]) -> FoldLock:
-    fold = FoldLock(**told)
+def _fold_in(fields: Mapping[str, Any]) -> FoldLock:
+    fold = FoldLock(**fields)
     if type(fold.version) is not int or not isinstance(fold.fold, str) or not isinstance(fold.schema, str):
-        raise TypeError(f"no fold: {told!r}"[:200])
+        raise TypeError(f"no fold: {fields!r}"[:200])
     return fold
 
 
-def _schemas_in(told: Any) -> dict[str, dict[str, Any]]:
+def _schemas_in(content: Any) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for type_, schema in told.items():
+    for type_, schema in content.items():
         if not isinstance(schema, dict):
             raise TypeError(f"no schema of {type_}: {schema!r}"[:200])
         found[type_] = schema
@@ -92,7 +92,7 @@ def _schemas_in(told: Any) -> dict[str, dict[str, Any]]:
 
 
 def lock_of(app: App) -> Lock:
-    """The lock of an App as its code is now.
+    """The lock of an App's present code.
 
     Raises:
         ConfigurationError: the source of a fold cannot be read.
@@ -148,7 +148,7 @@ Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """One difference; `wrong` when stored data would be read or folded differently, else it is merely unrecorded."""
+    """One difference; `wrong` when stored data would be read or folded differently, else it is only unrecorded."""
 
     about: str
     message: str
@@ -156,7 +156,7 @@ class CheckFinding:
 
     @property
     def difference(self) -> str:
-        """What differs, without what to do about it."""
+        """The difference, without the correction."""
         return f"{self.about}: {self.message.partition('; ')[0]}"
 
     def __str__(self) -> str:
@@ -164,7 +164,7 @@ class CheckFinding:
 
 
 def compare(released: Lock, now: Lock) -> list[CheckFinding]:
-    """The differences between what was released and what the code says now, the wrong ones first."""
+    """The differences between the released lock and the code's, the wrong ones first."""
     found = [
         *_folds("decider", "evolve", released.deciders, now.deciders),
         *_folds("process", "react or evolve", released.processes, now.processes),
@@ -179,7 +179,7 @@ def _folds(kind: str, fold: str, old: Mapping[str, FoldLock], new: Mapping[str, 
     for name in new.keys() - old.keys():
         yield CheckFinding(f"{kind} {name}", f"is new; {_RECORD}", wrong=False)
     for name in old.keys() - new.keys():
-        yield CheckFinding(f"{kind} {name}", f"is gone; {_RECORD}", wrong=False)
+        yield CheckFinding(f"{kind} {name}", f"is removed; {_RECORD}", wrong=False)
     for name in old.keys() & new.keys():
         yield from _fold(f"{kind} {name}", fold, old[name], new[name])
 
@@ -217,7 +217,7 @@ def _lost(kind: str, type_: str, newest: int | None) -> CheckFinding:
     if newest is not None:
         return CheckFinding(about, f"was released and the class is at version={newest}; versions only rise")
     if kind == "command":
-        return CheckFinding(about, f"is gone; those still under way become dead letters. {_RECORD}", wrong=False)
+        return CheckFinding(about, f"is removed; those in the topic become dead letters. {_RECORD}", wrong=False)
     why = "was released and no class reads it any more, but the log may hold it for ever"
     return CheckFinding(
         about, f"{why}; bring the class back, or, if it never reached a log, delete it from leftfold.lock"

@@ -1,4 +1,4 @@
-"""How the JSON schema of a released event version may not change, field by field."""
+"""The permitted changes of the JSON schema of a released event version, field by field."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from leftfold.model.messages import Command, Event
 __all__ = ["breaks", "message_schema"]
 
 _WORDS = frozenset({"title", "description", "examples", "deprecated"})
-# pydantic's own for Decimal; it comes and goes with pydantic's version.
+# pydantic's own pattern for Decimal; it changes with pydantic's version.
 _DECIMAL = "^(?!^[-+.]*$)"
 Schema = Mapping[str, Any]
 _MOST = 100_000
 
 
 def message_schema(message: type[Event | Command]) -> dict[str, Any]:
-    """The schema of what can be read, which tells a Decimal from a str, without the words that are only for people."""
+    """The schema of a message on reading, without titles and descriptions; in it Decimal differs from str."""
     found: dict[str, Any] = _wordless(message.model_json_schema(mode="validation"), names=False)
     return found
 
 
 def breaks(released: Schema, now: Schema) -> list[str]:
-    """What makes the present class unable to read, or to write, what was released; empty when nothing does.
+    """The changes that make the present class unable to read, or to write, what was released; empty = compatible.
 
     A new field with a default breaks nothing: older events get the default and older readers ignore the field.
 
     Raises:
-        ContractError: one is no schema, or one that a few lines make larger than any class is.
+        ContractError: one is no schema, or a short one that expands to more parts than any class has.
     """
     room = _Room()
     try:
@@ -42,13 +42,13 @@ def breaks(released: Schema, now: Schema) -> list[str]:
 
 
 class _Room:
-    """How much may still be looked at: references within references can stand for more than any memory holds."""
+    """The number of parts that may still be compared: nested references can expand to more than any memory holds."""
 
     def __init__(self) -> None:
         self._left = _MOST
 
     def spend(self) -> None:
-        """One part more."""
+        """Counts one more part."""
         self._left -= 1
         if self._left < 0:
             raise ContractError(
@@ -58,7 +58,7 @@ class _Room:
 
 
 class _Side:
-    """A schema with its definitions."""
+    """One of the two schemas, with its definitions."""
 
     def __init__(self, schema: Schema, room: _Room, root: Schema | None = None) -> None:
         room.spend()
@@ -68,18 +68,18 @@ class _Side:
         self.schema: Schema = self.root["$defs"][reference] if reference else schema
 
     def field(self, name: str) -> _Side:
-        """One of its fields."""
+        """The schema of one of its fields."""
         return _Side(self.schema["properties"][name], self._room, self.root)
 
     def flat(self, seen: frozenset[str] = frozenset()) -> Any:
-        """Itself with every reference replaced, so that two of them compare by what they mean."""
+        """The schema with every reference replaced, so that two compare by meaning."""
         return _resolved(self.schema, self.root, seen, self._room)
 
 
 def _record(path: str, old: _Side, new: _Side) -> Iterator[str]:
     before, after = old.schema.get("properties", {}), new.schema.get("properties", {})
     for name in before.keys() - after.keys():
-        yield f"field {path}{name} is gone, which older readers need"
+        yield f"field {path}{name} is removed, which older readers need"
     for name in sorted(after.keys() - before.keys()):
         if "default" not in after[name]:
             yield f"field {path}{name} is new and has no default, so what was written before cannot be read"
@@ -125,7 +125,7 @@ def _is_word(key: str, value: Any) -> bool:
 
 
 def _wordless(schema: Any, *, names: bool) -> Any:
-    """The schema without words; a key within `properties` is a field's name, whatever it says."""
+    """The schema without titles and descriptions; a key within `properties` is a field's name, whatever it is."""
     if isinstance(schema, list):
         return [_wordless(part, names=False) for part in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Reference adapters in memory: the whole loop without servers, for tests and for adapter writers to read."""
+"""Adapters in memory: the engine's loops without servers, for tests and as a reference for adapter authors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log in memory: topics of partitions of records, and readers of it."""
+"""A log in memory: topics of partitions of records, and its readers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["MemoryLog", "MemoryLogReader"]
 
 
 class MemoryLog:
-    """Topics that exist once created; every record in them is committed."""
+    """A log of topics in memory; a topic must be created first, and every record is committed."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[list[RawRecord]]] = {}
         self.ids: dict[str, str] = {}
 
     def create(self, topic: str, partitions: int) -> None:
-        """Makes a topic; one that exists stays as it is."""
+        """Creates a topic, unless it exists."""
         self.topics.setdefault(topic, [[] for _ in range(partitions)])
 
     def append(
@@ -32,14 +32,14 @@ class MemoryLog:
         *,
         time: int = 0,
     ) -> RawRecord:
-        """Writes a record, at a time in ms, and returns it as it stands in the log."""
+        """Appends a record with a timestamp in ms, and returns it with its offset."""
         records = self.of(topic)[partition]
         record = RawRecord(topic, partition, len(records), key, value, tuple(headers), time)
         records.append(record)
         return record
 
     def of(self, topic: str) -> list[list[RawRecord]]:
-        """A topic's partitions.
+        """The partitions of a topic.
 
         Raises:
             InfrastructureError: there is no such topic.
@@ -54,7 +54,7 @@ class MemoryLog:
 
 
 class MemoryLogReader:
-    """A LogReader of a MemoryLog; it never waits, since nothing is written meanwhile."""
+    """A LogReader of a MemoryLog; it never waits, since no record arrives meanwhile."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log, self._next = log, dict[tuple[str, int], int]()
@@ -68,18 +68,18 @@ class MemoryLogReader:
         return Position({t: {p: len(r) for p, r in enumerate(self._log.of(t))} for t in topics})
 
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """What `ids` of the log says; '' where it says nothing."""
+        """The topic ids in the log's `ids`; '' for a topic without one."""
         return {topic: self._log.ids.get(topic, "") for topic in topics}
 
     def check(self, position: Position) -> None:
-        """Nothing is ever gone."""
+        """Never raises: no record is ever deleted here."""
 
     def seek(self, position: Position) -> None:
-        """Reads on from here."""
+        """Continues at these offsets."""
         self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
 
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
-        """What there is, `limit` at most, one partition after another."""
+        """The available records, `limit` at most, one partition after another."""
         found: list[RawRecord] = []
         for (topic, partition), start in self._next.items():
             records = self._log.of(topic)[partition][start : start + limit - len(found)]
@@ -88,11 +88,11 @@ class MemoryLogReader:
         return found
 
     def position(self) -> Position:
-        """Where each partition goes on."""
+        """The next offset of each partition."""
         position: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in self._next.items():
             position.setdefault(topic, {})[partition] = offset
         return Position(position)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""Moves records between topics in a memory world: command processors, routers, timers and event time."""
+"""The processors of an App over a log in memory: deciders, processes, routers, timers and event time."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ __all__ = ["Flow", "RoutedTopics"]
 
 
 class RoutedTopics:
-    """The partitions of some topics, all of whose events are routed.
+    """The topics whose events are routed to a process, with their watermarks.
 
     Args:
-        lateness: how late an event may come and hold time back; None = however late.
+        lateness: how late an event may be and still hold back the watermark; None = without limit.
     """
 
     def __init__(self, log: MemoryLog, topics: Iterable[str], lateness: timedelta | None = None) -> None:
         self._log, self._topics, self._lateness = log, tuple(topics), lateness
 
     def watermark(self, now: datetime, inputs: Mapping[int, int]) -> Watermark:
-        """What time it is, given the ends of the inputs."""
+        """The watermark, given the end offsets of the inputs."""
         return Watermark({name: SourceTime(at.time, at.appended, now) for name, at in self._last()}, inputs)
 
     def changes(self, timer: datetime) -> Iterator[datetime]:
-        """The moments at which a timer may become due: its own, and those that late events make of it."""
+        """The times at which a timer may become due: its own, and those that late events lead to."""
         yield timer
         for _, at in self._last():
             if at.appended is not None and at.late >= SILENCE:
@@ -66,13 +66,13 @@ L = TypeVar("L", bound=PartitionProcessor[Any])
 
 
 class Flow:
-    """The processors of an App over a log in memory; `run` goes on until nothing moves any more.
+    """The processors of an App over a log in memory; `run` continues until there is no more input.
 
     Args:
-        clock: what time it is outside, which is when records are appended.
+        clock: the wall clock, which gives records their append time.
 
     Raises:
-        ConfigurationError: a process sends commands that nobody decides here.
+        ConfigurationError: no decider here decides a command that a process sends.
     """
 
     def __init__(self, app: App, log: MemoryLog, clock: Callable[[], datetime]) -> None:
@@ -87,8 +87,8 @@ class Flow:
             _check_decided(app, process)
             for category in process.categories:
                 log.create(names.events(category), app.partitions)
-        self.processors = {d.name: self._held(self._lane(d)) for d in app.deciders}
-        self._processes = {p.name: self._held(self._process_lane(p)) for p in app.processes}
+        self.processors = {d.name: self._assigned(self._command_processor(d)) for d in app.deciders}
+        self._processes = {p.name: self._assigned(self._process_processor(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
         self._stopped: dict[str, list[RawRecord]] = {}
         self._sources = {
@@ -97,7 +97,7 @@ class Flow:
         self._routes = [(Router(app.name, p, self._home), self._events_of(p), p.name) for p in app.processes]
 
     def take(self, record: RawRecord) -> Batch:
-        """Lets the processor of a record's topic take it, and writes what comes of it."""
+        """Processes a record by the processor of its topic, and writes the output."""
         name = record.topic.removesuffix(names.commands(""))
         processor: PartitionProcessor[Any] = self.processors[name] if name in self.processors else self._processes[name]
         batch = processor.process([record])
@@ -113,7 +113,7 @@ class Flow:
         return batch
 
     def run(self) -> None:
-        """Routes events, takes commands and inputs, and fires what is due by log time, the earliest timer first."""
+        """Routes events, processes commands and inputs, and fires timers due by log time, the earliest first."""
         while self._waiting or self._routed() or self._fired():
             while self._waiting:
                 record = self._waiting.popleft()
@@ -121,14 +121,14 @@ class Flow:
                     self.take(record)
 
     def left(self, record: RawRecord) -> bool:
-        """Whether a record stays in its topic because who takes it is stopped."""
+        """Whether a record stays in its topic because its processor is stopped."""
         behind = self._stopped.get(record.topic.removesuffix(names.commands("")))
         if behind is not None:
             behind.append(record)
         return behind is not None
 
     def stop(self, name: str) -> None:
-        """Has a decider or process take nothing for now.
+        """Stops a decider or process: records for it wait.
 
         Raises:
             ConfigurationError: there is none of that name.
@@ -139,11 +139,11 @@ class Flow:
         self._stopped.setdefault(name, [])
 
     def start(self, name: str) -> None:
-        """Has it go on with what has come meanwhile."""
+        """Starts a stopped decider or process, which processes the waiting records first."""
         self._waiting.extend(self._stopped.pop(name, []))
 
     def wakes(self) -> datetime | None:
-        """When the next timer may become due by itself; None when that takes an event."""
+        """When the next timer may become due without a further event; None when there is no such time."""
         now = self._clock()
         moments = (moment for at, name, _ in self._next() for moment in self._sources[name].changes(at))
         return min((moment for moment in moments if moment > now), default=None)
@@ -156,13 +156,13 @@ class Flow:
                     yield name, SetTimer(partition, key, timer, due)
 
     def time(self, name: str, partition: int) -> datetime | None:
-        """What time it is in the log for a partition of a process; None while nobody knows."""
+        """The log time for a partition of a process; None while it is unknown."""
         end, time = len(self._log.of(names.commands(name))[partition]), self._processes[name].times[partition]
         time.tell(partition, self._sources[name].watermark(self._clock(), {partition: end}))
         return time.now(end)
 
     def give(self, name: str, out: Outgoing) -> None:
-        """Writes an input of a process, to be taken as any other."""
+        """Writes an input of a process."""
         self._waiting.append(self._write(names.commands(name), out))
 
     def _routed(self) -> bool:
@@ -179,7 +179,7 @@ class Flow:
         return bool(self._waiting)
 
     def _next(self) -> list[tuple[datetime, str, int]]:
-        """The earliest timer of each partition that has one: when, of which process and where."""
+        """The earliest timer of each partition that has one: its time, process and partition."""
         found = [
             (timers.next(), processor.name, partition)
             for processor in self._processes.values()
@@ -189,7 +189,7 @@ class Flow:
         return sorted((at, name, partition) for at, name, partition in found if at is not None)
 
     def _fired(self) -> bool:
-        """Writes that the earliest timer is due, if one is."""
+        """Writes the input of the earliest timer that is due, if one is."""
         for _, name, partition in self._next():
             processor, topic = self._processes[name], names.commands(name)
             now = self.time(name, partition)
@@ -215,7 +215,7 @@ class Flow:
         reader.seek(Position({topic: dict.fromkeys(range(self._app.partitions), 0) for topic in topics}))
         return reader
 
-    def _lane(self, decider: Any) -> CommandProcessor:
+    def _command_processor(self, decider: Any) -> CommandProcessor:
         return CommandProcessor(
             self._app.name,
             decider,
@@ -225,7 +225,7 @@ class Flow:
             end=lambda topic, partition: len(self._log.topics[topic][partition]),
         )
 
-    def _process_lane(self, process: Process[Any, Any, Any]) -> ProcessManagerProcessor:
+    def _process_processor(self, process: Process[Any, Any, Any]) -> ProcessManagerProcessor:
         return ProcessManagerProcessor(
             self._app.name,
             process,
@@ -234,7 +234,7 @@ class Flow:
             lateness=self._app.lateness,
         )
 
-    def _held(self, processor: L) -> L:
+    def _assigned(self, processor: L) -> L:
         for partition in range(self._app.partitions):
             processor.hold(partition, MemoryStates(), end=0)
         return processor
@@ -246,6 +246,6 @@ def _check_decided(app: App, process: Process[Any, Any, Any]) -> None:
         category = command.__leftfold__.category
         if category not in decided:
             raise ConfigurationError(
-                f"process {process.name} sends {command.__name__}, which nobody decides in this world; test it with an "
-                f"App that has the decider of {category}, too: App('test', deciders=[...], processes=[...])"
+                f"process {process.name} sends {command.__name__}, which no decider in this world decides; test it "
+                f"with an App that has the decider of {category}, too: App('test', deciders=[...], processes=[...])"
             )

@@ -1,4 +1,4 @@
-"""Reactions and timers of a memory world, run or fired as tests ask."""
+"""The reactions and timers of a world in memory, for tests to run, fire and cancel."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Acts", "MemoryReactions", "MemoryTimers"]
 _LOGGER = logging.getLogger(__name__)
 
 Acts: TypeAlias = Mapping[Reaction[Any], Callable[[Any, Delivery], None]]
-"""What is run in place of acts."""
+"""Functions to call in place of the `act` of reactions."""
 
 
 class MemoryReactions:
-    """Every delivery of an App's reactions, in order.
+    """The deliveries of an App's reactions, in order.
 
     Args:
-        acts: functions to call; they are tried as often as the reaction says, without pauses.
+        acts: functions to call; they are attempted as often as the reaction says, without pauses.
 
     Raises:
         ConfigurationError: one of them is for a reaction that the App does not have.
@@ -58,7 +58,7 @@ class MemoryReactions:
             self._readers.append((reaction, reader, PendingReader(reaction)))
 
     def of(self, reaction: Reaction[Any]) -> list[tuple[Any, Delivery]]:
-        """The events that a reaction was given, each try with its delivery.
+        """The events that were delivered to a reaction, each attempt with its delivery.
 
         Raises:
             ConfigurationError: the App does not have it.
@@ -66,7 +66,7 @@ class MemoryReactions:
         return list(self._deliveries[self._app.reaction(reaction.name).name])
 
     def run(self) -> None:
-        """Delivers what was written since. What an act causes comes behind what there is."""
+        """Delivers the events written since the last call; events that an act causes are delivered last."""
         for reaction, reader, pendings in self._readers:
             while records := reader.poll(1000, 0.0):
                 found = (pendings.read(record) for record in records)
@@ -90,7 +90,7 @@ class MemoryReactions:
             try:
                 reaction.call(pending.event, delivery, self._acts[reaction])
                 return
-            except Exception as error:  # noqa: BLE001  # whatever it is, the event is not done
+            except Exception as error:  # noqa: BLE001  # whatever user code raises, the event is not handled
                 failure, pending.tries = error, pending.tries + 1
             if pending.tries >= reaction.attempts or isinstance(failure, reaction.gives_up):
                 break
@@ -102,13 +102,13 @@ class MemoryReactions:
 
 
 class MemoryTimers:
-    """What the processes of a world wait for; whatever follows from an order has happened when it returns."""
+    """The timers of the processes of a world; `fire` and `cancel` return when all that follows has happened."""
 
     def __init__(self, app: str, flow: Flow, clock: Callable[[], datetime], settle: Callable[[], None]) -> None:
         self._app, self._flow, self._clock, self._settle = app, flow, clock, settle
 
     def list(self, process: str = "", key: str = "") -> dict[tuple[str, str, str], datetime]:
-        """When each timer that is set is due, by process, business key and name; '' = of all."""
+        """The due time of each timer by process, business key and name; '' = of all."""
         found = self._flow.timers()
         return {
             (of, timer.key, timer.name): datetime.fromisoformat(timer.due.at)
@@ -116,16 +116,16 @@ class MemoryTimers:
             if process in ("", of) and key in ("", timer.key)
         }
 
-    def fire(self, process: str, key: str, name: str, /, *, reason: str = "by hand", by: str = "a test") -> None:
-        """Has a timer send its command now, as if its time had come.
+    def fire(self, process: str, key: str, name: str, /, *, reason: str = "manual", by: str = "a test") -> None:
+        """Fires a timer: it sends its command now, as if it were due.
 
         Raises:
             ConfigurationError: it is not set.
         """
         self._order(Action.FIRE, process, key, name, by, reason)
 
-    def cancel(self, process: str, key: str, name: str, /, *, reason: str = "by hand", by: str = "a test") -> None:
-        """Ends a timer, so that it never fires.
+    def cancel(self, process: str, key: str, name: str, /, *, reason: str = "manual", by: str = "a test") -> None:
+        """Cancels a timer, so that it never fires.
 
         Raises:
             ConfigurationError: it is not set.

@@ -1,4 +1,4 @@
-"""A ViewStore in dicts: the bucket protocol in the fewest lines, to be read first by authors of adapters."""
+"""A ViewStore in dicts: the bucket protocol in the fewest lines, as a reference for adapter authors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 
 def answered(store: MemoryViewStore, question: Query[A]) -> A:
-    """The answer to a question."""
+    """The answer to a query."""
     answer: Any = _ANSWERS[type(question)](store, question)
     typed: A = answer
     return typed
@@ -147,7 +147,7 @@ _ANSWERS: dict[type, Any] = {
 
 
 class Bucket:
-    """What a store holds of a bucket.
+    """A bucket of a generation: its checkpoint, rows, index entries and change stream.
 
     Args:
         history: how many entries its change stream keeps.
@@ -160,14 +160,14 @@ class Bucket:
         self.indexed: dict[str, Mapping[str, str]] = {}
         self.finished: BucketResult | None = None
         self._last = 0
-        self._tell(())
+        self._append_change(())
 
     def counts_in(self, generation: Generation) -> bool:
-        """Whether the bucket is sealed, if its generation is."""
+        """Whether the bucket counts: it is sealed, unless its generation is `bulk`."""
         return self.checkpoint.phase is not Phase.BULK or generation.phase is Phase.BULK
 
     def flush(self, flush: BucketFlush) -> None:
-        """Applies a flush whose token was checked."""
+        """Applies a flush whose token has been checked."""
         self.checkpoint = flush.checkpoint
         for change in flush.changes:
             if change.fields is None or change.after is None:
@@ -177,7 +177,7 @@ class Bucket:
                 entries = dict(zip(flush.indexes, change.after, strict=True))
                 self.put(change.key, flush.columns, change.fields, change.version, entries)
         if flush.changes:
-            self._tell(tuple(change.key for change in flush.changes))
+            self._append_change(tuple(change.key for change in flush.changes))
 
     def put(self, key: str, columns: Fields, fields: Fields, version: int | None, entries: Mapping[str, str]) -> None:
         """Writes a row and its index entries."""
@@ -187,17 +187,17 @@ class Bucket:
         self.rows[key], self.indexed[key] = row, entries
 
     def seal(self, checkpoint: Checkpoint) -> None:
-        """Ends a bulk load: the stream of changes begins at the checkpoint."""
+        """Ends a bulk load: the change stream begins at the checkpoint."""
         self.checkpoint, self.finished = checkpoint, None
         self.changes.clear()
-        self._tell(())
+        self._append_change(())
 
     def within(self, range_: IndexRange) -> list[tuple[str, str]]:
         """(ordered value, key) of the rows in a range, in order."""
-        told = ((entries.get(range_.index), key) for key, entries in self.indexed.items())
-        return sorted((value, key) for value, key in told if value is not None and _is_within(range_, value))
+        values = ((entries.get(range_.index), key) for key, entries in self.indexed.items())
+        return sorted((value, key) for value, key in values if value is not None and _is_within(range_, value))
 
-    def _tell(self, keys: tuple[str, ...]) -> None:
+    def _append_change(self, keys: tuple[str, ...]) -> None:
         self._last += 1
         self.changes.append(Changed(str(self._last), self.checkpoint.position, keys))
 
@@ -212,10 +212,10 @@ def _is_within(range_: IndexRange, value: str) -> bool:
 
 
 class MemoryViewStore:
-    """Keeps views in this process; one thread writes at a time.
+    """A ViewStore in this process; one thread writes at a time.
 
     Args:
-        history: how many flushes with changes each bucket remembers for `watch`.
+        history: how many flushes with changes each bucket keeps for `watch`.
     """
 
     def __init__(self, history: int = 1000) -> None:
@@ -241,7 +241,7 @@ class MemoryViewStore:
         return True
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
-        """The checkpoints that are there and have their seal."""
+        """The checkpoints that exist and have their seal."""
         found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
         return {
             number: bucket.checkpoint for number, bucket in found if bucket is not None and bucket.counts_in(generation)
@@ -268,7 +268,7 @@ class MemoryViewStore:
         return self.read(generation, keys)
 
     def ask(self, question: Query[A], /) -> A:
-        """The answer to a question."""
+        """The answer to a query."""
         return answered(self, question)
 
     async def aask(self, question: Query[A], /) -> A:
@@ -276,19 +276,19 @@ class MemoryViewStore:
         return answered(self, question)
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
-        """A bell for a thread."""
+        """A waiter for a thread."""
         return self._bells.thread_bell(generation, wanted)
 
     async def alisten(self, generation: Generation, wanted: Position | None, /) -> LoopBell:
-        """A bell for a coroutine."""
+        """A waiter for a coroutine."""
         return self._bells.loop_bell(generation, wanted)
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Landed:
-        """All buckets or none, at once."""
+        """Writes all buckets or none, at once."""
         return Landed(self.flush(flushes))
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """All buckets or none."""
+        """Writes all buckets or none."""
         for flush in flushes:
             bucket = self.bucket(flush.generation, flush.bucket)
             if bucket is None or bucket.checkpoint.token != flush.expected:
@@ -309,12 +309,12 @@ class MemoryViewStore:
         return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
-        """Forgets a generation."""
+        """Removes a generation with all its buckets."""
         for key in [k for k in self._buckets if k[:2] == (generation.view, generation.id)]:
             del self._buckets[key]
 
     def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
-        """Notes until when a member lives."""
+        """Renews the membership until a time."""
         now = time.monotonic()
         for group in groups:
             members = self._members.get(group, {}) | {member: now + seconds}
@@ -322,7 +322,7 @@ class MemoryViewStore:
         return {group: tuple(sorted(self._members[group])) for group in groups}
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
     def write(
         self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
@@ -339,7 +339,7 @@ class MemoryViewStore:
         return count
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
-        """Notes that a bucket is whole."""
+        """Records that a bucket is complete."""
         found = self.bucket(generation, result.bucket)
         if found is None or found.checkpoint.phase is not Phase.BULK:
             raise Fenced(f"bucket {result.bucket} of {generation.view} {generation.id} is not being filled any more")
@@ -347,12 +347,12 @@ class MemoryViewStore:
         return found.finished
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
-        """The buckets that are whole."""
+        """The results of the buckets that are complete."""
         found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
         return {b: bucket.finished for b, bucket in found if bucket is not None and bucket.finished is not None}
 
     def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Sets the checkpoints that a bulk load ended with."""
+        """Writes the checkpoints at the end of a bulk load."""
         for number in checkpoints:
             bucket = self.bucket(generation, number)
             if bucket is None or bucket.checkpoint.phase is not Phase.BULK:
@@ -373,5 +373,5 @@ class MemoryViewStore:
         return Registries(frozenset(view for view, registry in self._registries.items() if registry != Registry()))
 
     def bucket(self, generation: Generation, number: int) -> Bucket | None:
-        """A bucket of a generation, None when it is not there."""
+        """A bucket of a generation, None when it does not exist."""
         return self._buckets.get((generation.view, generation.id, number))

@@ -35,7 +35,7 @@ Decide = Callable[[Command, str | None, int | None, datetime | None], Receipt | 
 
 
 class MemoryClient:
-    """A Client without servers; nothing ever waits, so `timeout` has no meaning here."""
+    """A Client without servers; it answers at once, so `timeout` has no effect."""
 
     def __init__(self, decide: Decide, settle: Callable[[], None]) -> None:
         self._decide, self._settle = decide, settle
@@ -50,7 +50,7 @@ class MemoryClient:
         at: datetime | None = None,
         timeout: float = 10.0,
     ) -> Receipt:
-        """The receipt; a refusal raises the command's own DomainError."""
+        """The receipt of a command; a rejection raises the command's own DomainError."""
         answer = self._decide(command, id, expected_version, at)
         self._settle()
         if isinstance(answer, LeftfoldError):
@@ -97,7 +97,7 @@ class MemoryClient:
         times: Iterable[datetime | None] | None = None,
         timeout: float = 10.0,
     ) -> Iterator[Receipt | LeftfoldError]:
-        """Receipts and errors one by one; each command is decided, and folded, when its result is asked for."""
+        """Receipts and errors one by one; each command is decided and folded when its result is requested."""
         for row in asked(commands, ids, expected_versions, times):
             answer = self._decide(*row)
             self._settle()
@@ -109,7 +109,7 @@ K = TypeVar("K", default=str)
 
 
 class FoldedViews(Views):
-    """The views of a memory world; asking for one that needs Spark says what to do instead."""
+    """The views of a world in memory; for views that it cannot compute, the error names the alternative."""
 
     def __getitem__(self, view: View[Row, K], /) -> Reader[Row, K]:
         """The reader of a view.
@@ -131,9 +131,9 @@ E = TypeVar("E", bound=Event)
 
 
 class World:
-    """An App in memory: `client` and `views` as in production, `now` and `advance` for its clock, `timers` by hand.
+    """An App in memory: `client` and `views` as in production, `now` and `advance` for its clock, `timers` to fire.
 
-    After each command everything that follows from it has happened: processes have reacted, and views are folded.
+    After each command all its consequences have happened: processes have reacted, and views are folded.
     """
 
     def __init__(self, app: App, now: datetime, acts: Acts | None = None) -> None:
@@ -151,16 +151,16 @@ class World:
         self.views = FoldedViews(self.store)
 
     def advance(self, by: timedelta, /) -> None:
-        """Moves the clock on, from one timer to the next: each fires when its time has come, as it would in production.
+        """Advances the clock from one timer to the next: each fires at its due time, as in production.
 
-        Where old events were written (`client.send(..., at=...)`) timers go by their time, until nothing has come for
+        Where old events were written (`client.send(..., at=...)`) timers follow event time, until no event has come for
         a minute.
 
         Raises:
             ValueError: `by` is negative.
         """
         if by < timedelta(0):
-            raise ValueError(f"by={by!r} would turn the clock back; the time of a log only goes on")
+            raise ValueError(f"by={by!r} would turn the clock back; log time only advances")
         until = self.now + by
         while (wakes := self._flow.wakes()) is not None and wakes <= until:
             self.now = wakes
@@ -169,7 +169,7 @@ class World:
         self.settle()
 
     def stop(self, name: str, /) -> None:
-        """Takes the worker of a decider or process away, as in an outage: what is sent to it waits in its topic.
+        """Stops the worker of a decider or process, as in an outage: records for it wait in its topic.
 
         Raises:
             ConfigurationError: the App has none of that name.
@@ -177,12 +177,12 @@ class World:
         self._flow.stop(name)
 
     def start(self, name: str, /) -> None:
-        """Brings it back; it goes on where it was."""
+        """Starts a stopped worker, which continues at its offset."""
         self._flow.start(name)
         self.settle()
 
     def events(self, category: str) -> list[Recorded[Any]]:
-        """Everything written in a category, partition by partition.
+        """All events of a category, partition by partition.
 
         Raises:
             ConfigurationError: the App has no decider of that category.
@@ -192,7 +192,7 @@ class World:
         return [recorded for recorded in found if recorded is not None]
 
     def deliveries(self, reaction: Reaction[E], /) -> list[tuple[E, Delivery]]:
-        """The events that a reaction was given so far, with what it was told; a failed try and the next are two.
+        """The events delivered to a reaction, each attempt with its delivery.
 
         Raises:
             ConfigurationError: the App does not have this reaction.
@@ -200,13 +200,13 @@ class World:
         return self._reactions.of(reaction)
 
     def dead(self, name: str) -> list[RawRecord]:
-        """What nobody could decide, react to or act on; the header `dead_reason` says why."""
+        """The dead letters of a decider, process or reaction; the header `dead_reason` holds the reason."""
         return [record for records in self.log.of(names.dead(name)) for record in records]
 
     def decide(
         self, command: Command, id_: str | None, expected_version: int | None, at: datetime | None
     ) -> Receipt | LeftfoldError:
-        """Runs one command through the processor and the log; `settle` brings everything else up to it."""
+        """Decides one command through the processor and the log, without the reactions of processes and views."""
         spec = type(command).__leftfold__
         processor = self._flow.processors.get(spec.category)
         if processor is None or type(command) not in processor.commands.types:
@@ -239,7 +239,7 @@ class World:
         return Receipt(Position.at(names.events(spec.category), partition, end), reply.version, reply.events)
 
     def settle(self) -> None:
-        """Lets processes react to what was written, and folds it into the views."""
+        """Runs processes, projector and reactions until all written events are processed."""
         self._flow.run()
         if self._tail.views:
             while self._tail.step(0.0) or not self._tail.caught_up():
@@ -249,12 +249,12 @@ class World:
 
 @contextmanager
 def memory(app: App, /, *, now: datetime, acts: Acts | None = None) -> Iterator[World]:
-    """An App without servers, its clock at `now` (aware).
+    """A context manager with an App in memory, its clock at `now` (aware).
 
-    Reactions do nothing outside: `world.deliveries` tells what they were given.
+    Reactions call nothing outside: `world.deliveries` holds the events they got.
 
     Args:
-        acts: what to call for some of them: a function of the test's own, or `{receipts: receipts.act}`.
+        acts: functions to call for some of them: a function of the test's own, or `{receipts: receipts.act}`.
     """
     utc_text(now)
     yield World(app, now, acts)

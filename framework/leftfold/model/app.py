@@ -1,4 +1,4 @@
-"""App: one deployable, as a value: the deciders, processes, reactions, views and streams that run together."""
+"""App: one deployable service as a value: its deciders, processes, reactions, views and stream processors."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class Streaming:
-    """Says how the agents and tables of a stream are made.
+    """A stream processor: Faust agents and tables over typed events.
 
     Args:
-        name: lower case; part of its consumer groups and of the changelogs of its tables.
-        events: a closed union of what its agents go through, of any category.
+        name: lower case; part of its consumer groups and of the changelog topics of its tables.
+        events: a closed union of the events its agents read, of any category.
         work: called with a `leftfold.faust.EventStreams` and with `StreamedRows` for each view, in their order; it
             makes tables and agents and returns.
-        views: what it keeps; then one process at a time does it.
+        views: the views it writes; with views, one process at a time runs it.
         settings: of Faust, such as `{"store": "rocksdb://"}`.
 
     Raises:
-        ConfigurationError: something does not fit together; the message names the mend.
+        ConfigurationError: two parts do not fit together; the message names the correction.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Streaming:
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Those whose events it goes through, in alphabetical order."""
+        """The categories whose events it reads, in alphabetical order."""
         return tuple(sorted({cls.__leftfold__.category for cls in self.events}))
 
     def __repr__(self) -> str:
@@ -80,17 +80,17 @@ N = TypeVar("N", bound=_Named)
 
 
 class App:
-    """What one service runs. It owns the topics of its deciders and processes, their partition count and fencing.
+    """One service: it owns the topics of its deciders and processes, their partition count and their fencing.
 
     Args:
         name: lower case; part of topic names (`{name}.replies`) and transactional ids.
         partitions: of every topic of its categories; changing it later is a migration.
-        senders: processes of other Apps whose commands its deciders take, by name. What claims to come from any other
-            process is dead-lettered: whoever may write commands could forge it, and have answers written elsewhere.
-        lateness: how late events may come and still hold the timers of its processes back; absent = however late, as
-            it must be while old events are loaded. Whoever may backdate commands could else hold all timers for ever.
-        dead_retention: how long dead commands are kept, a day at least; None = for ever. What processes and reactions
-            could not take is kept for ever, since nobody else knows of it.
+        senders: names of processes of other Apps whose commands its deciders accept. Commands that claim another
+            process as sender are dead-lettered: any writer of commands could forge one and redirect the answers.
+        lateness: how late an event may be and still hold back the timers of its processes; absent = no limit, which
+            loading old events needs. Without a limit, a sender that backdates commands could hold back all timers.
+        dead_retention: how long dead commands are kept, a day at least; None = for ever. Dead letters of processes and
+            reactions are kept for ever, since nothing else records them.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class App:
         self.senders, self.lateness, self.dead_retention = tuple(senders), lateness, dead_retention
         if dead_retention is not None and dead_retention < timedelta(days=1):
             raise ConfigurationError(
-                f"app {name}: dead_retention={dead_retention!r} must be a day at least, or None = for ever; somebody "
-                f"has to have a chance to look at dead letters"
+                f"app {name}: dead_retention={dead_retention!r} must be a day at least, or None = for ever, so that an "
+                f"operator has time to look at dead letters"
             )
         if lateness is not None and lateness < timedelta():
             raise ConfigurationError(f"app {name}: lateness={lateness!r} must not be negative")
@@ -153,7 +153,7 @@ class App:
             _same_commands(name, process, self.deciders)
 
     def senders_to(self, category: str) -> frozenset[str]:
-        """The processes, by name, whose commands a decider takes: those of other Apps, and its own that send here."""
+        """The names of the processes whose commands a decider accepts: `senders`, and the App's own that send to it."""
         own = {p.name for p in self.processes if any(c.__leftfold__.category == category for c in p.sends)}
         return frozenset(own.union(self.senders))
 
@@ -190,7 +190,7 @@ class App:
         return _named(self.name, "stream", name, self.streams)
 
     def keeper(self, view: View[Any, Any]) -> Streaming | None:
-        """The stream that keeps a view; None where a program of the user's own does, or nobody has to."""
+        """The stream processor that writes a view; None where another program does, or where none is needed."""
         return next((stream for stream in self.streams if view in stream.views), None)
 
     def view(self, name: str) -> View[Any, Any]:

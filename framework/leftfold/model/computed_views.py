@@ -1,4 +1,4 @@
-"""Views that Spark or a stream of the user's own computes, and reference tables that their queries may join."""
+"""Views computed by Spark or by a user's stream processor, and the reference tables that their queries join."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FORMATS = ("parquet", "csv")
 
 @dataclass(frozen=True)
 class ReferenceFile:
-    """A Parquet file, or a CSV file with a header line, whose columns are declared by a record.
+    """A reference table: a Parquet file, or a CSV file with a header line, whose columns a record declares.
 
-    A query sees it as it is when the query begins; a refresh after the file has changed sees the change.
+    A query reads the file as it is when the query begins; a refresh after a change of the file reads the change.
 
     Args:
         path: absolute, relative to the working directory, or `package:path` for a file inside an installed package.
@@ -53,11 +53,11 @@ class ReferenceFile:
 
     @property
     def format(self) -> str:
-        """`parquet` or `csv`, if it is a file that can be read."""
+        """The file format, `parquet` or `csv`, from the path's ending."""
         return self.path.rpartition(".")[2].lower()
 
     def locate(self) -> Path:
-        """Where the file is here.
+        """The path of the file on this machine.
 
         Raises:
             ConfigurationError: its package is not installed, or there is no such file.
@@ -69,7 +69,7 @@ class ReferenceFile:
         return found
 
     def fingerprint(self) -> str:
-        """A hash of what is in the file now."""
+        """A hash of the file's present content."""
         hashed = blake2b(digest_size=8)
         with self.locate().open("rb") as file:
             while block := file.read(1 << 20):
@@ -91,12 +91,13 @@ E = TypeVar("E", bound=Event)
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
 METADATA = ("_key", "_time", "_sequence", "_partition", "_offset", "_id")
-"""Columns that every table of events has beside the event's own fields."""
+"""Metadata columns that every table of events has beside the event's own fields."""
 
 
 class TableView(View[Row, K]):
-    """What query views and frame views share: a table per event class and per reference file, rows keyed by their
-    own fields. It is refreshed as a whole, so projectors pass it over.
+    """The base of views computed from tables: a table per event class and per reference file.
+
+    Its rows are keyed by their own fields. It is refreshed as a whole, so projectors skip it.
     """
 
     folded = False
@@ -110,7 +111,7 @@ class TableView(View[Row, K]):
 
     @property
     def code(self) -> tuple[object, ...]:
-        """The functions that its rows depend on."""
+        """The functions that the view's rows depend on."""
         return (self.key,)
 
     def row_key(self, row: Row) -> str:
@@ -118,7 +119,7 @@ class TableView(View[Row, K]):
         return self.keys.encode(self.key(row))
 
     def touches(self, event: Event, stream: str) -> NoReturn:
-        """Raises ConfigurationError: nothing is folded here."""
+        """Raises ConfigurationError: the rows of this view are not folded."""
         raise ConfigurationError(
             f"view {self.name} is computed from tables and not folded; in tests: "
             "leftfold.spark.queries.testing.rows(view, ...)"
@@ -139,16 +140,18 @@ class TableView(View[Row, K]):
 
 
 class QueryView(TableView[Row, K]):
-    """Rows by SQL over tables of events, one table per event class, named as it is on the wire.
+    """A view whose rows are the result of a SQL query over tables of events.
 
-    Every table has the event's fields and `_key, _time, _sequence, _partition, _offset, _id`. The columns of the result
-    are the fields of the row. SQL is checked before it runs: reading only, deterministic functions only.
+    There is one table per event class, named by the event's wire name. Every table has the event's fields and
+    `_key, _time, _sequence, _partition, _offset, _id`. The columns of the result are the fields of the row. SQL is
+    checked before it runs: reading only, deterministic functions only.
 
     Args:
         key: the row's key, a plain lambda on fields or a function with a return type; two rows of one key are an error.
         query: one SELECT statement in Spark's SQL.
         references: files that may be joined, by the name of their table.
-        late: how long a stream waits for late events by `_time` before it forgets a group. Such a view is approximate.
+        late: how long a streaming query waits for late events by `_time` before it drops a group. Such a view is
+            approximate.
         version: raised when the rows change meaning although the text of the query does not.
     """
 
@@ -161,7 +164,7 @@ class QueryView(TableView[Row, K]):
         row: type[Row],
         key: Callable[[Row], K],
         query: str,
-        references: Mapping[str, ReferenceFile] = {},  # never written to
+        references: Mapping[str, ReferenceFile] = {},  # only read
         indexes: Sequence[str] = (),
         late: timedelta | None = None,
         version: int = 1,
@@ -196,13 +199,13 @@ def _schema(file: ReferenceFile) -> dict[str, str]:
 
 
 class StreamedView(View[Row, K], Generic[Row, K]):
-    """Rows that somebody else computes from events and hands over one by one, read like those of any view.
+    """A view whose rows a user's stream processor computes from events, read like those of any view.
 
-    Neither projectors nor rebuilds know how to fold it: what keeps it goes through the log once more, into a new
+    Projectors and rebuilds cannot fold it: to rebuild it, the stream processor reads the log once more, into a new
     generation.
 
     Args:
-        events: what the rows are computed from: positions of these topics are in its checkpoints.
+        events: the events that rows are computed from; positions of their topics are in the view's checkpoints.
         key: the row's key, a plain lambda on fields or a function with a return type.
         version: raised when the rows change meaning; readers then wait until the new ones have caught up.
     """
@@ -231,5 +234,5 @@ class StreamedView(View[Row, K], Generic[Row, K]):
         return self.keys.encode(self.key(row))
 
     def touches(self, event: Event, stream: str) -> NoReturn:
-        """Raises ConfigurationError: nothing is folded here."""
+        """Raises ConfigurationError: the rows of this view are not folded."""
         raise ConfigurationError(f"view {self.name} is kept by a stream of its own and cannot be folded")

@@ -1,4 +1,4 @@
-"""A decider: the only way to write a rule. `decide` says what happens, `evolve` says what that makes of the state."""
+"""The decider of a category: `decide` turns commands into events, `evolve` folds events into the stream's state."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Decider(Generic[C, S, E]):
     Args:
         name: the category; all commands and events belong to it.
         commands, events: closed unions.
-        state: a storable type. initial_state: what a stream is before its first event.
+        state: a storable type. initial_state: the state of a stream before its first event.
         decide: raises a DomainError that the command declares, or returns the events (none = nothing happens).
-        evolve: the state after one more event; it never refuses.
+        evolve: the state after one more event; it never rejects.
         version: raised whenever `evolve` or the state changes meaning; it names the state topic.
 
     Raises:
-        ConfigurationError: something does not fit together; the message names the class and the mend.
+        ConfigurationError: two parts do not fit together; the message names the class and the correction.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Decider(Generic[C, S, E]):
                 )
 
     def fold(self, state: S, events: Sequence[E]) -> S:
-        """The state after these events."""
+        """The state of a stream after these events."""
         for event in events:
             state = self.evolve(state, event)
         return state

@@ -1,4 +1,4 @@
-"""How state and rows become bytes: checked types, canonical JSON, unions tagged by class name."""
+"""The encoding of state and rows as bytes: checked types, canonical JSON, unions tagged by class name."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LONGEST = 19
 
 
 def number_in(text: str | bytes) -> int | None:
-    """The number that a text is, None when it is none of 0..2^63-1 in plain digits.
+    """The number that a text spells in plain digits, from 0 to 2^63-1; None for any other text.
 
-    `isdigit` and `int` alone do not agree: '²' is a digit and no number, and a few thousand digits are none either.
+    `isdigit` and `int` alone disagree: '²' is a digit and no number, and `int` refuses a few thousand digits.
     """
     if len(text) > _LONGEST or not text.isascii() or not text.isdigit():
         return None
@@ -37,17 +37,17 @@ def number_in(text: str | bytes) -> int | None:
 
 
 def version_in(type_: bytes) -> tuple[str, int | None]:
-    """The name in a `ce_type`, and its version, None when that is no number."""
+    """The name in a `ce_type` header and its version, None when that is no number."""
     name, _, version = type_.decode(errors="replace").rpartition(".v")
     return name, number_in(version)
 
 
 _LATEST = 253_402_300_799_000
-"""The last second of the year 9999 in ms: a record may claim any time, and datetime ends there."""
+"""The last second of the year 9999 in ms: a record may claim any time, but datetime ends there."""
 
 
 def moment_in(text: bytes) -> datetime | None:
-    """The time that a header holds, in UTC; None when it is none, or has no time zone."""
+    """The time in a header, in UTC; None when it is unreadable or has no time zone."""
     try:
         time = datetime.fromisoformat(text.decode())
         return None if time.tzinfo is None else time.astimezone(UTC)
@@ -56,7 +56,7 @@ def moment_in(text: bytes) -> datetime | None:
 
 
 def moment_at(milliseconds: int) -> datetime:
-    """The time so long after the beginning of 1970; of what is too early or too late for a datetime, the nearest."""
+    """The time so many ms after 1970-01-01 UTC, clamped to the range of datetime."""
     return datetime.fromtimestamp(min(max(milliseconds, 0), _LATEST) / 1000, UTC)
 
 
@@ -65,11 +65,11 @@ SCALARS = (str, int, bool, Decimal, datetime, date, time, timedelta, UUID, NoneT
 
 
 class Storage(Generic[T]):
-    """Encodes and decodes values of one storable type as canonical JSON.
+    """A codec for values of one storable type as canonical JSON.
 
     Args:
         canonical: sort mappings by key, so that equal rows give equal bytes; state keeps its own order instead, so
-            that a restored one iterates like the one that was stored.
+            that restored state iterates like the state that was stored.
 
     Raises:
         ConfigurationError: the type, or one inside it, cannot be stored; the message names where and why.
@@ -89,10 +89,10 @@ class Storage(Generic[T]):
         self.encode: Callable[[T], bytes] = self._serializer.to_json
 
     def check(self, value: T) -> None:
-        """Finds out whether a value is what its type says.
+        """Checks that a value has the storage's type.
 
         Raises:
-            ContractError: it is of another type, or cannot be written down.
+            ContractError: it is of another type, or cannot be encoded.
         """
         try:
             self._serializer.to_json(value, warnings="error")
@@ -100,7 +100,7 @@ class Storage(Generic[T]):
             raise ContractError(f"{self.where}: {shown(value)} cannot be stored: {error}") from error
 
     def initial(self, value: T) -> T:
-        """The value that a definition begins with.
+        """The initial state of a definition, after a check of its type.
 
         Raises:
             ConfigurationError: it is of another type than the definition says.
@@ -113,10 +113,10 @@ class Storage(Generic[T]):
         return value
 
     def decode(self, data: bytes | str) -> T:
-        """The value behind the bytes.
+        """The value from its bytes.
 
         Raises:
-            ContractError: the bytes are no such value.
+            ContractError: the bytes are no value of this type.
         """
         try:
             return self._validator.validate_json(data)  # type: ignore[no-any-return]  # pydantic-core is untyped here
@@ -125,7 +125,7 @@ class Storage(Generic[T]):
 
 
 def is_record(type_: object) -> bool:
-    """Whether the type is a dataclass or a pydantic model, that is, something with named fields."""
+    """Whether the type is a dataclass or a pydantic model, that is, has named fields."""
     return isinstance(type_, type) and (dataclasses.is_dataclass(type_) or issubclass(type_, BaseModel))
 
 

@@ -1,4 +1,4 @@
-"""Row keys as text, the partitioner, and the names of topics and groups. Changed only with a migration."""
+"""Row keys as text, the partitioner, and the names of topics and groups; a change needs a migration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 K = TypeVar("K")
 NO_ROW = "(no row)"
-"""Stands in for the key where an event names no row, so that there is one to park; no key is encoded so."""
+"""The key in place of an event that names no row, so that it can be parked; no key is encoded so."""
 _SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
 _KINDS: dict[type, Callable[[str], Any]] = {
     str: str,
@@ -46,11 +46,11 @@ _KINDS: dict[type, Callable[[str], Any]] = {
 
 
 class NoRowKey(ContractError):
-    """A value of the right type names no row: an empty text, or one that UTF-8 cannot hold."""
+    """A value of the key's type that names no row: an empty text, or one that UTF-8 cannot hold."""
 
 
 class KeyCodec(Generic[K]):
-    """Encodes keys of one type; a tuple's parts are joined by `/`.
+    """A codec for row keys of one type; a tuple's parts are joined by `/`.
 
     Args:
         type_: str, int, UUID, Decimal, date, datetime, an Enum, or a tuple of these. where: named in errors.
@@ -72,7 +72,7 @@ class KeyCodec(Generic[K]):
         """The key as text that holds only letters, digits and `_.~-%/`.
 
         Raises:
-            NoRowKey: a part is empty, or no text that can be stored. ContractError: the key is of another type.
+            NoRowKey: a part is empty, or a text that UTF-8 cannot hold. ContractError: the key is of another type.
         """
         if self.plain and isinstance(key, str):
             return _quoted(key)
@@ -93,7 +93,7 @@ class KeyCodec(Generic[K]):
                 return str(part)
 
     def decode(self, text: str) -> K:
-        """The key behind the text."""
+        """The key from its text."""
         values = [self._value(unquote(part), kind) for part, kind in zip(text.split("/"), self.parts, strict=True)]
         return tuple(values) if self.composite else values[0]  # type: ignore[return-value]  # by the key's own type
 
@@ -115,7 +115,7 @@ def _quoted(text: str) -> str:
 
 
 class _Probe:
-    """Stands in for an event to see which field a plain `lambda e: e.field` reads."""
+    """A stand-in for an event that records which field a plain `lambda e: e.field` reads."""
 
     def __init__(self, field: str = "") -> None:
         self.field = field
@@ -127,7 +127,7 @@ class _Probe:
 
 
 def key_type(key: Callable[..., Any], records: Iterable[type], where: str) -> Any:
-    """The type a key function returns: from its annotation, or from the fields a plain lambda reads.
+    """The type that a key function returns: from its annotation, or from the fields a plain lambda reads.
 
     Args:
         records: the classes it is called with: events, or the row of a query.
@@ -173,7 +173,7 @@ def commands(category: str) -> str:
 
 
 def events(category: str) -> str:
-    """The topic of a category's events: never compacted, kept for ever."""
+    """The topic of a category's events; it is not compacted and has no retention limit."""
     return f"{category}.events"
 
 
@@ -183,17 +183,17 @@ def state(category: str, version: int) -> str:
 
 
 def dead(category: str) -> str:
-    """The topic of commands that nobody can decide."""
+    """The topic of a category's dead letters: commands that no worker can decide."""
     return f"{category}.dead"
 
 
 def skipped(category: str) -> str:
-    """The compacted topic of events that workers pass over, made when somebody first has one passed over."""
+    """The compacted topic of events that workers skip; created when the first event is marked as skipped."""
     return f"{category}.skipped"
 
 
 def replies(app: str) -> str:
-    """The topic on which clients of an App wait for answers."""
+    """The topic of answers to an App's clients."""
     return f"{app}.replies"
 
 
@@ -203,12 +203,12 @@ def group(app: str, category: str) -> str:
 
 
 def time(process: str) -> str:
-    """The topic in which the routers of a process say what time it is."""
+    """The topic in which the routers of a process publish watermarks."""
     return f"{process}.time"
 
 
 def reacting(app: str, reaction: str) -> str:
-    """The consumer group of those who act for a reaction: its offsets say what is done."""
+    """The consumer group of a reaction's workers; its committed offsets are what has been handled."""
     return f"leftfold.{app}.{reaction}.reaction"
 
 
@@ -218,37 +218,37 @@ def routing(app: str, process: str) -> str:
 
 
 def begun(reaction: str) -> str:
-    """The compacted topic that says where a reaction began, and which of its parked events were tried again."""
+    """The compacted topic with a reaction's start offsets and the parked events that were sent again."""
     return f"{reaction}.begun"
 
 
 def streaming(app: str, stream: str, *generations: str) -> str:
-    """The consumer group of a stream of the user's own, and what its changelogs begin with."""
+    """The consumer group of a user's stream processor, and the prefix of its changelog topics."""
     return ".".join(["leftfold", app, stream, "stream", *generations])
 
 
 def is_view_name(name: str) -> bool:
-    """Whether a view may be called so: it is part of keys and of what people type."""
+    """Whether a view may have this name: it is part of Redis keys and of what operators type."""
     return bool(name) and all(c.isalnum() or c in "_-" for c in name)
 
 
 def tails(view: str, hash_: str) -> str:
-    """The group in which the projectors of a view see each other that follow the same generations, those of a hash."""
+    """The membership group of the projectors of a view that write the same generations, those of a schema hash."""
     return f"tails:{view}:{hash_}"
 
 
 def coders(view: str, hash_: str, fold: str) -> str:
-    """The group in which those projectors of a view show themselves that fold with one code."""
+    """The membership group of the projectors of a view that fold with the same code."""
     return f"tails:{view}:{hash_}:{fold}"
 
 
 def streams(view: str, hash_: str) -> str:
-    """The group in which a stream that keeps a view of a schema hash shows that it is at work."""
+    """The membership group of a stream processor that writes a view of a schema hash."""
     return f"streams:{view}:{hash_}"
 
 
 def rebuilds(view: str) -> str:
-    """The group in which a rebuild of a view shows that it is at work."""
+    """The membership group of rebuilds of a view."""
     return f"rebuilds:{view}"
 
 

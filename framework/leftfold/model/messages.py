@@ -1,4 +1,4 @@
-"""The messages users write: events and commands, frozen pydantic models with a key."""
+"""Events and commands: the frozen pydantic models with a key that users declare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 
 def with_aware_times(schema: Any, *, in_utc: bool) -> Any:
-    """The schema of a message, in which every datetime must say its zone; `in_utc` = and has a time in UTC, too."""
+    """A message's pydantic schema in which datetimes need a time zone; `in_utc`: and must be representable in UTC."""
     if isinstance(schema, (list, tuple)):
         return type(schema)(with_aware_times(s, in_utc=in_utc) for s in schema)
     if not isinstance(schema, dict):
@@ -40,10 +40,10 @@ def with_aware_times(schema: Any, *, in_utc: bool) -> Any:
 
 
 def adjusted(schema: Any, *, canonical: bool, classes: Mapping[str, type] | None = None) -> Any:
-    """The schema of state or rows: aware times in UTC, sorted sets, unions of classes tagged by class name.
+    """The pydantic schema of state or rows: aware UTC times, sorted sets, unions of classes tagged by class name.
 
     Args:
-        canonical: sort mappings too. classes: those behind the schema's definitions, by ref.
+        canonical: sort mappings too. classes: the classes of the schema's definitions, by ref.
     """
     classes = classes or {}
     if isinstance(schema, (list, tuple)):
@@ -116,7 +116,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 @dataclass(frozen=True)
 class MessageSpec:
-    """What the class keywords of a message said, inherited where not said again."""
+    """The class keywords of a message; those that are not given are inherited."""
 
     category: str = ""
     key: str = ""
@@ -158,11 +158,11 @@ class _Message(BaseModel, metaclass=_Frozen):
     model_config = ConfigDict(frozen=True)
     __leftfold__: ClassVar[MessageSpec] = MessageSpec()
     __in_utc__: ClassVar[bool] = False
-    """Whether its times must exist in UTC; what has happened is read whatever it says."""
+    """Whether its times must be representable in UTC; events that are already written are read with any time."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        # A schema in, a schema out.
+        # pydantic does not type this: a schema in, a schema out.
         return with_aware_times(handler(source), in_utc=cls.__in_utc__)  # type: ignore[no-any-return]
 
 
@@ -193,7 +193,7 @@ class Event(_Message):
 
 
 class Command(_Message):
-    """A request in the imperative; `rejects` lists the errors it may be answered with.
+    """A request in the imperative; `rejects` lists the domain errors that may answer it.
 
     Unknown fields are refused.
     """

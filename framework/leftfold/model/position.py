@@ -1,4 +1,4 @@
-"""Positions in the log, and the envelope of an event: who wrote it, when, why and where."""
+"""Positions in the log, and recorded events: an event with its metadata (who, when, why, where)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class Position:
-    """A vector `{topic: {partition: next offset}}`; what it does not name counts as 0."""
+    """A vector of offsets `{topic: {partition: next offset}}`; a partition that it does not name counts as 0."""
 
     offsets: Offsets = field(default_factory=dict)
 
     @classmethod
     def at(cls, topic: str, partition: int, next_offset: int) -> Position:
-        """One partition's position: everything below `next_offset` is included."""
+        """The position of one partition: every record below `next_offset` is included."""
         return cls({topic: {partition: next_offset}})
 
     def next_offset(self, topic: str, partition: int) -> int:
@@ -42,7 +42,7 @@ class Position:
         )
 
     def beyond(self, other: Position) -> Position:
-        """What of this position the other does not cover; nothing when it covers all of it."""
+        """The part of this position that the other does not cover; empty when it covers all of it."""
         found: dict[str, dict[int, int]] = {}
         for topic, partitions in self.offsets.items():
             for partition, offset in partitions.items():
@@ -51,12 +51,12 @@ class Position:
         return Position(found)
 
     def ahead_of(self, other: Position) -> int:
-        """How many offsets of this position the other does not cover; transactions use some of them, too."""
+        """How many offsets of this position the other does not cover, transaction markers included."""
         rest = self.beyond(other).offsets.items()
         return sum(offset - other.next_offset(t, p) for t, partitions in rest for p, offset in partitions.items())
 
     def only(self, topics: Iterable[str], partition: int | None = None) -> Position:
-        """This position restricted to some topics, and to one partition of each if named."""
+        """This position restricted to some topics, and to one partition of each if given."""
         wanted = set(topics)
         found = {topic: partitions for topic, partitions in self.offsets.items() if topic in wanted}
         if partition is None:
@@ -79,7 +79,7 @@ class Position:
         return cls(merged)
 
     def __and__(self, other: Position) -> Position:
-        """The largest position that both cover; what only one names counts as 0 and is left out."""
+        """The largest position that both cover; partitions that only one names count as 0 and are left out."""
         return Position(
             {
                 topic: {p: min(o, other.offsets[topic][p]) for p, o in partitions.items() if p in other.offsets[topic]}
@@ -100,7 +100,7 @@ class Position:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Position:
-        """Reads what `to_json` wrote.
+        """The position from the JSON of `to_json`.
 
         Raises:
             ContractError: the text is no JSON object of objects of whole numbers.
@@ -124,7 +124,7 @@ def _offset(value: object) -> int:
 
 
 class RecordAddress(NamedTuple):
-    """Where a record stands."""
+    """The address of a record: topic, partition and offset."""
 
     topic: str
     partition: int
@@ -139,10 +139,10 @@ E_co = TypeVar("E_co", bound=Event, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(Generic[E_co]):
-    """An event as it stands in the log, with its metadata.
+    """A recorded event: an event with its metadata and its address in the log.
 
     `version` is the stream version 1..n, `decision` is (k, n): the k-th of n events of one decision, `time` is the
-    sender's time (UTC), and `offset` is the place in `topic`/`partition`.
+    sender's time (UTC), and `offset` is the offset in `topic`/`partition`.
     """
 
     event: E_co

@@ -1,7 +1,7 @@
-"""A process: what is to be done when something has happened elsewhere. It sends commands and sets timers.
+"""A process manager: it reacts to events of other services by sending commands and setting timers.
 
-The decider's twin: `react` says what to send, `evolve` what the input makes of the state. One instance per business
-key, which `correlate` reads from each event.
+It mirrors the decider: `react` returns what to send, `evolve` the state after the input. There is one instance per
+business key, which `correlate` reads from each event.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Rejected(Generic[C_co]):
-    """The input that a process gets when a command it sent was refused, with the error that the command declares."""
+    """The input that a process gets when a command it sent was rejected, with the error that the command declares."""
 
     command: C_co
     error: DomainError
@@ -39,9 +39,10 @@ class Rejected(Generic[C_co]):
 
 @dataclass(frozen=True, kw_only=True)
 class Timer(Generic[C_co]):
-    """Sends a command once the log has come to a time, unless it is cancelled before; one of a name replaces another.
+    """A timer that sends a command when event time reaches `at`, unless it is cancelled before.
 
-    `at` is aware. Time is that of the events: loading last year's data fires last year's timers in their places.
+    A second timer of the same name replaces the first. `at` is aware. Time is that of the events: loading last year's
+    data fires last year's timers at their places in the log.
     """
 
     name: str
@@ -51,32 +52,32 @@ class Timer(Generic[C_co]):
 
 @dataclass(frozen=True)
 class Cancel:
-    """Ends the timer of a name; nothing happens when there is none."""
+    """Cancels the timer of a name; without such a timer it has no effect."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Ends this instance: its timers are cancelled, and nothing that comes later reaches it."""
+    """Ends this process instance: its timers are cancelled, and later inputs are ignored."""
 
 
 class Process(Generic[I, S, C]):
-    """A policy or saga across services: pure functions over what happened to one business key.
+    """A process manager or saga across services: pure functions over the inputs of one business key.
 
     Args:
         name: lower case; its inputs travel through the topic `{name}.commands`.
         inputs: a closed union of events, of any category, and `Rejected[...]` of commands that it sends.
         sends: a closed union of commands.
-        state: a storable type. initial_state: what an instance is before its first input.
-        correlate: the business key of an event; None = it does not concern this process. A rejection comes back to the
-            key that sent the command, without being asked.
+        state: a storable type. initial_state: the state of an instance before its first input.
+        correlate: the business key of an event; None = the event does not concern this process. A rejection goes to the
+            key that sent the command, without a call of `correlate`.
         react: what to send, given an input and the state *before* it.
-        evolve: the state after one more input; it never refuses.
+        evolve: the state after one more input; it never rejects.
         version: raised whenever `react`, `evolve` or the state changes meaning; it names the state topic.
 
     Raises:
-        ConfigurationError: something does not fit together; the message names the class and the mend.
+        ConfigurationError: two parts do not fit together; the message names the class and the correction.
     """
 
     def __init__(
@@ -117,11 +118,11 @@ class Process(Generic[I, S, C]):
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Those whose events it listens to, in alphabetical order."""
+        """The categories whose events are inputs, in alphabetical order."""
         return tuple(sorted({cls.__leftfold__.category for cls in self.events}))
 
     def fold(self, state: S, inputs: Iterable[I]) -> S:
-        """The state after these inputs."""
+        """The state of an instance after these inputs."""
         for given in inputs:
             state = self.evolve(state, given)
         return state
@@ -152,7 +153,7 @@ def _is_rejected(kind: object) -> bool:
 
 
 def _rejected(where: str, kinds: Iterable[object], sends: Sequence[type[Command]]) -> tuple[type[Command], ...]:
-    """The commands whose rejections are among the inputs."""
+    """The commands whose rejections are inputs of the process."""
     found: list[type[Command]] = []
     for kind in kinds:
         if kind is Rejected:

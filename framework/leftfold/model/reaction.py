@@ -1,6 +1,6 @@
-"""A reaction: what is to happen outside of the log once something has happened: a mail, a webhook, a payment provider.
+"""A reaction: a side effect outside the log for each event, such as a mail, a webhook or a payment.
 
-The only place of an App where users reach out of it. It may be repeated, with the same idempotency key.
+It is the only part of an App that calls other systems. It may be repeated, with the same idempotency key.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ __all__ = ["Delivery", "Reaction", "Since", "idempotency_key"]
 
 E = TypeVar("E", bound=Event)
 Since: TypeAlias = Literal["end", "start"] | datetime
-"""Where a reaction begins that has never run: behind everything, at the first event, or at a time (of appending)."""
+"""Where a reaction that has never run starts: the end of the log, the first event, or an append time."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _NAMESPACE = uuid5(NAMESPACE_URL, "leftfold")
 
 
 def idempotency_key(reaction: str, event_id: str) -> str:
-    """What a receiver knows a repetition by: a uuid5 of the reaction's name and the event's id."""
+    """The key by which a receiver recognises a repetition: a uuid5 of the reaction's name and the event's id."""
     return str(uuid5(_NAMESPACE, f"reaction/{reaction}/{event_id}"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One try to act on an event.
+    """One attempt to handle an event by a reaction.
 
-    `idempotency_key` is the same at every try, in whatever process: hand it on, so that a receiver which remembers it
-    does nothing twice. `attempt` counts from 1, anew in each process. `key`, `id`, `time` (UTC, of the sender) and
-    `version` are the event's; `position` lies just behind it.
+    `idempotency_key` is the same at every attempt, in every process: pass it on, so that a receiver which remembers it
+    has no effect twice. `attempt` counts from 1 and starts again in each process. `key`, `id`, `time` (UTC, of the
+    sender) and `version` are the event's; `position` lies just behind it.
     """
 
     reaction: str
@@ -57,23 +57,23 @@ class Delivery:
 
 
 class Reaction(Generic[E]):
-    """Acts outside on every event of some classes: at least once, and in the order of each stream.
+    """A handler of events outside the log: at least once per event, in the order of each stream.
 
     Args:
         name: lower case; part of its consumer group and of `{name}.dead`, where events are parked.
         events: a closed union of events, of any category.
-        act: called on threads, several at once but never for one stream; raising means: try again.
-        attempts: how often, before the event is parked and its stream goes on.
-        backoff: seconds before the second try, doubled before each further one up to `longest`, less up to a half by
-            chance.
-        gives_up: errors after which no second try is made; a DomainError is always one of them.
-        timeout: seconds after which a try counts as failed. It may take effect all the same: give what `act` waits for
-            a shorter deadline of its own.
-        at_once: how many streams are acted on at the same time in one process.
-        since: where it begins when it has never run before.
+        act: called on threads, several at once but never two for one stream; an exception means: try again.
+        attempts: how many, before the event is parked and the next event of its stream is handled.
+        backoff: seconds before the second attempt, doubled before each further one up to `longest`, randomly reduced by
+            up to a half.
+        gives_up: errors after which there is no second attempt; DomainError is always one of them.
+        timeout: seconds after which an attempt counts as failed. It may still take effect: give the calls inside `act`
+            a shorter deadline of their own.
+        at_once: how many streams one process handles at the same time.
+        since: where it starts when it has never run before.
 
     Raises:
-        ConfigurationError: something does not fit together; the message names the class and the mend.
+        ConfigurationError: two parts do not fit together; the message names the class and the correction.
     """
 
     def __init__(
@@ -109,26 +109,28 @@ class Reaction(Generic[E]):
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Those whose events it acts on, in alphabetical order."""
+        """The categories whose events it handles, in alphabetical order."""
         return tuple(sorted({cls.__leftfold__.category for cls in self.events}))
 
     def call(self, event: E, delivery: Delivery, act: Callable[[E, Delivery], object] | None = None) -> None:
-        """Acts once, or has another function act in its place.
+        """Handles an event once, with `act` or with another function in its place.
 
         Raises:
-            TypeError: it gave back something to be awaited, so that nothing has happened.
+            TypeError: it returned an awaitable, so that nothing has happened.
         """
         came: object = (act or self.act)(event, delivery)
         if inspect.isawaitable(came):
             if inspect.iscoroutine(came):
                 came.close()
-            raise TypeError(f"act of reaction {self.name} gave {came!r}, which nobody awaits; act before it returns")
+            raise TypeError(
+                f"act of reaction {self.name} returned {came!r}, which is not awaited; act before it returns"
+            )
 
     def pause(self, attempt: int, chance: float) -> float:
-        """Seconds between a failed try and the next one.
+        """The backoff in seconds between a failed attempt and the next one.
 
         Args:
-            attempt: the number of the failed one. chance: 0..1, which spreads those that failed together.
+            attempt: the number of the failed one. chance: 0..1, which spreads attempts that failed together.
         """
         return float(min(self.longest, self.backoff * 2.0 ** min(attempt - 1, 60)) * (1.0 - 0.5 * chance))
 

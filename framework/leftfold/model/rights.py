@@ -1,4 +1,4 @@
-"""Who may do what: the least rights that each part of Apps needs, for the ACLs of Kafka and of Redis."""
+"""The least rights that each role of an App needs, for the ACLs of Kafka and of Redis."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from leftfold.model.app import App
 __all__ = ["ADMIN", "ROLES", "Right", "redis_rules", "rights_of"]
 
 ADMIN = "admin"
-"""Who may do everything."""
+"""The role with all rights."""
 
 _ANYBODY = "-@all +auth +hello +ping +select +reset"
 _READER = "+@read -@dangerous +info +role +time +cluster|slots +multi +exec +discard +subscribe +unsubscribe"
 _WRITER = _READER.replace("+@read", "+@read +@write") + " +watch +unwatch +publish"
 
 _IMPLIED = (("Read", "Describe"), ("Write", "Describe"), ("AlterConfigs", "DescribeConfigs"))
-"""What Kafka grants with the first operation."""
+"""Operations that Kafka grants with the first of each pair."""
 
 
 @dataclass(frozen=True, order=True)
 class Right:
-    """One thing that a role may do in Kafka.
+    """One right of a role in Kafka: a resource and the operations on it.
 
     Args:
         kind: `topic`, `group` or `transactional-id`.
-        name: of it; `prefixed`, what its name begins with.
+        name: of the resource, or its prefix when `prefixed`.
         operations: in the words of `kafka-acls`: Read, Write, Describe, DescribeConfigs, Create, AlterConfigs.
     """
 
@@ -39,7 +39,7 @@ class Right:
 
 
 class _Rights:
-    """Collects what a role may do; what is said twice counts once."""
+    """A collection of a role's rights without duplicates."""
 
     def __init__(self, role: str) -> None:
         self.role, self._found = role, dict[tuple[str, str, bool], set[str]]()
@@ -58,17 +58,17 @@ class _Rights:
 
 
 def rights_of(app: App, role: str, *, answers: Iterable[App] = ()) -> list[Right]:
-    """What a role needs in Kafka for an App; nothing where the App has no such part.
+    """The rights that a role needs in Kafka for an App; none where the App has no such part.
 
     Args:
-        role: one of ROLES. answers: further Apps whose clients send commands to this one, and wait for its answers.
+        role: one of ROLES. answers: further Apps whose clients send commands to this one and wait for its answers.
     """
     found = _Rights(role)
     _OF_ROLE[role](app, found)
     if not any(found):
         return []
     if role in _READING:
-        # librdkafka asks who coordinates the group of any reader, though these join none.
+        # librdkafka looks up the group coordinator for every consumer, though these join no group.
         found.add("group", "leftfold.reader.", "Describe", prefixed=True)
     if role in _RUNNING:
         found.topics(_owned(app), "Describe", "DescribeConfigs")
@@ -78,10 +78,10 @@ def rights_of(app: App, role: str, *, answers: Iterable[App] = ()) -> list[Right
 
 
 def redis_rules(role: str, views: Iterable[str] = ("*",)) -> str:
-    """What a role may do in Redis, as `ACL SETUSER` takes it behind `on` and the password.
+    """The rights of a role in Redis, in the syntax of `ACL SETUSER` behind `on` and the password.
 
     Args:
-        role: one of ROLES, or ADMIN. views: the names of those that concern it; all of them, when nobody says.
+        role: one of ROLES, or ADMIN. views: the names of the views it may use; all of them by default.
     """
     if role == ADMIN:
         return "~* &* +@all"
@@ -109,7 +109,7 @@ def _worker(app: App, to: _Rights) -> None:
 
 
 def _process(app: App, to: _Rights) -> None:
-    """What the worker and the router of a process need."""
+    """The rights of the worker and the router of a process."""
     for process in app.processes:
         _works(app, process.name, to)
         to.topics({names.commands(sent.__leftfold__.category) for sent in process.sends}, "Write", "Describe")
@@ -120,7 +120,7 @@ def _process(app: App, to: _Rights) -> None:
 
 
 def _works(app: App, name: str, to: _Rights) -> None:
-    """What a worker needs for a category or a process: to take, to decide in transactions, and to look what it did."""
+    """The rights of a worker of a category or process: read input, decide in transactions, read back its output."""
     to.topics([names.commands(name)], "Read", "Describe", "DescribeConfigs")
     to.topics([names.dead(name)], "Read", "Write", "Describe", "DescribeConfigs")
     to.add("topic", f"{name}.state.", "Read", "Write", "Describe", "DescribeConfigs", prefixed=True)
@@ -144,13 +144,13 @@ def _stream(app: App, to: _Rights) -> None:
 
 
 def _tail(app: App, to: _Rights) -> None:
-    """What keeps views needs: the events that they are of."""
+    """The rights of a projector: to read the events of its views."""
     read = {category for view in app.views for category in view.categories}
     to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
 
 
 def _reader(app: App, to: _Rights) -> None:
-    """What a rebuild, an archive or SQL needs: the events, and nothing of the brokers' besides."""
+    """The rights of a rebuild, an archive or a SQL query: to read events, and nothing else of the brokers."""
     read = {decider.name for decider in app.deciders}.union(*(view.categories for view in app.views))
     to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
 
@@ -167,7 +167,7 @@ def _deployer(app: App, to: _Rights) -> None:
 
 
 def _owned(app: App) -> list[str]:
-    """The topics that an App makes."""
+    """The topics that an App creates."""
     found = [names.replies(app.name)]
     for decider in app.deciders:
         name = decider.name
@@ -192,7 +192,7 @@ _OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
     "deployer": _deployer,
 }
 _RUNNING = frozenset({"worker", "process", "reaction", "stream", "tail"})
-"""Those that `leftfold run` starts, which looks first whether the topics are as they should be."""
+"""The roles that `leftfold run` starts, which first checks the configuration of the topics."""
 _READING = _RUNNING | {"rebuild", "console", "client"}
 _IN_REDIS = {"client": _READER, "console": _READER, "tail": _WRITER, "rebuild": _WRITER, "stream": _WRITER}
 ROLES = tuple(_OF_ROLE)

@@ -1,4 +1,4 @@
-"""Rows as the fields of a hash, and index entries whose byte order is the order of their values."""
+"""The encoding of rows as fields of a Redis hash, and of index entries that sort like their values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NINES = str.maketrans("0123456789", "9876543210")
 
 
 def ordered(value: Any) -> str:
-    """The value as sortable text; None sorts first.
+    """The index entry of a value as sortable text; None sorts first.
 
     Raises:
         ContractError: the value's type has no order here.
@@ -50,7 +50,7 @@ def ordered(value: Any) -> str:
 
 
 def _number(value: Decimal) -> str:
-    """Sign, biased exponent and digits; negative numbers have both complemented."""
+    """A number as sortable text: sign, biased exponent and digits; negative numbers have both complemented."""
     if not value:
         return "1"
     sign, digits, _ = value.as_tuple()
@@ -91,7 +91,7 @@ _READ: dict[type, Callable[[bytes], Any]] = {
 
 
 class RowCodec(Generic[Row]):
-    """Encodes rows of one dataclass or model as a tuple of field values, in field order.
+    """A codec for rows of one dataclass or model as a tuple of field values, in field order.
 
     Raises:
         ConfigurationError: the row is no frozen record of storable fields, or an index names no plain field of it.
@@ -128,7 +128,7 @@ class RowCodec(Generic[Row]):
         return tuple([write(getattr(row, name)) for name, write in self._write])
 
     def decode(self, fields: Mapping[bytes, bytes]) -> Row:
-        """The row behind a hash's fields; unknown fields are ignored.
+        """The row from the fields of a Redis hash; unknown fields are ignored.
 
         Raises:
             ContractError: a field is missing or unreadable.
@@ -146,7 +146,7 @@ class RowCodec(Generic[Row]):
 
     @staticmethod
     def digest(key: str, fields: Fields) -> int:
-        """The row's share in its bucket's checksum: blake2b-128 over the key and the length-prefixed fields."""
+        """The row's part of its bucket's checksum: blake2b-128 over the key and the length-prefixed fields."""
         text = key.encode()
         parts = [b"%d:%b" % (len(part), part) for part in (text, *fields)]
         return int.from_bytes(blake2b(b"".join(parts), digest_size=16).digest(), "big")

@@ -1,4 +1,4 @@
-"""Checks of users' functions and unions: callable, not asynchronous, a case for every class."""
+"""Checks of users' functions and unions: callable, not asynchronous, a `match` arm for every class."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ __all__ = ["check_function", "checked", "flat", "members", "missing_arms"]
 
 
 def check_function(function: Callable[..., object], where: str, *given: str) -> None:
-    """Finds out, before anything runs, that a function cannot be called as it will be.
+    """Checks, before anything runs, that a user's function can be called with the given arguments.
 
     Args:
-        where: what it is, as in `process checkout: react`. given: what it is called with, in order.
+        where: the function's role, as in `process checkout: react`. given: the arguments, in order.
 
     Raises:
-        ConfigurationError: it is no function, takes something else, or is asynchronous: nobody would await it.
+        ConfigurationError: it is no function, takes other arguments, or is asynchronous: the engine does not await it.
     """
     wanted = f"it is called as {where.rpartition(' ')[2]}({', '.join(given)})"
     if not callable(function):
         raise ConfigurationError(f"{where} is {function!r}, which is no function; {wanted}")
     for one in (function, getattr(function, "__call__", None)):  # noqa: B004  # an object may be called, too
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            raise ConfigurationError(f"{where} is async, and nobody would await it; write def instead of async def")
+            raise ConfigurationError(
+                f"{where} is async, and the engine does not await it; write def instead of async def"
+            )
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some that are written in C do not say what they take
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return
     try:
         signature.bind(*given)
@@ -55,7 +57,7 @@ def members(union: object, of: type[M], where: str) -> tuple[type[M], ...]:
 
 
 def checked(classes: Iterable[Any], of: type[M], where: str) -> tuple[type[M], ...]:
-    """These classes, each once.
+    """The given classes, each once, after a check.
 
     Raises:
         ConfigurationError: one of them is no concrete subclass of `of` with a category.
@@ -86,7 +88,7 @@ def flat(union: object) -> Iterator[Any]:
 def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[type]) -> tuple[str, ...]:
     """The names of classes for which the function's `match` on one argument has no arm.
 
-    A function without source, without such a match, or with a catch-all arm is taken to be complete.
+    A function without source, without such a match, or with a catch-all arm counts as complete.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -136,7 +138,7 @@ def _resolved(function: Callable[..., Any], names: set[str]) -> list[type]:
 
 
 def _nonlocals(function: Callable[..., Any]) -> dict[str, Any]:
-    """The variables of functions around; those that have no value yet are left out."""
+    """The variables of enclosing functions; those that have no value yet are left out."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Views: a row type, a key and a fold. Declared once; every engine folds them to equal rows."""
+"""Views: a row type, a key and a fold, declared once; every engine folds them to equal rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 
 
 class View(Generic[Row, K]):
-    """What readers and engines know of every view: its name, its events, its row and key, its hash."""
+    """The definition of a view that readers and engines share: name, events, row codec, key codec, schema hash."""
 
     name: str
     version: int
@@ -37,9 +37,9 @@ class View(Generic[Row, K]):
     folded: bool = True
     """Whether projectors and rebuilds fold it event by event; if not, its rows are computed from tables of events."""
     streamed: bool = False
-    """Whether neither projectors nor Spark keep it, but a stream of the user's own."""
+    """Whether a stream processor of the user writes its rows, and neither projectors nor Spark do."""
     approximate: bool = False
-    """Whether its rows may differ from what the whole log says, because late events are left out."""
+    """Whether its rows may differ from a fold of the whole log, because late events are left out."""
 
     @cached_property
     def categories(self) -> tuple[str, ...]:
@@ -48,19 +48,19 @@ class View(Generic[Row, K]):
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hex digits over row schema, indexes, key type and version: which generations this code can read."""
+        """The schema hash: twelve hex digits over row schema, indexes, key type and version."""
         parts = [_meaning(self.rows.schema), self.rows.indexes, self.keys.name, self.stream_keyed, self.version]
         parts += self._definition()
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
 
     def _definition(self) -> list[Any]:
-        """What else its rows depend on, as JSON."""
+        """Further parts of the definition that the rows depend on, as JSON."""
         return []
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
-        """The encoded row keys an event touches, each with what is folded into that row.
+        """The encoded row keys an event changes, each with the item that is folded into that row.
 
-        Where a value names no row, NO_ROW stands in for its key, with the NoRowKey that says why as the item.
+        For a value that names no row, the key is NO_ROW and the item is the NoRowKey with the reason.
         """
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class View(Generic[Row, K]):
 
     @property
     def items(self) -> Storage[Any] | None:
-        """How items travel between engines' stages; None when the item is the event itself."""
+        """The storage of items between an engine's stages; None when the item is the event itself."""
         return None
 
     def _named(self, name: str, events: object, row: type[Row], indexes: Sequence[str], version: int) -> None:
@@ -87,14 +87,14 @@ class View(Generic[Row, K]):
 
 
 def _meaning(schema: Any) -> Any:
-    """A JSON schema without what is only said in it: titles and docstrings."""
+    """A JSON schema without titles and descriptions, which do not change the meaning of rows."""
     if isinstance(schema, dict):
         return {k: _meaning(v) for k, v in schema.items() if not (k in ("title", "description") and isinstance(v, str))}
     return [_meaning(item) for item in schema] if isinstance(schema, list) else schema
 
 
 class FoldView(View[Row, K], Generic[E, Row, K]):
-    """One row per key, folded event by event.
+    """A view with one row per key, folded event by event.
 
     Args:
         key: the row's key, a plain lambda on a field or a function with a return type; absent = the stream's key,
@@ -134,10 +134,10 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
             )
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
-        """The one row key of this event."""
+        """The row key of this event, with the event as the item."""
         if self.key is None:
             return ((self.keys.encode(stream), event),)  # type: ignore[arg-type]  # it is keyed by text
-        key = self.key(event)  # type: ignore[arg-type]  # E by construction
+        key = self.key(event)  # type: ignore[arg-type]  # its class is one of `events`
         try:
             return ((self.keys.encode(key), event),)
         except NoRowKey as error:
@@ -149,7 +149,7 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
 
 
 class SpreadView(View[Row, K]):
-    """One event touches many rows: `each` names them and what to fold into each.
+    """A view in which one event changes many rows: `each` yields their keys and items.
 
     Args:
         each: a function with the return type `Iterable[tuple[K, Item]]`; Item must be storable.
@@ -178,13 +178,13 @@ class SpreadView(View[Row, K]):
 
     @property
     def items(self) -> Storage[Any]:
-        """How items travel between engines' stages."""
+        """The storage of items between an engine's stages."""
         return self._items
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
-        """The row keys this event touches, in the order of `each`."""
+        """The row keys this event changes, in the order of `each`."""
         encode = self.keys.encode
-        pairs = list(self.each(event))  # type: ignore[arg-type]  # E by construction
+        pairs = list(self.each(event))  # type: ignore[arg-type]  # its class is one of `events`
         try:
             return [(encode(key), item) for key, item in pairs]
         except NoRowKey:

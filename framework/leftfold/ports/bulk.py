@@ -1,4 +1,4 @@
-"""The ports of rebuilds: the log in whole ranges, the archive behind it, and the buckets they are written to."""
+"""The ports of rebuilds: log readers by offset range, archives of the log, and writers of buckets."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ __all__ = [
 
 _BATCH = 100
 _LOG_APPEND_TIME = 2
-# The named constructor costs twice as much.
+# `OffsetRange._make` costs twice as much.
 _new: Any = tuple.__new__
 
 
 class OffsetRange(NamedTuple):
-    """The offsets `start` to `end` (not included) of one partition."""
+    """A range of offsets of one partition, from `start` to `end` (not included)."""
 
     topic: str
     partition: int
@@ -57,65 +57,65 @@ class OffsetRange(NamedTuple):
 
 
 class BulkRecord(Protocol):
-    """One record; each part is made only when it is asked for, since headers cost more than all the rest."""
+    """One record of a log; each part is decoded when it is read, since headers cost more than the rest."""
 
     def offset(self) -> int:
-        """Its offset."""
+        """The record's offset."""
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """The record's key."""
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """The record's value."""
 
     def headers(self) -> Headers | None:
-        """Its headers; None = it has none."""
+        """The headers; None = the record has none."""
 
     def timestamp(self) -> tuple[int, int]:
-        """What kind of time it bears, as librdkafka numbers them, and the time in ms since 1970."""
+        """The kind of the timestamp, as librdkafka numbers them, and the timestamp in ms since 1970."""
 
 
 class ToldRecords(Sequence[BulkRecord]):
-    """Records of a log that is stored by columns."""
+    """A batch of records of a log that is stored in columns."""
 
     @abstractmethod
     def told(self) -> Iterable[tuple[Any, ...]] | None:
-        """ce_type, ce_time, ce_sequence, key, value of each record; None for headers of other writers."""
+        """ce_type, ce_time, ce_sequence, key, value of each record; None for headers of another producer."""
 
 
 class BulkLog(Protocol):
-    """Reads ranges of committed records; one thread uses it."""
+    """Reads ranges of committed records of a log; one thread uses it."""
 
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has. Raises InfrastructureError when it does not exist."""
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
-        """The end of every partition below which nothing is open: no decision is cut in two there."""
+        """The last stable offset of every partition: below it no transaction is open, so no decision is split there."""
 
     def starts(self, topics: Iterable[str]) -> Position:
-        """The first offset of every partition that can still be read; records before it have been deleted."""
+        """The first readable offset of every partition; records before it have been deleted."""
 
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """The id of each topic, '' = it has none; one that was made again has another. An absent one is left out."""
+        """The id of each topic, '' = it has none; a recreated topic has another. Absent topics are left out."""
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
-        """The records of a range in order, in batches. Raises InfrastructureError when one of them is gone."""
+        """The records of a range in order, in batches. Raises InfrastructureError when one of them is missing."""
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
 
 
 OpenBulkLog = Callable[[], BulkLog]
-"""Makes a BulkLog; shipped to where tasks run, so it must be picklable."""
+"""Opens a BulkLog; it is shipped to the tasks, so it must be picklable."""
 
 
 def raw(part: OffsetRange, record: BulkRecord) -> RawRecord:
-    """The record with everything in it."""
+    """The RawRecord of a BulkRecord, with all parts decoded."""
     return raw_all(part, (record,))[0]
 
 
 def raw_all(part: OffsetRange, records: Iterable[BulkRecord]) -> list[RawRecord]:
-    """Records of a range with everything in them."""
+    """The RawRecords of a range, with all parts decoded."""
     topic, partition = part.topic, part.partition
     return [
         _new(RawRecord, (topic, partition, r.offset(), r.key(), r.value(), r.headers() or (), r.timestamp()[1]))
@@ -124,39 +124,39 @@ def raw_all(part: OffsetRange, records: Iterable[BulkRecord]) -> list[RawRecord]
 
 
 def type_of(record: RawRecord) -> bytes:
-    """The wire type, as `EventDecoder` understands a record: the last one counts if it is said twice."""
+    """The wire type in the `ce_type` header, as `EventDecoder` reads it: the last one counts if there are two."""
     return dict(record.headers).get("ce_type") or b""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record as it stands in a topic, as a BulkRecord."""
+    """A RawRecord as a BulkRecord."""
 
     record: RawRecord
 
     def offset(self) -> int:
-        """Its offset."""
+        """The record's offset."""
         return self.record.offset
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """The record's key."""
         return self.record.key
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """The record's value."""
         return self.record.value
 
     def headers(self) -> Headers | None:
-        """Its headers."""
+        """The record's headers."""
         return self.record.headers
 
     def timestamp(self) -> tuple[int, int]:
-        """Its time, in ms since 1970, taken for the one at which it was appended."""
+        """The timestamp in ms since 1970; its kind is taken as the append time."""
         return _LOG_APPEND_TIME, self.record.time
 
 
 class SteadyLog:
-    """A BulkLog on any LogReader of a log whose every record is committed, such as the one in memory."""
+    """A BulkLog over a LogReader of a log whose every record is committed, such as the one in memory."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
@@ -166,15 +166,15 @@ class SteadyLog:
         return self._reader.partitions(topic)
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
-        """The ends; nothing is ever open here."""
+        """The end offsets; no transaction is ever open here."""
         return self._reader.ends(topics)
 
     def starts(self, topics: Iterable[str]) -> Position:
-        """0 everywhere: nothing is ever deleted here."""
+        """Offset 0 of every partition; no record is ever deleted here."""
         return Position({topic: dict.fromkeys(range(self.partitions(topic)), 0) for topic in topics})
 
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """The ids that the reader knows."""
+        """The topic ids that the reader has."""
         return self._reader.identities(topics)
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
@@ -189,28 +189,28 @@ class SteadyLog:
 
 
 class Archive(Protocol):
-    """Reads what has been archived; one thread uses it. It is as it was when it was first asked about a topic."""
+    """Reads archived records; one thread uses it. It shows a topic as it was at the first request for it."""
 
     @property
     def place(self) -> str:
-        """Where it is, as messages call it."""
+        """The location of the archive, for messages."""
 
     def ends(self, topic: str) -> Mapping[int, int]:
-        """Per partition the offset up to which everything from 0 is there; a topic it does not know has none."""
+        """Per partition the offset up to which every record from 0 is archived; empty for an unknown topic."""
 
     def identity(self, topic: str) -> str:
-        """The id of the topic that was archived, as its cluster called it; '' for one that it does not know."""
+        """The id that the cluster gave to the archived topic; '' for an unknown topic."""
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range below the end, in order, in batches.
 
         Raises:
             InfrastructureError: a file is missing, shorter than it was or not what was written; or part of the range
-                is not there.
+                is not archived.
         """
 
     def since(self, part: OffsetRange, time: int) -> int | None:
-        """The offset of the first record of a range at or after a time in ms since 1970, None when all are older.
+        """The offset of the first record of a range at or after a time (ms since 1970), None without one.
 
         Raises:
             InfrastructureError: as `read` does.
@@ -218,33 +218,33 @@ class Archive(Protocol):
 
 
 class Owner(Protocol):
-    """Knows which topic bears a name now."""
+    """Looks up the id of the topic that has a name now."""
 
     def identity(self, topic: str) -> str:
-        """The id that the cluster gave the topic; one that is made anew has another."""
+        """The id that the cluster gave the topic; a topic that is recreated has another."""
 
 
 def check_owner(archive: Archive, topic: str, owner: Owner) -> None:
-    """Checks that an archive is the topic's own.
+    """Checks that an archive belongs to the topic of this cluster.
 
     Raises:
-        InfrastructureError: it is another topic's of the same name.
+        InfrastructureError: it belongs to another topic of the same name.
     """
-    kept = archive.identity(topic)
-    if kept and kept != (found := owner.identity(topic)):
+    archived = archive.identity(topic)
+    if archived and archived != (found := owner.identity(topic)):
         raise InfrastructureError(
-            f"the archive {archive.place} is of a topic {topic} with id {kept}, and the one that is there now has "
-            f"id {found}: somebody has made the topic anew, and the two are not one log. Name the archive that belongs "
-            f"to it with --archive DIR, or begin one: leftfold log archive {topic.removesuffix('.events')} --to DIR"
+            f"the archive {archive.place} is of a topic {topic} with id {archived}, but the topic has id {found}: it "
+            f"was deleted and created again, so the two are not one log. Name the archive that belongs to it with "
+            f"--archive DIR, or begin one: leftfold log archive {topic.removesuffix('.events')} --to DIR"
         )
 
 
 OpenArchive = Callable[[], Archive]
-"""Makes an Archive; shipped to where tasks run, so it must be picklable."""
+"""Opens an Archive; it is shipped to the tasks, so it must be picklable."""
 
 
 class Suspect(NamedTuple):
-    """A row that is stored otherwise than it is folded, as it seems; or an index entry that it should not have."""
+    """A row that seems to be stored differently from its fold, or an index entry that should not exist."""
 
     key: str
     field: str = ""
@@ -253,10 +253,10 @@ class Suspect(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketResult:
-    """Everything of a bucket's checkpoint but its position, which the plan knows.
+    """The checkpoint of a bucket after a bulk load, without its position, which the plan has.
 
-    `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in. `wrong` is
-    what seems to be stored otherwise, when rows were compared instead of written.
+    `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in. `wrong` holds
+    the suspected differences when rows were compared instead of written.
     """
 
     bucket: int
@@ -271,15 +271,15 @@ class BucketResult:
         return Checkpoint(position, self.checksum, token, Phase.SEALED, self.rows, self.parked, self.time)
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """The result as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> BucketResult:
-        """Reads what `to_json` wrote."""
-        told = json.loads(text)
-        parked = {key: Parked(**why) for key, why in told["parked"].items()}
-        return cls(**{**told, "parked": parked, "wrong": tuple(Suspect(*one) for one in told["wrong"])})
+        """The result from the JSON of `to_json`."""
+        content = json.loads(text)
+        parked = {key: Parked(**why) for key, why in content["parked"].items()}
+        return cls(**{**content, "parked": parked, "wrong": tuple(Suspect(*one) for one in content["wrong"])})
 
 
 class BulkRow(NamedTuple):
@@ -292,56 +292,56 @@ class BulkRow(NamedTuple):
 
 
 class BulkSink(Protocol):
-    """Writes rows of buckets whose checkpoint says `bulk`; one thread uses it."""
+    """Writes rows of buckets in the phase `bulk`; one thread uses it."""
 
     def write(
         self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
     ) -> int:
-        """Writes rows of one bucket and returns how many; each key comes once, and writing one again changes nothing.
+        """Writes rows of one bucket and returns how many; each key comes once, and rewriting a row changes nothing.
 
-        Nothing is written any more once `finish` noted that the bucket is whole.
+        It writes nothing after `finish` has recorded that the bucket is complete.
 
-        Raises Fenced when the bucket is sealed or gone.
+        Raises Fenced when the bucket is sealed or removed.
         """
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
-        """Notes that a bucket is whole, for a rebuild that goes on where this one ends; returns what is noted of it.
+        """Records that a bucket is complete, for a rebuild that continues this one; returns the recorded result.
 
-        A task may be attempted several times, even at once: the first result stays, and the others get that one.
+        A task may be attempted several times, even at once: the first result stays, and later attempts get that one.
 
         Raises Fenced as `write`.
         """
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
 
 
 OpenBulkSink = Callable[[], BulkSink]
-"""Makes a BulkSink; shipped to where tasks run, so it must be picklable."""
+"""Opens a BulkSink; it is shipped to the tasks, so it must be picklable."""
 
 
 class Stored(NamedTuple):
-    """What a look through the keys of a store found, whatever the registries say."""
+    """The generations that a scan of a store's keys found, registered or not."""
 
     buckets: Mapping[tuple[str, str], int]
-    """By view and generation id: one more than the highest bucket that something is left of."""
+    """By view and generation id: one more than the highest bucket that still has keys."""
     whole: bool = True
-    """Whether the look came to the end in its time."""
+    """Whether the scan finished within its time."""
 
 
 class Registries(NamedTuple):
-    """The views of which a store has a registry, whoever declares them."""
+    """The views that have a registry in a store, whether or not this App declares them."""
 
     views: frozenset[str]
     whole: bool = True
-    """Whether the look came to the end in its time."""
+    """Whether the scan finished within its time."""
 
 
 class BulkStore(ViewStore, Protocol):
-    """A ViewStore whose generations can be filled in bulk, and which can be looked through."""
+    """A ViewStore whose generations can be filled in bulk, and whose keys can be scanned."""
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
-        """The buckets that are whole, while the generation is `bulk`."""
+        """The results of the buckets that are complete, while the generation is `bulk`."""
 
     def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Writes all checkpoints with the phase `sealed`: at once on one server, bucket by bucket on several.
@@ -351,10 +351,10 @@ class BulkStore(ViewStore, Protocol):
         """
 
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
-        """Looks through all keys for generations of these views, for so many seconds at most.
+        """Scans all keys for generations of these views, for so many seconds at most.
 
-        What is made or removed meanwhile may be found or not.
+        Generations that are created or removed meanwhile may be found or not.
         """
 
     def registered(self, seconds: float = math.inf) -> Registries:
-        """Looks through all keys for registries, for so many seconds at most."""
+        """Scans all keys for registries, for so many seconds at most."""

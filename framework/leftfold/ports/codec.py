@@ -1,4 +1,4 @@
-"""Bytes to typed messages and back: CloudEvents 1.0 in binary mode, JSON values, upcasts applied on the way in."""
+"""The codec between bytes and typed messages: CloudEvents 1.0 in binary mode, JSON values, upcasts on reading."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def event_id(category: str, key: str, command_id: str, index: int) -> str:
 
 
 def digest(value: bytes) -> str:
-    """Sixteen hex digits of a body: what `answered` remembers to tell a repeated command from another one."""
+    """A body's hash in sixteen hex digits; `answered` compares it, since a reused command id may carry another body."""
     return blake2b(value, digest_size=8).hexdigest()
 
 
 def header(headers: Headers, name: str) -> bytes:
-    """A header's value, empty when it is not there; of one that is there twice, the last, as in a dictionary."""
+    """The value of a header, empty when absent; the last one when it occurs twice."""
     for key, value in reversed(headers):
         if key == name:
             return value or b""
@@ -48,7 +48,7 @@ def header(headers: Headers, name: str) -> bytes:
 
 
 UNREADABLE = "unreadable"
-"""The header of a record that stands for bytes which could not be read: why that is."""
+"""The header of a record in place of unreadable bytes: the reason."""
 
 
 def utc_text(time: datetime) -> str:
@@ -63,9 +63,9 @@ def utc_text(time: datetime) -> str:
 
 
 class MessageCodec(Generic[M]):
-    """Encodes messages of some classes, and decodes those of any version up to the classes' own.
+    """A codec for messages of some classes, which decodes any released version up to the classes' own.
 
-    A class that is not among them is `None` when decoded by `wanted`, and an error when decoded by `decode`.
+    For a class that is not among them, `wanted` returns None and `decode` raises an error.
     """
 
     def __init__(self, classes: Iterable[type[M]]) -> None:
@@ -89,7 +89,7 @@ class MessageCodec(Generic[M]):
             self._readers[f"{name}.v{old}".encode()] = _upcasting(cls, old)
 
     def encode(self, message: M) -> bytes:
-        """The message's JSON."""
+        """The JSON bytes of a message."""
         return message.__pydantic_serializer__.to_json(message)
 
     def decode(self, type_: bytes, value: bytes | None) -> M:
@@ -105,7 +105,7 @@ class MessageCodec(Generic[M]):
         return message
 
     def wanted(self, type_: bytes, value: bytes | None) -> M | None:
-        """The message, or None when its class is not among mine.
+        """The message, or None when its class is not among the codec's.
 
         Raises:
             ContractError: newer version than known, or a value that is no such message.

@@ -1,4 +1,4 @@
-"""The values of the bucket protocol: generations, checkpoints and flushes."""
+"""The values of the bucket protocol: generations, registries, checkpoints and flushes of views."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 
 
 class Phase(StrEnum):
-    """Where a generation is in its life: bulk → sealed → live → kept.
+    """The phase of a generation: bulk → sealed → live → kept.
 
-    A held one is followed by projectors and waits for its promotion; a pinned one stays as it is: a view as of some
-    place.
+    A held generation is followed by projectors and waits for its promotion. A pinned one stays as it is: a view as of a
+    position.
     """
 
     BULK = "bulk"
@@ -41,7 +41,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Parked:
-    """Why a row key (or a stream whose key cannot be told) does not move on: the first event it could not digest."""
+    """A parked row key, or stream with an unreadable key: the event that it could not fold, and the error."""
 
     topic: str
     partition: int
@@ -52,25 +52,25 @@ class Parked:
 
 _BUILDING = (Phase.BULK, Phase.SEALED)
 _REMEMBERED = 100
-"""How many superseded codes a generation names."""
+"""How many superseded fold hashes a generation records."""
 
 
 def pointer(hash_: str, name: str = "") -> str:
-    """What the registry calls the live generation of a hash, or its pinned one of a name."""
+    """The registry's pointer name for the live generation of a schema hash, or for its pinned one of a name."""
     return f"{hash_}~{name}" if name else hash_
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One complete copy of a view in the store.
+    """A generation: one complete copy of a view in the store.
 
     `buckets` is fixed for its life, `topics` are the physical topics it reads with the number of partitions of each.
-    `since` is when it came into its phase, `name` what readers of a pinned one call it, `ends` where its bulk load
-    stops. `folds` are the hashes of the codes that folded it, in order; the last one folds it now, and no other code
-    writes to it (none = unknown). `superseded` are codes of the generations that it replaced: they never claim it.
-    `until` is when a kept one ends (RFC 3339; '' = with a later rebuild). `ids` are those of the topics it was folded
-    from, as their cluster gives them (none = unknown). `attempt` names the rebuild that fills it or filled it last
-    ('' = none, or a version that did not say).
+    `since` is when it entered its phase, `name` is the name of a pinned one for readers, `ends` where its bulk load
+    stops. `folds` are the fold hashes of the code that folded it, in order; the last one folds it now, and no other
+    code writes to it (none = unknown). `superseded` are fold hashes of the generations that it replaced: such code
+    never claims it. `until` is when a kept one ends (RFC 3339; '' = with a later rebuild). `ids` are the topic ids it
+    was folded from, as their cluster gives them (none = unknown). `attempt` names the rebuild that fills it or filled
+    it last ('' = none, or a version that did not record it).
     """
 
     view: str
@@ -92,12 +92,12 @@ class Generation:
 
     @property
     def fold(self) -> str:
-        """The code that folds it; '' = unknown."""
+        """The hash of the code that folds it; '' = unknown."""
         return self.folds[-1] if self.folds else ""
 
     @property
     def pointer(self) -> str:
-        """What readers look up to find it: the hash of their code, and the name if it is a pinned one's."""
+        """The registry's pointer by which readers find it: the schema hash, and the name if it is pinned."""
         return pointer(self.hash, self.name)
 
     def in_phase(self, phase: Phase, since: str = "", until: str = "") -> Generation:
@@ -105,35 +105,35 @@ class Generation:
         return replace(self, phase=phase, since=since, until=until)
 
     def claimed(self, fold: str) -> Generation:
-        """The same generation, folded by this code from here on."""
+        """The same generation, folded by this code from now on."""
         return replace(self, folds=(*(other for other in self.folds if other != fold), fold))
 
     def after(self, before: Generation) -> Generation:
-        """The same generation in the place of another one, whose codes do not claim it."""
+        """The same generation as the replacement of another one, whose code does not claim it."""
         codes = dict.fromkeys((*self.superseded, *before.superseded, *before.folds))
         return replace(self, superseded=tuple(code for code in codes if code not in self.folds)[-_REMEMBERED:])
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Every generation of a view by id, and the live one of each schema hash."""
+    """The registry of a view: every generation by id, and the live one of each schema hash."""
 
     generations: Mapping[str, Generation] = field(default_factory=dict)
     live: Mapping[str, str] = field(default_factory=dict)
 
     def with_generation(self, generation: Generation) -> Registry:
-        """The registry with one more or one changed generation."""
+        """The registry with this generation added or replaced."""
         return replace(self, generations={**self.generations, generation.id: generation})
 
     def without(self, generation_id: str) -> Registry:
-        """The registry without a generation; a live pointer to it goes too."""
+        """The registry without a generation and without a live pointer to it."""
         return Registry(
             {i: g for i, g in self.generations.items() if i != generation_id},
             {h: i for h, i in self.live.items() if i != generation_id},
         )
 
     def pointed(self, generation: Generation, since: str = "", until: str = "") -> Registry:
-        """The registry with this generation live and its predecessor kept, from one moment until another (RFC 3339)."""
+        """The registry with this generation live and its predecessor kept, `since` and `until` as RFC 3339."""
         now = self.generations.get(generation.id, generation)
         before = self.generations.get(self.live.get(generation.pointer, ""))
         generations = dict(self.generations)
@@ -144,12 +144,12 @@ class Registry:
         return Registry(generations, {**self.live, generation.pointer: generation.id})
 
     def known_by(self, generation_id: str, ids: Mapping[str, str]) -> Registry:
-        """The registry with the ids of a generation's topics, unless it has some or is not there."""
+        """The registry with the topic ids of a generation, unless it has some or is not registered."""
         now = self.generations.get(generation_id)
         return self if now is None or now.ids else self.with_generation(replace(now, ids=ids))
 
     def pinned(self, generation: Generation) -> Registry:
-        """The registry with this generation behind its name, and without the one that was."""
+        """The registry with this generation under its pinned name, and without its predecessor of that name."""
         pinned = generation.in_phase(Phase.PINNED)
         rest = self.without(self.live.get(generation.pointer, ""))
         return Registry({**rest.generations, pinned.id: pinned}, {**rest.live, pinned.pointer: pinned.id})
@@ -166,7 +166,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class While:
-    """What a change of a registry depends on: `holds`, and no flush of `unmoved` from when that is asked."""
+    """The condition of a registry change: `holds()`, and no flush of `unmoved` since that was evaluated."""
 
     unmoved: Generation
     holds: Callable[[], bool]
@@ -174,7 +174,7 @@ class While:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a bucket knows of itself; written in the same transaction as its rows.
+    """The checkpoint of a bucket, written in the same transaction as the bucket's rows.
 
     `checksum` is the sum of its rows' digests mod 2^128, `rows` how many there are, `token` names the last flush,
     `time` is the latest event time folded in (RFC 3339, '' = none).
@@ -191,10 +191,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one read saw: which generation was live for the hash ('' = none), checkpoints by bucket, and rows as asked.
+    """The result of one read: the live generation of the schema hash, checkpoints by bucket, and the rows.
 
-    Each row is at or after its bucket's checkpoint here. A row's hash holds its columns and, when stream-keyed,
-    `@version`.
+    `live` is '' when there is none. Each row is at or after its bucket's checkpoint here. A row's hash holds its
+    columns and, when stream-keyed, `@version`.
     """
 
     live: str
@@ -203,7 +203,7 @@ class Snapshot:
 
 
 class RowChange(NamedTuple):
-    """A row's new fields (None = deleted) with its index entries before and after (None = no row)."""
+    """A change of a row: new fields (None = deleted), index entries before and after (None = no row)."""
 
     key: str
     fields: Fields | None
@@ -214,7 +214,7 @@ class RowChange(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketFlush:
-    """Everything one flush does to one bucket, and the token it must find there."""
+    """The writes of one flush to one bucket, and the token that the bucket's checkpoint must have."""
 
     generation: Generation
     bucket: int
@@ -227,12 +227,12 @@ class BucketFlush:
 
 @dataclass(frozen=True)
 class Landed:
-    """A flush whose outcome was known as soon as it began."""
+    """A flush whose outcome is known as soon as it began."""
 
     written: bool
 
     def landed(self) -> bool:
-        """The outcome."""
+        """Whether the flush was written."""
         return self.written
 
 
@@ -240,10 +240,10 @@ NOTHING_TO_FLUSH = Landed(written=True)
 
 
 def covered(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Position:
-    """What every bucket here has folded in: per partition the least of the checkpoints concerned.
+    """The position that every bucket has folded in: per partition the lowest of the checkpoints that read it.
 
     Args:
-        checkpoints: of all buckets, or of those that somebody folds; partitions that concern none of them are left out.
+        checkpoints: of all buckets, or of those of one projector; partitions that none of them reads are left out.
     """
     offsets: dict[str, dict[int, int]] = {}
     for topic, count in generation.topics.items():

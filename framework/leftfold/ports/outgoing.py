@@ -1,4 +1,4 @@
-"""What one batch of commands wants written, and dead letters with the reason of the failure."""
+"""The output of one batch of commands: records, answers, and dead letters with the reason of the failure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HeaderList: TypeAlias = list[tuple[str, bytes]]
 
 
 class Outgoing(NamedTuple):
-    """A record to be written to a partition of the topic that its list stands for."""
+    """A record to write to a partition; its list stands for the topic."""
 
     partition: int
     key: bytes | None
@@ -48,7 +48,7 @@ class Outgoing(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer owed to a client once the batch is committed; `error` is a nack's value, None for an ack."""
+    """An answer to a client, sent once the batch is committed; `error` is a nack's value, None for an ack."""
 
     to: bytes
     command_id: bytes
@@ -60,7 +60,7 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Failure:
-    """An exception of user code: what the first command of its kind was answered, and the traceback."""
+    """An exception of user code: the answer to the first command that raised it, and the traceback."""
 
     why: str
     trace: str
@@ -68,16 +68,16 @@ class Failure:
 
 
 Write: TypeAlias = tuple[str, Sequence[Outgoing]]
-"""Records for a topic."""
+"""A topic with the records to write to it."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """The writes of one transaction, and the streams as they are once it is committed.
+    """The writes of one transaction, and the streams as they are after its commit.
 
     `sent` holds, by topic, commands of processes and answers to them; `changed` names the streams by partition and key
-    whose record must be written. `failures` are exceptions of user code by kind, `answers_dropped` says by partition
-    how many answers left a key's memory before their time.
+    whose state record must be written. `failures` are exceptions of user code by kind, `answers_dropped` counts by
+    partition the answers that left a key's memory before their time.
     """
 
     events: list[Outgoing] = field(default_factory=list)
@@ -92,12 +92,12 @@ class Batch:
     answers_dropped: dict[int, int] = field(default_factory=dict)
 
     def drop_answers(self, partition: int, count: int) -> None:
-        """Notes that answers left a key's memory before their time."""
+        """Counts answers that left a key's memory before their time."""
         if count:
             self.answers_dropped[partition] = self.answers_dropped.get(partition, 0) + count
 
     def fail(self, error: LeftfoldError) -> None:
-        """Notes that user code failed, for the operator; those of one line and type of exception once."""
+        """Records a failure of user code for the operator; one entry per line and type of exception."""
         cause = error.__cause__ or error
         frames = traceback.extract_tb(cause.__traceback__)
         kind = f"{type(cause).__name__} {frames[-1].filename}:{frames[-1].lineno}" if frames else str(type(cause))
@@ -107,7 +107,7 @@ class Batch:
             self.failures[kind] = Failure(str(error), "".join(traceback.format_exception(cause)))
 
     def writes(self, events: str, state: str, dead: str) -> Iterator[Write]:
-        """What is written, by topic, given the names of one's own."""
+        """The writes by topic, given the names of the category's own topics."""
         yield events, self.events
         yield state, self.states
         yield dead, self.dead
@@ -120,21 +120,21 @@ _FRAME = 6
 _HANDLED, _HOW, _WHY, _BY = "dead_handled", "dead_how", "dead_reason", "dead_by"
 _SOURCE = "dead_source"
 ROUTER = "router"
-"""Says that a router has written the letter by itself, not `leftfold log skip`."""
+"""The value of `dead_by` for a marker that a router wrote itself, not `leftfold log skip`."""
 SENDING, SENT, DISCARDED, PASSED = "sending", "sent again", "discarded", "passed over"
 HANDLED = frozenset({SENT, DISCARDED, PASSED})
-"""What is done with a letter in the end."""
+"""The final outcomes of a dead letter."""
 _LEFT_OUT = ("dead_", "origin", "deadline")
-"""How headers begin that a command sent again lacks: it is late by intent."""
+"""Prefixes of the headers that a command sent again lacks: it is late by intent."""
 
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter: the record as it is kept, and what has been done with it.
+    """A dead letter: the parked record, and how it was handled.
 
     Args:
-        handled: '' while it waits, else `sent again` or `discarded`; `why` says by whom and what for.
-        begun: the offset of the mark which says that it is being sent again; None = it is not.
+        handled: '' while it waits, else `sent again` or `discarded`; `why` holds the operator and the reason.
+        begun: the offset of the marker that it is being sent again; None = it is not.
     """
 
     record: RawRecord
@@ -144,58 +144,58 @@ class Letter:
 
     @property
     def place(self) -> RecordAddress:
-        """Where it stands in the topic of dead letters."""
+        """The letter's address in the topic of dead letters."""
         return RecordAddress(self.record.topic, self.record.partition, self.record.offset)
 
     @property
     def reason(self) -> str:
-        """Why it could not be taken."""
+        """Why the record could not be processed."""
         return self.text(_WHY)
 
     @property
     def source(self) -> str:
-        """Where it was taken from, `topic/partition/offset`."""
+        """The address of the original record, `topic/partition/offset`."""
         return self.text(_SOURCE)
 
     @property
     def is_input(self) -> bool:
-        """Whether it was to be decided here: what reactions park, and what routers pass over, is not sent again."""
+        """Whether it was an input of a decider or process; what reactions park and routers skip is not sent again."""
         category = self.record.topic.removesuffix(names.dead(""))
         return self.source.startswith(f"{names.commands(category)}/")
 
     @property
     def is_event(self) -> bool:
-        """Whether a router has put it here because it could make no input of this event, whose instance is unknown."""
+        """Whether a router parked it: it could make no input of this event, whose process instance is unknown."""
         return self.text(_BY) == ROUTER
 
     @property
     def is_listed(self) -> bool:
-        """Whether an operator has to decide what becomes of it."""
+        """Whether an operator has to decide how to handle it."""
         return self.is_input or self.is_event
 
     def text(self, name: str) -> str:
-        """A header's value, '' when there is none."""
+        """The value of a header, '' when absent."""
         return header(self.record.headers, name).decode(errors="replace")
 
 
 def dead_letter(record: RawRecord, why: str, partition: int, room: int, *, by: str = "") -> Outgoing:
-    """The record with its original bytes; by reference, when a copy would weigh more bytes than there is `room` for."""
+    """The dead letter with the original bytes; a reference, when a copy would need more bytes than `room`."""
     source = f"{record.topic}/{record.partition}/{record.offset}".encode()
     added: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (_SOURCE, source)]
     added += [(_BY, by.encode())] if by else []
-    # Who sent the record must not say what becomes of its letter, nor what another one is about.
+    # The producer of the record must not decide how its letter is handled, nor what another letter is about.
     headers = [*((name, value) for name, value in record.headers if not name.startswith("dead_")), *added]
     weight = (
         len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") + _FRAME for k, v in headers)
     )
     if weight > room:
-        key = None if record.key is None else record.key[:_LONGEST]  # which may be all that is so heavy
+        key = None if record.key is None else record.key[:_LONGEST]  # the key may be the largest part
         return Outgoing(partition, key, None, [*added, ("dead_reference", b"true")])
     return Outgoing(partition, record.key, record.value, headers)
 
 
 def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
-    """The dead letters among the records of one topic, in their order, with what their marks say of them."""
+    """The dead letters among the records of one topic, in order, with the outcomes that their markers record."""
     found: dict[tuple[int, int], Letter] = {}
     for record in records:
         about = number_in(header(record.headers, _HANDLED).decode(errors="replace"))
@@ -212,7 +212,7 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
 
 
 def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
-    """The record behind a letter, in its partition, which says what was done with it; the letter itself stays."""
+    """The marker that records how a letter was handled, in the letter's partition; the letter itself stays."""
     headers: HeaderList = [
         (_HANDLED, b"%d" % letter.record.offset),
         (_HOW, how.encode()),
@@ -222,29 +222,29 @@ def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
 
 
 def skip_marker(letter: Letter, why: str) -> Outgoing:
-    """The mark which says that restores pass over the event that a letter is about, where they cannot fold it."""
+    """The marker by which restores skip the event of a letter when they cannot fold it."""
     out = handled_marker(letter, PASSED, why)
     return out._replace(headers=[*out.headers, (_SOURCE, letter.source.encode())])
 
 
 def offset_in(letter: RawRecord, topic: str) -> int | None:
-    """The offset of the record of a topic that a letter in the partition of the same number is about; None = another.
+    """The offset of the record that a letter of the same partition number is about; None = of another topic.
 
     Args:
-        letter: a dead letter, or a mark that names what it is about.
+        letter: a dead letter, or a marker that names a letter's record.
     """
     place, _, offset = header(letter.headers, _SOURCE).decode(errors="replace").rpartition("/")
     return number_in(offset) if place == f"{topic}/{letter.partition}" else None
 
 
 def sent_again(original: RawRecord, partition: int, *, id_: str = "", origin: str = "") -> Outgoing:
-    """The command or input of a letter as a new record: its bytes and headers, without those that are of one sending.
+    """The command or input of a letter as a new record, without the headers that belong to one sending.
 
     Args:
         original: as it was sent. id_: another id than its own.
-        origin: where it comes from now, for an input: the place of the old one counts as seen.
+        origin: its new source, for an input: the old source already counts as processed.
     """
-    # A process still waits for its answer, and takes one only; a client has gone.
+    # A process still waits for its answer, and takes one only; a client has stopped waiting.
     left_out = _LEFT_OUT if header(original.headers, "reply_key") else (*_LEFT_OUT, "reply_")
     headers: HeaderList = [
         (name, id_.encode() if id_ and name == "ce_id" else value or b"")
@@ -261,16 +261,16 @@ _WORD = re.compile(r"\S+")
 
 
 def reason_of(error: BaseException) -> str:
-    """The kind and the message of an error, at most 2,000 characters."""
+    """The kind and the message of an error, at most 2,000 characters, without secrets."""
     text = shown(error, str)
-    told = text if isinstance(error, ContractError) else ": ".join(filter(None, (type(error).__name__, text)))
-    return veiled(looked_at(told))[:_LONGEST]
+    described = text if isinstance(error, ContractError) else ": ".join(filter(None, (type(error).__name__, text)))
+    return veiled(looked_at(described))[:_LONGEST]
 
 
 def looked_at(text: str) -> str:
-    """The beginning of a text, long enough that what is shown of it was looked at with all that belongs to it.
+    """The beginning of a text, so long that secrets in the part that is shown are recognised as a whole.
 
-    A word that goes on behind the end may be a URL whose login ends there, so it ends at its `://`.
+    A word that is cut at the end may be a URL whose login is cut, so it ends at its `://`.
     """
     start = text[:LOOKED_AT]
     if len(text) <= LOOKED_AT or text[LOOKED_AT].isspace():

@@ -1,4 +1,4 @@
-"""What technology owes us, on one page. Adapters live in kafka/, redis/ and memory.py; the engine knows only this."""
+"""The protocols of logs and view stores. The engine uses only these; adapters live in kafka/, redis/ and memory/."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Headers: TypeAlias = Sequence[tuple[str, bytes]]
 
 
 class RawRecord(NamedTuple):
-    """One record as it stands in a topic. `time` is the broker's or sender's timestamp in ms since 1970."""
+    """One record of a topic. `time` is the broker's or sender's timestamp in ms since 1970."""
 
     topic: str
     partition: int
@@ -35,35 +35,35 @@ class LogReader(Protocol):
         """How many partitions the topic has. Raises InfrastructureError when it does not exist."""
 
     def ends(self, topics: Iterable[str]) -> Position:
-        """The next offset of every partition, stable or not (the high watermark), partitions at 0 included."""
+        """The high watermark of every partition: the next offset, stable or not; partitions at 0 included."""
 
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """The id of each topic, '' = it has none; one that was made again has another. An absent one is left out."""
+        """The id of each topic, '' = it has none; a recreated topic has another. Absent topics are left out."""
 
     def check(self, position: Position) -> None:
-        """Raises LogGap when somebody who read on from these offsets would miss records that are gone."""
+        """Raises LogGap when a reader that continued at these offsets would miss deleted records."""
 
     def seek(self, position: Position) -> None:
-        """Reads on from these offsets; only the partitions named here are read."""
+        """Continues at these offsets; only the partitions named here are read."""
 
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
-        """Waits up to `timeout` seconds for the first record, then takes what is there, `limit` at most."""
+        """Waits up to `timeout` seconds for the first record, then returns the available ones, `limit` at most."""
 
     def position(self) -> Position:
-        """Where each partition goes on: past the last record, and past markers and aborted records at an end."""
+        """The next offset of each partition: past the last record, and past markers and aborted records at an end."""
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
 
 
 class StateStore(Protocol):
-    """The state records of one partition that a processor holds, by stream key."""
+    """The state records of one partition of a processor, by stream key."""
 
     def get(self, key: str) -> bytes | None:
         """The encoded state record, None when the stream does not exist."""
 
     def put(self, records: Iterable[tuple[str, bytes]]) -> None:
-        """Remembers records, the later of two with one key."""
+        """Stores records, the later of two with one key."""
 
     def items(self) -> Iterator[tuple[str, bytes]]:
         """Every record, in no particular order."""
@@ -73,36 +73,36 @@ class StateStore(Protocol):
 
 
 class Flushing(Protocol):
-    """A flush on its way."""
+    """A flush that has begun."""
 
     def landed(self) -> bool:
-        """Waits for it: True when everything is written.
+        """Waits for the outcome of the flush: True when everything is written.
 
-        False when a bucket's token is not the one the flush expects, or nobody knows because a connection was lost.
-        What is written then, the checkpoints tell: one bucket's rows and checkpoint are written all or none, and so are
-        all buckets of a flush where the store is one server. A store of several writes each bucket by itself. Who gets
-        False, or an error, reads the checkpoints again and goes on from the least of them.
+        False when a bucket's token is not the one the flush expects, or the outcome is unknown because a connection was
+        lost. The checkpoints show what is written then: one bucket's rows and checkpoint are written all or none, and
+        so are all buckets of a flush where the store is one server. A store of several servers writes each bucket by
+        itself. After False, or an error, the caller reads the checkpoints again and continues at the lowest of them.
         """
 
 
 class Waiter(Protocol):
-    """Rings for one waiting thread when a flush may have reached what it waits for; it may ring too often."""
+    """A notification for one waiting thread that a flush may have reached its position; it may come too often."""
 
     def wait(self, seconds: float) -> None:
-        """Returns when it has rung since the last wait, or after so long."""
+        """Returns when notified since the last wait, or after so many seconds."""
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Ends the notifications."""
 
 
 class AsyncBell(Protocol):
     """A Waiter for a coroutine."""
 
     async def wait(self, seconds: float) -> None:
-        """Returns when it has rung since the last wait, or after so long."""
+        """Returns when notified since the last wait, or after so many seconds."""
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Ends the notifications."""
 
 
 class ViewStore(Protocol):
@@ -112,25 +112,26 @@ class ViewStore(Protocol):
         """The generations of a view and which is live for each hash."""
 
     def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
-        """Replaces the registry if it is still `before`; False when someone else was faster.
+        """Replaces the registry if it is still `before`; False when another process changed it first.
 
         Args:
-            while_: what must hold, too, when it lands.
+            while_: a further condition that must hold when the change is written.
         """
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
         """The checkpoints of a generation's buckets, without those that are missing.
 
-        A checkpoint that says `bulk` in a generation that is past it has lost its seal, and its bucket maybe rows: it
-        is missing, too. Snapshots leave such checkpoints out as well.
+        A checkpoint in the phase `bulk` in a generation that is past it has lost its seal, and its bucket maybe rows:
+        it counts as missing, too. Snapshots leave such checkpoints out as well.
         """
 
     def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
-        """Writes the checkpoints of a new generation if none of them is there; False when one is."""
+        """Writes the checkpoints of a new generation if it has none; False when it has one."""
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """The rows named by (bucket, encoded key), their buckets' checkpoints and the live generation, in one round
-        trip.
+        """The rows named by (bucket, encoded key), their buckets' checkpoints and the live generation.
+
+        It takes one round trip.
         """
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
@@ -140,30 +141,29 @@ class ViewStore(Protocol):
         """`read` for asyncio."""
 
     def ask(self, question: Query[A], /) -> A:
-        """The answer to any question of a reader, in one round trip."""
+        """The answer to a reader's query, in one round trip."""
 
     async def aask(self, question: Query[A], /) -> A:
         """`ask` for asyncio."""
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> Waiter:
-        """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush.
+        """A waiter, from now on, for the flush that brings the generation to `wanted`; None = for every flush.
 
-        It rings within 50 ms, too, for a flush whose notice was lost and when another generation goes live.
+        It is also notified, within 50 ms, of a flush whose notice was lost, and when another generation goes live.
         """
 
     async def alisten(self, generation: Generation, wanted: Position | None, /) -> AsyncBell:
         """`listen` for asyncio."""
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
-        """Sends rows, index moves and checkpoints of many buckets of one generation; each bucket is written all or
-        none.
+        """Sends rows, index changes and checkpoints of many buckets of one generation.
 
-        Nothing is sent when a token is known not to be the expected one. The next flush of the same generation waits
-        for this one.
+        Each bucket is written all or none. Nothing is sent when a token is known not to be the expected one. The next
+        flush of the same generation waits for this one.
         """
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """`begin_flush`, and what came of it."""
+        """`begin_flush`, and its outcome."""
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
         """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
@@ -175,10 +175,11 @@ class ViewStore(Protocol):
         """Removes every key of a generation."""
 
     def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
-        """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted.
+        """Renews the membership of some groups for so many seconds; returns each group's members, sorted.
 
-        0 seconds is a farewell. This decides who works, never where a fold goes on: the checkpoints do.
+        0 seconds ends the membership. Membership decides which process works, never where a fold continues: the
+        checkpoints do.
         """
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""

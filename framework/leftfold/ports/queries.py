@@ -1,4 +1,4 @@
-"""What readers ask a view store: values, so that one line of reading serves threads and asyncio alike."""
+"""The queries of readers to a view store, as values, so that one read serves threads and asyncio alike."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Query(Generic[A_co]):
-    """Something a store answers in one round trip with an `A_co`."""
+    """A query that a store answers in one round trip with an `A_co`."""
 
 
 @dataclass(frozen=True)
 class Registered(Query[Registry]):
-    """Which generations a view has, and which is live for each hash."""
+    """The registry of a view: its generations, and the live one of each schema hash."""
 
     view: str
 
@@ -56,7 +56,7 @@ class RowResult(NamedTuple):
 
 @dataclass(frozen=True)
 class GetRow(Query[RowResult]):
-    """One row, for those who need not know how far its bucket is: the cheapest question there is."""
+    """One row, for readers that do not need its bucket's position: the cheapest query there is."""
 
     generation: Generation
     bucket: int
@@ -87,10 +87,10 @@ class Listed(Query[list[str]]):
 
 @dataclass(frozen=True)
 class IndexRange:
-    """Values of an indexed field as ordered text, from `low` to `high`.
+    """A range of values of an indexed field as ordered text, from `low` to `high`.
 
-    None is no bound on that side; it leaves out rows whose field is None, for those come before every value. The
-    range of one value begins and ends with it.
+    None is no bound on that side; it leaves out rows whose field is None, which sort before every value. The range of
+    one value begins and ends with it.
     """
 
     index: str
@@ -133,7 +133,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Counting(Query[Counts]):
-    """How many rows are in each range, counted by the store."""
+    """The number of rows in each range, counted by the store."""
 
     generation: Generation
     ranges: tuple[IndexRange, ...]
@@ -141,7 +141,7 @@ class Counting(Query[Counts]):
 
 @dataclass(frozen=True)
 class Entries(Query[list[tuple[str, str]]]):
-    """Up to `limit` entries (ordered value, encoded key) of an index of a bucket, in order, whatever rows there are.
+    """Up to `limit` entries (ordered value, encoded key) of a bucket's index, in order, with or without a row.
 
     They begin at `first`, itself included; ('', '') is before all.
     """
@@ -154,14 +154,14 @@ class Entries(Query[list[tuple[str, str]]]):
 
 
 Entry: TypeAlias = tuple[str, str]
-"""An index and an ordered value in it, of one row."""
+"""An index of a row and the ordered value in it."""
 
 
 class Standing(NamedTuple):
-    """All that is stored of a row: its fields, whether it is listed, and which of the entries asked for are there.
+    """All that is stored of a row: its fields, whether the key list has it, which queried entries exist.
 
-    Nothing of it is older than the bucket's checkpoint (None = it has none), and nothing newer if the checkpoint is
-    `still` the same behind it.
+    None of it is older than the bucket's checkpoint (None = it has none), and none newer if the checkpoint is `still`
+    the same after the read.
     """
 
     checkpoint: Checkpoint | None
@@ -173,7 +173,7 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection(Query[Standing]):
-    """One row with its places in the key list and the indexes of its bucket."""
+    """One row with its entries in the key list and the indexes of its bucket."""
 
     generation: Generation
     bucket: int
@@ -183,9 +183,9 @@ class Inspection(Query[Standing]):
 
 @dataclass(frozen=True)
 class Changed:
-    """An entry of a bucket's change stream: the bucket was brought to `position`, and these row keys changed.
+    """An entry of a bucket's change stream: the bucket reached `position`, and these row keys changed.
 
-    A stream's first entry says where it begins; it names no keys.
+    The first entry of a stream is its start; it names no keys.
     """
 
     id: str
@@ -195,10 +195,10 @@ class Changed:
 
 @dataclass(frozen=True)
 class Recent:
-    """The live generation, and per bucket its checkpoint's position (absent = no checkpoint) and entries of its change
-    stream.
+    """The live generation, and per bucket the position of its checkpoint and entries of its change stream.
 
-    The position was read before the entries, so every change up to it is in them or before them.
+    A bucket without a checkpoint has no position. The position was read before the entries, so every change up to it is
+    in them or before them.
     """
 
     live: str
@@ -208,9 +208,9 @@ class Recent:
 
 @dataclass(frozen=True)
 class Changes(Query[Recent]):
-    """Entries of the change streams of some buckets: from an id on, or backwards from before an id ('' = the end).
+    """Entries of the change streams of some buckets, from an id on or backwards from it ('' = the end).
 
-    The entry of the id comes first, so whoever reads on sees whether it is still there; if not, others may be gone too.
+    The entry of the id comes first, so that a reader sees whether it still exists; if not, others may be trimmed too.
     """
 
     generation: Generation

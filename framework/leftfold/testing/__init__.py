@@ -1,4 +1,4 @@
-"""Given, when, then for deciders and folds for views: plain functions, no test runner needed."""
+"""Given/when/then for deciders and processes, and folds of views: plain functions, for any test runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `simulate`, which fails a test with the shortest schedule that breaks a promise."""
+"""The pytest plugin: the fixture `simulate`, which fails a test with the shortest schedule that breaks a guarantee."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Simulate", "pytest_addoption", "simulate"]
 
 
 class Simulate(Protocol):
-    """The type of the fixture."""
+    """The type of the fixture `simulate`."""
 
     def __call__(self, app: App, **options: Any) -> None:
         """Runs an App under schedules; `options` are those of `leftfold.testing.simulation.simulate`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--schedules` and `--schedule-seed`."""
+    """Adds the options `--schedules` and `--schedule-seed`."""
     group = parser.getgroup("leftfold")
     group.addoption("--schedules", type=int, metavar="N", help="schedules that each simulation runs")
     group.addoption("--schedule-seed", type=int, metavar="SEED", help="the first seed of each simulation")
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def simulate(request: pytest.FixtureRequest) -> Simulate:
-    """Runs an App under seeded schedules with faults; a broken promise fails the test and prints its trace."""
+    """Runs an App under seeded schedules with faults; a broken guarantee fails the test and prints its trace."""
     chosen = {"schedules": request.config.getoption("--schedules"), "seed": request.config.getoption("--schedule-seed")}
 
     def check(app: App, **options: Any) -> None:

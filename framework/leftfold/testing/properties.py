@@ -1,4 +1,4 @@
-"""Properties that every decider, process and cross-stream view must have; call them with your own histories."""
+"""Properties that every decider, process and cross-stream view must have, as checks of your own histories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["check_deciding_twice", "check_interleavings", "check_redelivery"]
 
 
 def check_deciding_twice(decider: Decider[Any, Any, Any], commands: Iterable[Command]) -> None:
-    """Decides each command twice under one id: the second time adds nothing, and from equal states come equal events.
+    """Decides each command twice under one id: the second adds no event, and equal states give equal events.
 
     The stream goes through its stored form in between, so this also proves that the state can be stored.
 
@@ -75,7 +75,7 @@ def check_interleavings(view: View[Any, Any], *streams: Sequence[Event], tries: 
 
 
 def check_redelivery(process: Process[Any, Any, Any], inputs: Iterable[Any]) -> None:
-    """Delivers each input of one instance twice: the second time nothing happens, and equal states react equally.
+    """Delivers each input of one instance twice: the second has no effect, and equal states react equally.
 
     The instance goes through its stored form in between, so this also proves that its state can be stored.
 
@@ -103,7 +103,7 @@ def check_redelivery(process: Process[Any, Any, Any], inputs: Iterable[Any]) -> 
 
 
 def _input(reactor: Reactor, instance: Instance[Any], what: Any, number: int) -> Input:
-    """The input as a processor reads it."""
+    """The input as a processor reads it from the log."""
     headers = f"i{number}", b"2026-01-01T00:00:00Z", b"correlation", b""
     origin = "topic/0", number, 0
     if not isinstance(what, Rejected):

@@ -1,4 +1,4 @@
-"""given/when/then for deciders, processes and views."""
+"""Given/when/then for deciders, processes and views."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ K = TypeVar("K", default=str)
 
 
 def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
-    """The view's rows after these events; events that it does not read are passed over."""
+    """The rows of a view after these events; events that it does not read are skipped."""
     rows: dict[str, Any] = {}
     for event in events:
         if not isinstance(event, view.events):
@@ -45,29 +45,29 @@ I = TypeVar("I")  # noqa: E741  # an input
 
 
 class ThenSent(Generic[C]):
-    """What an input came to; `then` says what it should have been."""
+    """The output of a process for an input; `then` compares it with the expected one."""
 
     def __init__(self, given: object, out: Sequence[C | Timer[C] | Cancel | Finished]) -> None:
         self._given, self._out = given, list(out)
 
     def then(self, *out: C | Timer[C] | Cancel | Finished) -> None:
-        """It sent, set, cancelled or ended exactly this, in this order."""
+        """The process sent, set, cancelled or finished exactly this, in this order."""
         if self._out != list(out):
             raise AssertionError(f"{self._given!r} led to\n{_listed_effects(self._out)}\nnot\n{_listed_effects(out)}")
 
     def then_nothing(self) -> None:
-        """It changed the state at most."""
+        """The process had no output; its state may have changed."""
         self.then()
 
 
 class GivenProcess(Generic[I, C]):
-    """An instance of a process with a history behind it."""
+    """A process instance with a history of inputs."""
 
     def __init__(self, process: Process[I, Any, C], history: Sequence[I]) -> None:
         self._process, self._history = process, history
 
     def when(self, message: I, /) -> ThenSent[C]:
-        """Reacts to the input in the state that the history makes."""
+        """Reacts to an input in the state after the history."""
         process = self._process
         for one in (*self._history, message):
             _check_input(process, one)
@@ -93,20 +93,20 @@ E = TypeVar("E", bound=Event)
 
 
 class Then(Generic[E]):
-    """What a command came to; one of the three `then` methods says what it should have been."""
+    """The outcome of a command; one of the three `then` methods compares it with the expected one."""
 
     def __init__(self, command: Command, events: Sequence[E], error: DomainError | None) -> None:
         self._command, self._events, self._error = command, list(events), error
 
     def then(self, *events: E) -> None:
-        """It wrote exactly these events."""
+        """The command wrote exactly these events."""
         if self._error is not None:
             raise AssertionError(f"{self._command!r} was rejected: {self._error!r}") from self._error
         if self._events != list(events):
             raise AssertionError(f"{self._command!r} wrote\n{_list(self._events)}\nnot\n{_list(events)}")
 
     def then_rejected(self, error: DomainError, /) -> None:
-        """It was rejected with exactly this error, and declares it."""
+        """The command was rejected with exactly this error, and declares it."""
         if self._error is None:
             raise AssertionError(f"{self._command!r} was not rejected; it wrote\n{_list(self._events)}")
         if self._error != error:
@@ -116,18 +116,18 @@ class Then(Generic[E]):
             raise AssertionError(f"{name} does not declare {type(error).__name__}; add it to its rejects=")
 
     def then_nothing(self) -> None:
-        """It was accepted and wrote nothing."""
+        """The command was accepted and wrote no event."""
         self.then()
 
 
 class Given(Generic[C, E]):
-    """A decider with a history behind it."""
+    """A stream of a decider with a history of events."""
 
     def __init__(self, decider: Decider[C, Any, E], history: Sequence[E]) -> None:
         self._decider, self._history = decider, history
 
     def when(self, command: C, /) -> Then[E]:
-        """Decides the command on the state that the history makes."""
+        """Decides a command in the state after the history."""
         state = self._decider.fold(self._decider.initial_state, self._history)
         try:
             return Then(command, self._decider.decide(command, state), None)
@@ -140,7 +140,7 @@ def given(decider: Decider[C, S, E], /, *history: E) -> Given[C, E]: ...
 @overload
 def given(process: Process[I, S, C], /, *history: I) -> GivenProcess[I, C]: ...
 def given(definition: Any, /, *history: Any) -> Any:
-    """A stream of a decider to which these events have happened, or an instance of a process with these inputs."""
+    """A decider's stream with these past events, or a process instance with these past inputs."""
     return GivenProcess(definition, history) if isinstance(definition, Process) else Given(definition, history)
 
 

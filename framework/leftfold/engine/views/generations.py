@@ -39,7 +39,7 @@ __all__ = [
 
 BUCKETS = 16
 _HOW = {
-    "live": "; build it: leftfold rebuild {view}, or start a tail: leftfold run {view}",
+    "live": "; build it: leftfold rebuild {view}, or start a projector: leftfold run {view}",
     "held": "; make one: leftfold rebuild {view} --hold",
     "kept": "; there is one after a rebuild or a promote, for as long as --keep says",
 }

@@ -1,4 +1,4 @@
-"""The contract of reads and notifications of a ViewStore; needs pytest."""
+"""The contract tests for queries, change streams and notifications of a ViewStore; needs pytest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _numbers = count(1)
 
 
 def new_generation(buckets: int = 4) -> Generation:
-    """A generation of a view that no other test uses."""
+    """A new generation of a view that no other test uses."""
     return Generation(
         view=f"things_{uuid4().hex[:8]}",
         id=f"{next(_numbers)}-ab12",
@@ -59,7 +59,7 @@ def checkpoint(token: str, at: int) -> Checkpoint:
 
 
 def row(key: str, color: bytes = b"red", *, version: int | None = None) -> RowChange:
-    """A new row."""
+    """The change that adds a row."""
     return RowChange(key, (color, b"S"), version, None, _entries(color))
 
 
@@ -69,7 +69,7 @@ def changed(key: str, before: bytes, after: bytes) -> RowChange:
 
 
 def deleted(key: str, color: bytes | None = b"red") -> RowChange:
-    """A row that goes; None = there was none."""
+    """The deletion of a row; None = there was none."""
     return RowChange(key, None, None, None if color is None else _entries(color), None)
 
 
@@ -89,7 +89,7 @@ SOON = 10.0
 
 
 class ReadingContract:
-    """The part of ViewStoreContract that is about questions, change streams and bells."""
+    """The part of ViewStoreContract about queries, change streams and notifications."""
 
     @pytest.fixture
     def store(self) -> Iterator[ViewStore]:
@@ -143,7 +143,7 @@ class ReadingContract:
         only = store.ask(Matching(whole, (IndexRange("color"),), buckets=(2,))).found[0]
         assert set(only) == {2}
 
-    def test_asyncio_is_answered_alike(self, store: ViewStore, whole: Generation) -> None:
+    def test_asyncio_gets_the_same_answers(self, store: ViewStore, whole: Generation) -> None:
         assert store.flush([flush_of(whole, 0, "", "t", row("a"), row("b", b"blue"))])
         buckets = tuple(range(whole.buckets))
 
@@ -161,7 +161,7 @@ class ReadingContract:
 
         asyncio.run(same())
 
-    def test_a_glance_tells_a_row_what_is_live_and_whether_the_bucket_is_there(
+    def test_get_row_returns_the_row_the_live_generation_and_whether_the_bucket_exists(
         self, store: ViewStore, whole: Generation
     ) -> None:
         assert store.flush([flush_of(whole, 0, "", "t", row("a"))])
@@ -171,7 +171,7 @@ class ReadingContract:
         assert store.ask(GetRow(whole, 0, "b")) == RowResult(whole.id, True, None)
         assert store.ask(GetRow(replace(whole, id="other"), 0, "a")) == RowResult(whole.id, False, None)
 
-    def test_an_index_is_told_entry_by_entry_from_any_of_them_on(self, store: ViewStore, whole: Generation) -> None:
+    def test_index_entries_are_listed_from_any_entry_on(self, store: ViewStore, whole: Generation) -> None:
         rows = [row(f"k{number}", value.encode()) for number, value in enumerate((*VALUES, "a", "a"))]
         nameless = row("none")._replace(after=(ordered(None), ordered("S")))
         assert store.flush([flush_of(whole, 1, "", "t", nameless, *rows), flush_of(whole, 2, "", "t", row("z"))])
@@ -181,7 +181,7 @@ class ReadingContract:
             assert store.ask(Entries(whole, 1, "color", first, 2)) == entries[place : place + 2]
         assert store.ask(Entries(whole, 0, "color", ("", ""), 9)) == []
 
-    def test_all_that_is_stored_of_a_row_is_seen_at_once(self, store: ViewStore, whole: Generation) -> None:
+    def test_inspection_returns_all_that_is_stored_of_a_row(self, store: ViewStore, whole: Generation) -> None:
         assert store.flush([flush_of(whole, 0, "", "t", row("a"), row("b", b"blue"))])
         red, blue = ("color", ordered("red")), ("color", ordered("blue"))
         fields = store.read(whole, [(0, "a")]).rows[0]
@@ -190,10 +190,10 @@ class ReadingContract:
         assert asyncio.run(store.aask(Inspection(whole, 0, "a", (red, blue)))) == there
         nothing = Standing(checkpoint("t", 1), None, False, frozenset(), True)
         assert store.ask(Inspection(whole, 0, "c", (red, blue))) == nothing
-        gone = store.ask(Inspection(replace(whole, id="other"), 0, "a", (red,)))
-        assert gone == Standing(None, None, False, frozenset(), False)
+        missing = store.ask(Inspection(replace(whole, id="other"), 0, "a", (red,)))
+        assert missing == Standing(None, None, False, frozenset(), False)
 
-    def test_marks_are_told_of_buckets_without_rows_asked_for(self, store: ViewStore, whole: Generation) -> None:
+    def test_checkpoints_are_read_for_buckets_without_rows(self, store: ViewStore, whole: Generation) -> None:
         snapshot = store.ask(Rows(whole, (), (0, 3)))
         assert (snapshot.live, dict(snapshot.checkpoints), snapshot.rows) == (
             whole.id,
@@ -201,7 +201,7 @@ class ReadingContract:
             (),
         )
 
-    def test_a_change_stream_begins_with_its_mark(self, store: ViewStore) -> None:
+    def test_a_change_stream_begins_at_the_checkpoint(self, store: ViewStore) -> None:
         generation = new_generation(buckets=1)
         assert store.create_marks(generation, {0: checkpoint("", 7)})
         (first,) = store.ask(Changes(generation, {0: ""}, 9, backwards=True)).entries[0]
@@ -216,9 +216,9 @@ class ReadingContract:
         )
         assert store.flush([flush_of(whole, 0, "t1", "t2", changed("a", b"red", b"blue"), deleted("%20"), at=5)])
         recent = store.ask(Changes(whole, begin, 9))
-        told = [(entry.position, entry.keys) for entry in recent.entries[0]]
+        changes = [(entry.position, entry.keys) for entry in recent.entries[0]]
         assert recent.entries[0][0].id == begin[0]
-        assert told[1:] == [(checkpoint("", 3).position, ("a", "%20")), (checkpoint("", 5).position, ("a", "%20"))]
+        assert changes[1:] == [(checkpoint("", 3).position, ("a", "%20")), (checkpoint("", 5).position, ("a", "%20"))]
         assert [entry.id for entry in recent.entries[1]] == [begin[1]]
         assert recent.positions[0] == checkpoint("", 5).position
         assert recent.positions[1] == checkpoint("", 3).position
@@ -227,7 +227,7 @@ class ReadingContract:
         assert later == recent.entries[0][1:]
         assert store.ask(Changes(whole, begin, 2)).entries[0] == recent.entries[0][:2]
 
-    def test_a_flush_that_does_not_land_tells_nothing(self, store: ViewStore, whole: Generation) -> None:
+    def test_a_flush_that_does_not_land_adds_no_changes(self, store: ViewStore, whole: Generation) -> None:
         before = self._entries(store, whole)
         assert not store.flush([flush_of(whole, 0, "stale", "t1", row("a"))])
         assert self._entries(store, whole) == before
@@ -251,17 +251,19 @@ class ReadingContract:
         (first,) = store.ask(Changes(generation, {0: ""}, 9, backwards=True)).entries[0]
         assert (first.position, first.keys) == (checkpoint("", 40).position, ())
 
-    def test_a_bucket_that_is_gone_has_no_position(self, store: ViewStore, whole: Generation) -> None:
+    def test_a_removed_bucket_has_no_position(self, store: ViewStore, whole: Generation) -> None:
         store.unlink(whole)
         recent = store.ask(Changes(whole, {0: "", 1: ""}, 9, backwards=True))
         assert recent.positions == {}
         assert recent.entries == {0: (), 1: ()}
 
-    def test_a_bell_rings_for_the_flush_that_reaches_what_is_wanted(self, store: ViewStore, whole: Generation) -> None:
+    def test_a_waiter_is_notified_of_the_flush_that_reaches_its_position(
+        self, store: ViewStore, whole: Generation
+    ) -> None:
         bell = store.listen(whole, checkpoint("", 2).position)
         try:
             assert store.flush([flush_of(whole, 0, "", "t1", at=1)])
-            assert waited(bell.wait, 0.2) >= 0.2, "it rang too early"
+            assert waited(bell.wait, 0.2) >= 0.2, "it notified too early"
             timer = threading.Timer(0.05, lambda: store.flush([flush_of(whole, 0, "t1", "t2", at=2)]))
             timer.start()
             assert waited(bell.wait, SOON) < SOON
@@ -269,7 +271,7 @@ class ReadingContract:
         finally:
             bell.close()
 
-    def test_a_bell_that_rang_before_the_wait_is_not_missed(self, store: ViewStore, whole: Generation) -> None:
+    def test_a_notification_before_the_wait_is_not_missed(self, store: ViewStore, whole: Generation) -> None:
         bell = store.listen(whole, None)
         try:
             assert store.flush([flush_of(whole, 0, "", "t1", at=1)])
@@ -277,7 +279,7 @@ class ReadingContract:
         finally:
             bell.close()
 
-    def test_a_bell_rings_when_another_generation_goes_live(self, store: ViewStore, whole: Generation) -> None:
+    def test_a_waiter_is_notified_when_another_generation_goes_live(self, store: ViewStore, whole: Generation) -> None:
         bell = store.listen(whole, checkpoint("", 99).position)
         try:
             now = store.registry(whole.view)
@@ -286,7 +288,7 @@ class ReadingContract:
         finally:
             bell.close()
 
-    def test_asyncio_hears_bells_too(self, store: ViewStore, whole: Generation) -> None:
+    def test_asyncio_waiters_are_notified_too(self, store: ViewStore, whole: Generation) -> None:
         async def hear() -> float:
             bells = [await store.alisten(whole, checkpoint("", 2).position) for _ in range(20)]
             try:
@@ -306,7 +308,7 @@ class ReadingContract:
 
 
 def waited(wait: Callable[[float], None], seconds: float) -> float:
-    """How long a wait took."""
+    """The seconds that a wait took."""
     began = time.monotonic()
     wait(seconds)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""What every StateStore must do; needs pytest."""
+"""The contract tests for every StateStore; needs pytest."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["StateStoreContract"]
 
 
 class StateStoreContract:
-    """Subclass it as `Test…` and override the fixture `store`, which gives an empty one."""
+    """Contract tests for a StateStore: subclass as `Test…`, with a fixture `store` that gives an empty one."""
 
     @pytest.fixture
     def store(self) -> Iterator[StateStore]:
         """The adapter under test."""
         raise NotImplementedError("override the fixture `store`")
 
-    def test_an_empty_store_knows_no_stream(self, store: StateStore) -> None:
+    def test_an_empty_store_has_no_stream(self, store: StateStore) -> None:
         assert (store.get("a"), len(store), list(store.items())) == (None, 0, [])
 
     def test_a_record_comes_back_as_it_was(self, store: StateStore) -> None:

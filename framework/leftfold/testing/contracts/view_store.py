@@ -1,4 +1,4 @@
-"""What every ViewStore must do; needs pytest."""
+"""The contract tests for every ViewStore; needs pytest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["ViewStoreContract"]
 
 
 class ViewStoreContract(ReadingContract):
-    """Subclass it as `Test…` and override the fixture `store`; each test gets generations of its own."""
+    """Contract tests for a ViewStore: subclass as `Test…`, with a fixture `store`; generations are new per test."""
 
     @pytest.fixture
     def store(self) -> Iterator[ViewStore]:
@@ -43,7 +43,7 @@ class ViewStoreContract(ReadingContract):
         assert store.create_marks(generation, {bucket: checkpoint("", 0) for bucket in range(generation.buckets)})
         return generation
 
-    def test_a_view_that_nobody_registered_has_an_empty_registry(self, store: ViewStore) -> None:
+    def test_an_unregistered_view_has_an_empty_registry(self, store: ViewStore) -> None:
         assert store.registry(new_generation().view) == Registry()
 
     def test_the_registry_changes_only_from_what_it_is(self, store: ViewStore, generation: Generation) -> None:
@@ -56,7 +56,7 @@ class ViewStoreContract(ReadingContract):
         assert store.change_registry(view, one, one.pointed(generation))
         assert store.registry(view).live_of(generation.hash) == generation.in_phase(Phase.LIVE)
 
-    def test_the_registry_changes_only_while_what_is_told_holds(self, store: ViewStore, generation: Generation) -> None:
+    def test_the_registry_changes_only_while_a_condition_holds(self, store: ViewStore, generation: Generation) -> None:
         one = Registry().with_generation(generation)
         assert not store.change_registry(generation.view, Registry(), one, While(generation, lambda: False))
         assert store.registry(generation.view) == Registry()
@@ -66,21 +66,19 @@ class ViewStoreContract(ReadingContract):
     def test_the_registry_keeps_which_codes_and_topics_a_generation_is_of_and_when_it_ends(
         self, store: ViewStore, generation: Generation
     ) -> None:
-        kept = replace(
+        superseding = replace(
             generation.in_phase(Phase.KEPT, "2017-01-01T00:00:00Z", "2017-01-02T00:00:00.000Z")
             .claimed("a")
             .claimed("b"),
             superseded=("c", "d"),
             ids={"shop.events": "Yz1"},
         )
-        registry = Registry().with_generation(generation).with_generation(kept)
+        registry = Registry().with_generation(generation).with_generation(superseding)
         assert store.change_registry(generation.view, Registry(), registry)
         assert store.registry(generation.view) == registry
-        assert store.registry(generation.view).generations[kept.id].folds == ("a", "b")
+        assert store.registry(generation.view).generations[superseding.id].folds == ("a", "b")
 
-    def test_the_registry_keeps_all_that_is_said_of_a_generation(
-        self, store: ViewStore, generation: Generation
-    ) -> None:
+    def test_the_registry_keeps_every_field_of_a_generation(self, store: ViewStore, generation: Generation) -> None:
         said: dict[str, Any] = {
             "since": "2017-01-02T00:00:00Z",
             "name": "then",
@@ -103,7 +101,7 @@ class ViewStoreContract(ReadingContract):
         assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
         assert store.registry(new_generation().view) == Registry()
 
-    def test_marks_come_back_whole(self, store: ViewStore) -> None:
+    def test_checkpoints_are_read_as_they_were_written(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2).in_phase(Phase.BULK)
         parked = Parked("shop.events", 1, 7, "ValueError: é\r\n\0", waiting=3)
         whole = replace(
@@ -117,7 +115,7 @@ class ViewStoreContract(ReadingContract):
         assert store.create_marks(generation, {0: whole, 1: checkpoint("", 0)})
         assert store.checkpoints(generation) == {0: whole, 1: checkpoint("", 0)}
 
-    def test_a_mark_that_lost_its_seal_is_none(self, store: ViewStore) -> None:
+    def test_a_checkpoint_that_lost_its_seal_counts_as_missing(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2).in_phase(Phase.BULK)
         assert store.create_marks(generation, {0: replace(checkpoint("", 0), phase=Phase.BULK), 1: checkpoint("", 0)})
         assert set(store.checkpoints(generation)) == {0, 1}
@@ -125,7 +123,7 @@ class ViewStoreContract(ReadingContract):
             assert store.checkpoints(generation.in_phase(phase)) == {1: checkpoint("", 0)}
             assert store.read(generation.in_phase(phase), [(0, "a"), (1, "b")]).checkpoints == {1: checkpoint("", 0)}
 
-    def test_marks_are_created_once(self, store: ViewStore) -> None:
+    def test_checkpoints_are_created_once(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2)
         assert store.checkpoints(generation) == {}
         assert store.create_marks(generation, {1: checkpoint("first", 1)})
@@ -145,7 +143,9 @@ class ViewStoreContract(ReadingContract):
             None,
         )
 
-    def test_every_mark_moves_touched_or_not(self, store: ViewStore, generation: Generation) -> None:
+    def test_every_checkpoint_moves_with_or_without_changed_rows(
+        self, store: ViewStore, generation: Generation
+    ) -> None:
         assert store.flush([flush_of(generation, bucket, "", f"t{bucket}", at=9) for bucket in range(4)])
         assert store.checkpoints(generation) == {bucket: checkpoint(f"t{bucket}", 9) for bucket in range(4)}
 
@@ -167,20 +167,22 @@ class ViewStoreContract(ReadingContract):
         assert store.keys(generation, 0, "", 9) == ["a"]
         assert store.keys(generation, 1, "", 9) == []
 
-    def test_a_writer_goes_on_after_reading_the_marks_again(self, store: ViewStore, generation: Generation) -> None:
+    def test_a_writer_continues_after_reading_the_checkpoints_again(
+        self, store: ViewStore, generation: Generation
+    ) -> None:
         assert store.flush([flush_of(generation, 0, "", "t1")])
         assert not store.flush([flush_of(generation, 0, "?", "t2", row("a"))])
         expected = store.checkpoints(generation)[0].token
         assert store.flush([flush_of(generation, 0, expected, "t2", row("a"))])
 
-    def test_a_flush_into_a_bucket_without_a_mark_writes_nothing(self, store: ViewStore) -> None:
+    def test_a_flush_into_a_bucket_without_a_checkpoint_writes_nothing(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2)
         assert store.create_marks(generation, {0: checkpoint("", 0)})
         assert not store.flush([flush_of(generation, 0, "", "t", row("a")), flush_of(generation, 1, "", "t", row("b"))])
         assert store.checkpoints(generation) == {0: checkpoint("", 0)}
         assert store.read(generation, [(0, "a"), (1, "b")]).rows == (None, None)
 
-    def test_a_flush_lands_when_somebody_asks_or_the_next_one_begins(
+    def test_a_flush_lands_when_awaited_or_when_the_next_one_begins(
         self, store: ViewStore, generation: Generation
     ) -> None:
         first = store.begin_flush([flush_of(generation, 0, "", "t1", row("a"))])
@@ -278,7 +280,7 @@ class ViewStoreContract(ReadingContract):
         assert store.read(generation, [(0, "a")]).live == generation.id
         assert store.read(other, []).live == other.id
 
-    def test_a_read_shows_the_marks_of_the_buckets_it_asks_for(self, store: ViewStore, generation: Generation) -> None:
+    def test_a_read_returns_the_checkpoints_of_its_buckets(self, store: ViewStore, generation: Generation) -> None:
         snapshot = store.read(generation, [(1, "a"), (3, "b"), (1, "c")])
         assert snapshot.checkpoints == {1: checkpoint("", 0), 3: checkpoint("", 0)}
         assert snapshot.rows == (None, None, None)
@@ -289,7 +291,7 @@ class ViewStoreContract(ReadingContract):
         assert asyncio.run(store.aread(generation, keys)) == store.read(generation, keys)
         assert asyncio.run(store.aread(generation, keys)) == store.read(generation, keys)
 
-    def test_an_unlinked_generation_is_gone_and_fences_its_writers(
+    def test_an_unlinked_generation_is_removed_and_fences_its_writers(
         self, store: ViewStore, generation: Generation
     ) -> None:
         twin = replace(generation, id=generation.id + "0")

@@ -1,7 +1,8 @@
-"""A simulated Kafka on which an App's shipped workers and clients run under seeded schedules, where time is a number.
+"""A simulated Kafka and Redis for an App's shipped workers and clients, under seeded schedules and virtual time.
 
-`simulate` runs an App under many of them. The parts below: `kafka` (the cluster and its clients), `scheduler` and
-`world` (tasks and time), `takeover` (what is exchanged in the shipped modules), `faults`, `witness`, `deployment`.
+`simulate` runs an App under many schedules. The parts: `kafka` (the cluster and its clients), `redis_server`,
+`network`, `scheduler` and `environment` (tasks and time), `takeover` (replacements in the shipped modules), `faults`,
+`witness`, `projections`, `deployment`.
 """
 
 from __future__ import annotations

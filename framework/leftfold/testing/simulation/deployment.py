@@ -1,4 +1,4 @@
-"""An App in a simulated world: workers under a supervisor, and clients that send commands drawn from their classes."""
+"""The deployment of an App in a simulated world: workers under a supervisor, and clients with drawn commands."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _TRIES = 50
 
 
 def drawn_load(app: App, clients: int, commands: int) -> Callable[[random.Random], Sequence[Sequence[Command]]]:
-    """What draws a load for each client: commands of all deciders, on a few streams, so that they meet.
+    """A function that draws a load for each client: commands of all deciders, on few streams, so that they conflict.
 
     Raises:
-        ConfigurationError: when it is called: no value is known for a field of a command.
+        ConfigurationError: on its call: no value is known for a field of a command.
     """
     classes = [cls for decider in app.deciders for cls in decider.commands]
 
@@ -66,7 +66,7 @@ def _command(cls: type[Command], chance: random.Random) -> Command:
 
 
 def _value(annotation: Any, chance: random.Random, cls: type[Command]) -> Any:
-    """A value of a type, of few that are likely to be equal."""
+    """A value of a type, drawn from few, so that equal ones are likely."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return chance.choice(inside)
@@ -113,21 +113,21 @@ _GIVES_UP = 0.3
 
 
 def has_tails(app: App) -> bool:
-    """Whether projectors fold any of its views."""
+    """Whether projectors fold any of the App's views."""
     return any(view.folded for view in app.views)
 
 
 class Deployment:
-    """Workers and clients of one App.
+    """The workers and clients of one App.
 
     Args:
-        loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
-        same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
+        loads: the commands of each client, in order. workers: per decider. make: makes the clients of a worker.
+        same_ids: whether a command with an unknown outcome is sent again under its id, as it should be.
         newer, is_operated, pace, attempts, upgraded: see `Scenario`.
 
     Attributes:
-        trace: what workers reported and how processes ended: (seconds, process, what, details).
-        broken: errors that no fault excuses. ended: processes that ended by themselves, each with its role.
+        trace: reports of workers and exits of processes: (seconds, process, what, details).
+        broken: errors that no fault explains. ended: processes that ended by themselves, each with its role.
     """
 
     def __init__(
@@ -169,12 +169,12 @@ class Deployment:
         self._operator = Operator(self, world) if is_operated else None
 
     def begin(self) -> None:
-        """Makes the topics, then starts everything."""
+        """Creates the topics, then starts every process."""
         self.keep("setup", "setup", self._set_up)
 
     @property
     def is_answered(self) -> bool:
-        """Whether every client has all its answers, and a deploy is done."""
+        """Whether every client has all its answers, and the deploy is done."""
         waiting = self._waiting
         while waiting and waiting[-1].answer is not None:
             waiting.pop()
@@ -182,13 +182,13 @@ class Deployment:
         return self._is_ready and is_deployed and not waiting
 
     def end(self) -> None:
-        """Has the workers stop in order."""
+        """Stops the workers in order."""
         self.is_stopping = True
         for stop in self._stops:
             stop.set()
 
     def restart(self) -> None:
-        """Starts one more worker for each decider, which restores what the others have left."""
+        """Starts one more worker for each decider, which restores the states that the others wrote."""
         self.is_stopping = False
         self._rounds += 1
         self.app = self._upgraded or self.app
@@ -206,18 +206,18 @@ class Deployment:
         return len(found) == len(self.app.deciders) and all(worker.served == every for worker in found.values())
 
     def audit(self) -> None:
-        """Begins to read the rows, once all commands are decided."""
+        """Starts the auditor of the rows, once all commands are decided."""
         if self.projections is not None:
             self.projections.audit()
 
     @property
     def is_audited(self) -> bool:
-        """Whether the rows of every view are read."""
+        """Whether the rows of every view have been read."""
         return self.projections is None or self.projections.is_audited
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing runs any more."""
+        """Whether no process runs any more."""
         return all(task.is_done or task.process.code is not None for p in self._world.processes for task in p.tasks)
 
     def _sent(self, command: Command) -> WitnessedCommand:
@@ -240,7 +240,7 @@ class Deployment:
             self.projections.begin()
 
     def keep(self, name: str, role: str, function: Callable[[], None]) -> None:
-        """Runs a process, and runs it again when it ends by a kill or an error that a new start may cure."""
+        """Runs a process, and restarts it after a kill or an error that a restart may resolve."""
         world = self._world
 
         def run() -> None:
@@ -257,7 +257,7 @@ class Deployment:
                     self.broken.append(f"refused: {name}: {error}")
                 self.note("refused to work", error)
                 process.end(error.exit_code)
-            except Exception as error:  # noqa: BLE001  # as a process that ends with a traceback, and is started again
+            except Exception as error:  # noqa: BLE001  # like a process that ends with a traceback and is restarted
                 self.note("broke", repr(error))
                 self.broken.append(f"broke: {name}: {error!r}")
                 process.end(1)
@@ -282,7 +282,7 @@ class Deployment:
         task.process.at_end.append(ended)
 
     def note(self, what: str, details: Any) -> None:
-        """Writes into the trace what the process that runs reports."""
+        """Adds a report of the running process to the trace."""
         self.trace.append((self._world.scheduler.now, self._world.process.name, what, details))
 
     def _work(self, category: str, *, last: bool = False) -> None:
@@ -296,7 +296,7 @@ class Deployment:
 
     @contextmanager
     def stopped(self) -> Iterator[Any]:
-        """An event that is set when the process that runs should end in order; if others go on, it is started again."""
+        """An event that is set when the running process should end in order; it is restarted unless the run stops."""
         process, stop = self._world.process, Event()
         process.terminate = stop.set
         self._stops.append(stop)
@@ -307,7 +307,7 @@ class Deployment:
             process.end(0)
 
     def _send(self, load: Sequence[tuple[WitnessedCommand, Command]]) -> None:
-        """Sends one after the other, each until its outcome is known, or until the client does not care any more."""
+        """Sends one command after another, each until its outcome is known, or until the client gives up."""
         chance = random.Random(self._world.seed)  # nothing secret
         with KafkaClient(self.app.name, SETTINGS) as client:
             for one, command in load:

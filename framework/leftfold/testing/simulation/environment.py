@@ -1,4 +1,4 @@
-"""One simulated world: its time, its brokers, and which process runs."""
+"""The simulated world of one run: its time, its brokers and its processes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _active: list[SimulatedWorld] = []
 
 
 class SimulatedWorld:
-    """Everything of one run. Only one world is active at a time.
+    """A simulated world: scheduler, brokers and processes of one run. Only one world is active at a time.
 
     Args:
-        seed: decides everything that is left open. brokers: how many there are.
+        seed: decides every free choice. brokers: how many there are.
     """
 
     def __init__(self, seed: int, brokers: int = 2) -> None:
         self.seed = seed
         self.scheduler = Scheduler(seed)
-        self.random = random.Random(seed ^ 0x5EED)  # what the simulated code draws; nothing secret
+        self.random = random.Random(seed ^ 0x5EED)  # for the simulated code; not for secrets
         self.cluster = Cluster(self.scheduler, brokers)
         self.processes: list[SimulatedProcess] = []
         self.thread = threading.get_ident()
         self.parts: dict[str, Any] = {}
-        """What other parts of the simulation keep here, such as the network of sockets."""
+        """Further parts of the simulation, such as the network of sockets."""
 
     @contextmanager
     def activated(self) -> Iterator[SimulatedWorld]:
-        """The world in which clients are made within the block."""
+        """Activates the world, in which clients are made within the block."""
         _active.append(self)
         before = sys.unraisablehook
-        # What a killed process has left is finalized by whoever comes next, and cannot say goodbye to its servers.
+        # Objects of a killed process are finalized in another process, and cannot close their connections.
         sys.unraisablehook = lambda about: None if about.exc_type is Killed else before(about)
         try:
             yield self
@@ -49,35 +49,35 @@ class SimulatedWorld:
 
     @property
     def process(self) -> SimulatedProcess:
-        """Whose code runs."""
+        """The process whose code runs."""
         task = self.scheduler.current
         if task is None:
             raise RuntimeError("a simulated client is used outside a simulated process")
         return task.process
 
     def start(self, name: str, function: Callable[[], Any], role: str = "") -> Task:
-        """A new process with its first task; one that is started again has the name of the one before."""
+        """Starts a new process with its first task; a restarted process has the name of the one before."""
         process = SimulatedProcess(name, self.scheduler, role)
         self.processes.append(process)
         return self.scheduler.spawn(process, function)
 
     def run(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Lets virtual time pass until something is so; whether it is so after so many seconds at most."""
+        """Advances virtual time until a condition holds, for so many seconds at most; returns whether it holds."""
         return self.scheduler.run(until, seconds)
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """Ends all processes that still run."""
         for process in self.processes:
             process.end(-9)
 
 
 def active() -> SimulatedWorld:
-    """The world whose code runs."""
+    """The active world."""
     if not _active:
         raise RuntimeError("no simulated world is active")
     return _active[-1]
 
 
 def is_simulated() -> bool:
-    """Whether the code that asks runs in the active world; other threads of the test's process do not."""
+    """Whether the calling code runs in the active world; other threads of the test's process do not."""
     return bool(_active) and threading.get_ident() == _active[-1].thread

@@ -1,4 +1,4 @@
-"""A simulated network: what happens to bytes between processes and servers, and which faults a plan asks for."""
+"""A simulated network: carries bytes between processes and servers, with the faults of a plan."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Address", "Host", "Link", "Network", "ServerConnection", "Service", "name_of"]
 
 Address: TypeAlias = tuple[str, int] | str
-"""A name and a port, or the path of a socket in the file system."""
+"""A name and a port, or the path of a Unix socket."""
 _AGAIN_SECONDS = 0.2
-"""How long about until what does not get through is sent again, as TCP does."""
+"""The mean time until lost data is sent again, as TCP does."""
 _Act: TypeAlias = Callable[[], None]
 
 
@@ -28,21 +28,21 @@ class ServerConnection(Protocol):
     is_closed: bool
 
     def receive(self, data: bytes, /) -> bytes:
-        """Takes bytes and gives the answer to them."""
+        """Takes bytes and returns the reply."""
 
     def close(self) -> None:
-        """The client, or the network, has ended the connection."""
+        """Handles the end of the connection by the client or the network."""
 
 
 class Service(Protocol):
-    """A server that takes the bytes of connections and gives bytes back."""
+    """A server that takes the bytes of connections and returns bytes."""
 
     def open(self, deliver: Callable[[bytes | None], None], /) -> ServerConnection:
-        """A new connection; `deliver` sends what is no answer, and None to close it."""
+        """Opens a connection; `deliver` sends data that is no reply, and None to close it."""
 
 
 class Host:
-    """Where a service listens.
+    """A host on which a service listens.
 
     Attributes:
         is_up: a host that is down refuses connections. is_stopped: one that is stopped answers nothing meanwhile, not
@@ -56,34 +56,34 @@ class Host:
 
     @property
     def name(self) -> str:
-        """What cuts and messages call it."""
+        """The name in cuts and messages."""
         return self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
 
     def kill(self) -> None:
-        """Ends the server at once: every connection is lost, and what was on its way is not handled."""
+        """Ends the server at once: every connection is lost, and data in flight is not handled."""
         self.is_up = self.is_stopped = False
         for link in list(self.links):
             link.reset()
 
     def start(self) -> None:
-        """Starts it again; what it remembers is the service's affair."""
+        """Starts the server again; the service decides which data it still has."""
         self.is_up = True
 
 
 class Network:
-    """All hosts, and what happens to bytes on their way.
+    """All hosts, and the data in flight between them.
 
     It registers itself in the world as `parts["network"]`, where the sockets find it.
 
     Attributes:
-        fate: asked for each connection and each piece of data that is sent, with what it is ("redis connect",
+        fate: called for each connection and each piece of data that is sent, with what it is ("redis connect",
             "redis MULTI") and the process: None = it arrives and is answered. `lost` loses the connection before the
-            data arrives, `unanswered` behind the handling of it, `late` takes so many seconds more. A connection that
-            is not to be is refused.
-        torn: how many bytes of a piece of so many arrive although it is lost; 0 unless a plan says otherwise.
-        cut: triples (process name, host name, direction "to" or "from") that nothing passes; what was sent is sent
-            again until it gets through, so that it may arrive long after its sender has given up.
-        latency: seconds for one way, on average.
+            data arrives, `unanswered` after it is handled, `late` takes so many seconds more. A connection with a fate
+            of loss is refused.
+        torn: how many bytes of a piece of that size arrive although it is lost; 0 unless a plan says otherwise.
+        cut: triples (process name, host name, direction "to" or "from") that nothing passes; the data is sent again
+            until it gets through, so that it may arrive long after its sender has given up.
+        latency: mean seconds for one way.
     """
 
     def __init__(self, world: SimulatedWorld, latency: float = LATENCY) -> None:
@@ -96,21 +96,21 @@ class Network:
         world.parts["network"] = self
 
     def listen(self, address: Address, service: Service) -> Host:
-        """Has a service listen on an address."""
+        """Registers a service at an address."""
         host = self.hosts[address] = Host(self, address, service)
         return host
 
     def hop(self) -> float:
-        """Seconds that one way takes this time."""
+        """The seconds that one way takes this time."""
         return self.latency * (0.25 + 1.5 * self.scheduler.random.random())
 
     def again(self) -> float:
-        """Seconds until something is sent again."""
+        """The seconds until data is sent again."""
         return _AGAIN_SECONDS * (0.5 + self.scheduler.random.random())
 
 
 class _Way:
-    """One direction of a connection: things arrive in the order in which they were sent."""
+    """One direction of a connection: data arrives in the order in which it was sent."""
 
     def __init__(self, network: Network, is_passable: Callable[[], bool]) -> None:
         self._network, self._is_passable = network, is_passable
@@ -119,10 +119,10 @@ class _Way:
         self._last = 0.0
 
     def send(self, act: _Act, seconds: float = 0.0) -> None:
-        """Has something happen at the other end, after what was sent before it.
+        """Runs an action at the other end, after everything sent before.
 
         Args:
-            seconds: that it takes more than others.
+            seconds: additional delay.
         """
         scheduler = self._network.scheduler
         self._last = max(scheduler.now + self._network.hop() + seconds, self._last + 1e-9)
@@ -160,7 +160,7 @@ class Link:
         self._is_lost = False
 
     def connect(self, done: Callable[[bool], None]) -> None:
-        """Asks for a connection; `done` gets whether there is one, or is never called where nothing passes."""
+        """Requests a connection; `done` gets whether it is open, or is never called where nothing passes."""
         fate = self._network.fate("redis connect", self.process)
         seconds = fate.seconds if fate is not None else 0.0
 
@@ -174,7 +174,7 @@ class Link:
         self._to.send(arrive, seconds)
 
     def send(self, data: bytes) -> None:
-        """Sends bytes to the server; what becomes of them shows later."""
+        """Sends bytes to the server; the outcome shows later."""
         fate = self._network.fate(name_of(data), self.process)
         kind = fate.kind if fate is not None else ""
         if kind == "lost":
@@ -196,11 +196,11 @@ class Link:
         self._to.send(arrive, fate.seconds if fate is not None else 0.0)
 
     def close(self) -> None:
-        """The client closes: the server learns it behind what was sent before."""
+        """Closes the connection at the client; the server sees it after everything sent before."""
         self._to.send(self._end)
 
     def reset(self) -> None:
-        """The connection is lost from the server's side: the client learns it later, and data behind it vanishes."""
+        """Loses the connection at the server's side: the client sees it later, and data behind it vanishes."""
         if not self._is_lost:
             self._is_lost = True
             self._end()
@@ -227,7 +227,7 @@ class Link:
 
 
 def name_of(data: bytes) -> str:
-    """What the first command in these bytes is called, for traces and plans."""
+    """The name of the first command in these bytes, for traces and plans."""
     parts = data[:64].split(b"\r\n", 3)
     name = parts[2] if len(parts) == 4 and data[:1] == b"*" else b"data"
     return f"redis {name.decode(errors='replace').upper()}"

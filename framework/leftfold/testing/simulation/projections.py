@@ -1,6 +1,4 @@
-"""The read side of a simulated App: projectors, rebuilds and readers over one simulated Redis, and a judge of their
-rows.
-"""
+"""The read side of a simulated App: projectors, rebuilds and readers over one simulated Redis, and a check of rows."""
 
 from __future__ import annotations
 
@@ -54,20 +52,20 @@ NETWORK: list[tuple[Any, Any]] = [
     (select, sockets.select),
     (asyncio, event_loop.asyncio),
 ]
-"""What is taken over besides where Apps have views."""
+"""Further replacements for Apps with views."""
 SETTINGS = RedisSettings(url="redis://redis:6379/0", timeout=2.0)
 _CODE, _NEWER = "simulated code", "newer code"
 _BUCKETS = 3
 _DEPLOY_SECONDS = 3.0
 _REBUILD_SECONDS = (0.5, 2.0, 4.0)
-"""Within how many seconds a rebuild begins: while commands come, while they end, or behind them."""
+"""The seconds within which a rebuild begins: while commands arrive, while they end, or after them."""
 _LOOK_SECONDS = 0.1
 _AUDIT_SECONDS = 100.0
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What a reader found: the row of a stream's key; behind a receipt, or since it asked before (version 0)."""
+    """A read of a row by a stream's key: after a receipt, or relative to an earlier read (version 0)."""
 
     view: View[Any, Any]
     key: str
@@ -76,10 +74,10 @@ class _Read:
 
 
 class Projections:
-    """Tails, rebuilds and readers of an App's views.
+    """The projectors, rebuilds and readers of an App's views.
 
     Attributes:
-        views: in the end, behind a deploy. rows: by view, what an auditor read once everything was folded in.
+        views: at the end, after a deploy. rows: by view, the rows that the auditor read after everything was folded.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class Projections:
         self._reads: list[_Read] = []
 
     def begin(self) -> None:
-        """Starts the projectors, a reader, and two rebuilds of each view, which may meet."""
+        """Starts the projectors, a reader, and two rebuilds of each view, which may overlap."""
         for name in ("tail 1", "tail 2"):
             if self._newer is not None:
                 self._begins[name] = self._world.random.random() * _DEPLOY_SECONDS
@@ -125,12 +123,12 @@ class Projections:
         self._deployment.keep("tail successor", "successor", partial(self._follow, "tail successor"))
 
     def audit(self) -> None:
-        """Starts an auditor who reads every row behind the end of the log, to which nothing may be added any more."""
+        """Starts an auditor that reads every row after the end of the log; no event may follow."""
         self._deployment.keep("auditor", "successor", self._audit)
 
     @property
     def is_deployed(self) -> bool:
-        """Whether readers see what the newer code folded, where there is one."""
+        """Whether readers see the newer code's fold, where there is a deploy."""
         return self._newer is None or len(self._promoted) == len(self.views)
 
     @property
@@ -139,7 +137,7 @@ class Projections:
         return len(self.rows) == len(self.views)
 
     def violations(self, cluster: Cluster) -> list[str]:
-        """Rows that are not the fold of the events of their keys, and reads that saw less than was promised."""
+        """Rows that are not the fold of the events of their keys, and reads that were staler than guaranteed."""
         found: list[str] = []
         for view in self.views:
             history = _history(cluster, view)
@@ -155,7 +153,7 @@ class Projections:
         return found
 
     def _stale(self, history: Mapping[str, Sequence[Any]], reads: Sequence[_Read]) -> list[str]:
-        """Reads that saw less than their receipt says, or, where Redis has lost nothing, than a read before."""
+        """Reads that saw less than their receipt, or, where Redis has lost nothing, less than an earlier read."""
         found, seen = list[str](), Counter[str]()
         is_monotonic = not any(
             fault.kind in ("restart redis", "wipe redis") for _, fault in self._deployment.faults.struck
@@ -183,7 +181,7 @@ class Projections:
                 process.terminate()
 
     def _rebuild(self, view: View[Any, Any]) -> None:
-        """Rebuilds a view at some time, as often as that takes."""
+        """Rebuilds a view at some time, until it succeeds."""
         chance = self._world.random
         self._world.scheduler.wait(chance.random() * chance.choice(_REBUILD_SECONDS))
         if self._deployment.is_stopping:
@@ -196,7 +194,7 @@ class Projections:
         self._deployment.note("rebuilt", f"{view.name}: {str(result).splitlines()[0]}")
 
     def _run_beside(self, job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        """Runs all tasks several times at once, as Spark does with slow ones; the first results count."""
+        """Runs all tasks several times at once, like speculative execution in Spark; the first results count."""
         done: list[list[BucketResult]] = []
         failed: list[LeftfoldError] = []
 
@@ -206,7 +204,7 @@ class Projections:
             except LeftfoldError as error:
                 failed.append(error)
                 if not done:
-                    # Of one that comes behind the results of another nobody hears.
+                    # An attempt that fails after another one's results is not reported.
                     self._deployment.note("attempt failed", error)
                     self._deployment.ended.append(("attempt", f"an attempt failed though nothing struck: {error}"))
 
@@ -220,9 +218,9 @@ class Projections:
         return done[0]
 
     def _deploy(self, view: View[Any, Any]) -> None:
-        """Rebuilds a view with the newer code, holds it back, and promotes it as soon as that is granted.
+        """Rebuilds a view with the newer code, holds it back, and promotes it as soon as that is permitted.
 
-        What Redis has lost meanwhile is done again, as an operator does who looks at `status`.
+        A generation that Redis lost meanwhile is rebuilt, as by an operator who checks `status`.
         """
         scheduler = self._world.scheduler
         scheduler.wait(self._world.random.random() * _DEPLOY_SECONDS)
@@ -244,7 +242,7 @@ class Projections:
             try:
                 Promotion(view, store, options=options, **self._logs()).run("held")
             except ViewNotBuilt as error:
-                # Redis has lost it, or nothing was live any more, so that a projector has shown it.
+                # Redis has lost it, or no generation was live, so that a projector has made it live.
                 return self._deployment.note("not held", error)
             except ConfigurationError as error:
                 self._deployment.note("not promoted", error)
@@ -252,7 +250,7 @@ class Projections:
                 return None
 
     def _is_newer(self, view: View[Any, Any], store: RedisViewStore) -> bool:
-        """Whether readers see what the newer code alone has folded."""
+        """Whether readers see a generation that only the newer code has folded."""
         live = store.registry(view.name).live_of(view.hash)
         return live is not None and live.folds == (_NEWER,)
 
@@ -260,7 +258,7 @@ class Projections:
         return {"open_log": partial(KafkaBulkLog, self._kafka), "open_reader": partial(KafkaLogReader, self._kafka)}
 
     def _read(self) -> None:
-        """Reads what commands wrote, behind their receipts."""
+        """Reads the rows of commands, after their receipts."""
         store = RedisViewStore(SETTINGS)
         views, done = Views(store), set[int]()
         keyed = [view for view in self.views if view.stream_keyed]
@@ -286,12 +284,12 @@ class Projections:
             self._reads.append(_Read(view, key, receipt.version, row))
 
     def _look(self, views: Views, view: View[Any, Any], key: str) -> None:
-        """Reads what is there now, which may be old, though never older than what was read before."""
+        """Reads the present row, which may be old, though never older than in an earlier read."""
         with suppress(ViewNotBuilt, InfrastructureError):
             self._reads.append(_Read(view, key, 0, views[view].get(key)))
 
     def _audit(self) -> None:
-        """Waits until everything is folded in, then reads every row."""
+        """Waits until everything is folded, then reads every row."""
         try:
             with closing(RedisViewStore(SETTINGS)) as store:
                 for view in self.views:
@@ -304,7 +302,7 @@ class Projections:
             self._deployment.broken.append(f"unread: {error}")
 
     def _end(self, view: View[Any, Any]) -> Position:
-        """Behind everything that is written, be it committed by now or not."""
+        """The position behind every record, committed or not."""
         topics = [self._world.cluster.topics[f"{category}.events"] for category in view.categories]
         return Position({topic.name: {p.number: p.end for p in topic.partitions} for topic in topics})
 

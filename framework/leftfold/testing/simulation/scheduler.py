@@ -1,4 +1,4 @@
-"""Runs tasks one at a time, in an order that a seed decides and in time that is a number."""
+"""The scheduler of a simulation: runs tasks one at a time, in seeded order and virtual time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import greenlet
 __all__ = ["Killed", "ScheduledCall", "Scheduler", "SimulatedProcess", "Stuck", "Task"]
 
 JITTER = 2e-5
-"""Seconds at most between a reason to go on and going on: who goes on first is the seed's choice."""
+"""The longest delay in seconds between a wake-up and running: the seed chooses which task runs first."""
 
 
 class Killed(BaseException):
-    """Unwinds a task whose process is no more; whatever it calls on the way out raises this again."""
+    """Unwinds a task whose process has ended; every simulated call on the way raises it again."""
 
 
 class Stuck(Exception):
-    """Something is awaited that can never happen."""
+    """A task waits for something that can never happen."""
 
 
 class ScheduledCall:
-    """Something that happens at a point in time, unless it is cancelled before."""
+    """An action at a point in time, unless it is cancelled before."""
 
     __slots__ = ("action",)
 
@@ -32,19 +32,19 @@ class ScheduledCall:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Nothing happens then."""
+        """Cancels the action."""
         self.action = None
 
 
 class SimulatedProcess:
-    """What is killed, stopped and started as one: tasks that share a memory, with a clock of their own.
+    """A simulated process: tasks that share memory and a clock, and are killed, stopped and started together.
 
     Attributes:
-        role: what it is one of, such as "worker". skew: seconds that its wall clock is ahead.
-        drift: seconds that it has worked so far, which no wait counts.
+        role: the kind of process, such as "worker". skew: seconds that its wall clock is ahead.
+        drift: seconds that it has worked so far, without waits.
         code: its exit code once it has ended; -9 = killed.
         calls: how many simulated calls it has made. strike: called before each of them with its name.
-        terminate: asks it to end in order, as SIGTERM does; None = it does not listen.
+        terminate: asks it to end in order, as SIGTERM does; None = it ignores that.
     """
 
     def __init__(self, name: str, scheduler: Scheduler, role: str = "") -> None:
@@ -62,7 +62,7 @@ class SimulatedProcess:
         return f"<{self.name}>"
 
     def step(self, what: str) -> None:
-        """A simulated call begins: the place where a plan may strike.
+        """Begins a simulated call, at which a fault may occur.
 
         Raises:
             Killed: the process has ended.
@@ -74,7 +74,7 @@ class SimulatedProcess:
             self.strike(self, what)
 
     def end(self, code: int) -> None:
-        """Ends it at once: no task runs on, and what its clients had under way is on its way."""
+        """Ends the process at once: no task continues, but requests that its clients have sent still arrive."""
         if self.code is not None:
             return
         self.code = code
@@ -89,18 +89,18 @@ class SimulatedProcess:
             raise Killed
 
     def stop(self) -> None:
-        """As SIGSTOP does: nothing of it runs, while its connections stay."""
+        """Stops the process as SIGSTOP does: nothing of it runs, while its connections stay."""
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """As SIGCONT does."""
+        """Continues the process as SIGCONT does."""
         self.is_stopped = False
         deferred, self._deferred = self._deferred, []
         for action in deferred:
             self._scheduler.call_later(0.0, action)
 
     def do(self, action: Callable[[], None]) -> None:
-        """Does something in its name, now or when it goes on; never once it has ended."""
+        """Runs an action in the process, now or when it continues; never once it has ended."""
         if self.code is not None:
             return
         if self.is_stopped:
@@ -110,7 +110,7 @@ class SimulatedProcess:
 
 
 class Task:
-    """A thread of a process; it runs only while it holds the baton."""
+    """A thread of a process; only one task of the world runs at a time."""
 
     def __init__(self, process: SimulatedProcess, function: Callable[[], Any], name: str, scheduler: Scheduler) -> None:
         self.process, self.name = process, name
@@ -126,27 +126,27 @@ class Task:
 
     @property
     def turn(self) -> int:
-        """Grows whenever it goes on: who wakes it says which wait is meant."""
+        """The number of the current wait, by which a wake-up names the wait that it ends."""
         return self._turn
 
     def wake(self, turn: int, reason: Any = True) -> None:
-        """Ends the wait that began at this turn; later ones are left alone."""
+        """Ends the wait of this turn; later waits are not affected."""
         if turn != self._turn or self.is_done:
             return
         if self._scheduler.current is None:
             self.process.do(lambda: self._resume(turn, reason))
         else:
-            # Another task holds the baton, or it has not begun to wait.
+            # Another task runs, or this one has not begun to wait.
             self._scheduler.call_later(0.0, lambda: self.wake(turn, reason))
 
     def unwind(self) -> None:
-        """Ends it where it stands."""
+        """Ends the task where it waits."""
         if self.is_done or not self._greenlet:
             self.is_done = True
             return
         self._turn += 1
         before, self._scheduler.current = self._scheduler.current, self
-        # When it has ended, whoever ends it goes on.
+        # When the task has ended, the calling task continues.
         self._greenlet.parent = greenlet.getcurrent()
         try:
             self._greenlet.throw(Killed)
@@ -168,7 +168,7 @@ class Task:
             self._function()
         except Killed:
             pass
-        except BaseException as error:  # noqa: BLE001  # whatever it is, whoever looks at the task is told
+        except BaseException as error:  # noqa: BLE001  # any error; it is reported through `error`
             self.error = error
         finally:
             self.is_done = True
@@ -178,17 +178,17 @@ class Task:
 
 
 class Scheduler:
-    """Runs tasks one at a time, in virtual time.
+    """The scheduler: runs tasks one at a time, in virtual time.
 
     Args:
-        seed: decides every order and every length of time; the same seed gives the same run.
+        seed: decides every order and every duration; the same seed gives the same run.
 
     Attributes:
-        now: seconds since the run began. current: the task that holds the baton, None between two.
+        now: seconds since the run began. current: the running task, None between two.
     """
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)  # nothing secret
+        self.random = random.Random(seed)  # not for secrets
         self.now = 0.0
         self.events = 0
         self.current: Task | None = None
@@ -197,14 +197,14 @@ class Scheduler:
         self._number = 0
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> ScheduledCall:
-        """Has something happen in so many seconds, between two tasks."""
+        """Schedules an action in so many seconds, between two tasks."""
         timer = ScheduledCall(action)
         self._number += 1
         heapq.heappush(self._heap, (self.now + seconds, self._number, timer))
         return timer
 
     def spawn(self, process: SimulatedProcess, function: Callable[[], Any], name: str = "main") -> Task:
-        """A new task of a process; it begins soon."""
+        """Starts a new task of a process."""
         task = Task(process, function, name, self)
         process.tasks.append(task)
         turn = task.turn
@@ -212,18 +212,18 @@ class Scheduler:
         return task
 
     def jitter(self) -> float:
-        """A moment."""
+        """A short random delay in seconds."""
         return self.random.random() * JITTER
 
     def wait(self, seconds: float | None = None) -> Any:
-        """The current task waits for a `wake`; returns its reason, or False after so many seconds.
+        """Waits in the current task for a `wake`; returns its reason, or False after so many seconds.
 
         Raises:
             Killed: its process has ended.
         """
         task = self.current
         if task is None:
-            raise Stuck("nobody waits outside a task")
+            raise Stuck("a wait outside a task")
         if task.process.code is not None:
             raise Killed
         turn = task.turn
@@ -236,14 +236,14 @@ class Scheduler:
         return reason
 
     def wake_later(self, task: Task, turn: int) -> None:
-        """Wakes a task in a moment."""
+        """Wakes a task after a short delay."""
         self.call_later(self.jitter(), lambda: task.wake(turn))
 
     def run(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Lets time pass until something is so, at most so many seconds; whether it is so.
+        """Advances time until a condition holds, at most so many seconds; returns whether it holds.
 
         Raises:
-            Stuck: nothing can ever happen any more.
+            Stuck: no further action is scheduled.
         """
         end = self.now + seconds
         heap = self._heap

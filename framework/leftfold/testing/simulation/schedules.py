@@ -1,4 +1,4 @@
-"""Runs an App under schedules that a seed decides, judges each, and shrinks what fails to the fewest faults."""
+"""Runs an App under seeded schedules, checks each, and shrinks a failing one to the fewest faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HORIZON = 15.0
 _SETTLING_SECONDS = 0.1
 _COMMANDS = 8
 _WIDTH = 200
-"""Characters of a line of a trace."""
+"""The width of a line of a trace in characters."""
 _REAL_NETWORK: list[tuple[Any, Any]] = [
     (reach.check_reachable, lambda settings: None),
     (reach.trouble, lambda settings, seconds=1.0: ""),
@@ -36,17 +36,17 @@ _REAL_NETWORK: list[tuple[Any, Any]] = [
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is run.
+    """A scenario to simulate.
 
     Args:
-        load: draws what each client sends. workers: of each decider. kinds: of faults that may strike; () = all.
-        horizon: virtual seconds within which they do. same_ids: see `simulate`. check: what the domain promises.
+        load: draws the commands of each client. workers: of each decider. kinds: of faults that may occur; () = all.
+        horizon: virtual seconds within which they occur. same_ids: see `simulate`. check: the domain's guarantees.
         newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
-        is_operated: whether somebody does what a worker says that refuses a damaged topic; else it must not refuse.
-        pace: seconds that a client waits before a command, about. make: makes the clients of a worker.
+        is_operated: whether an operator acts on a worker that refuses a damaged topic; without one it must not refuse.
+        pace: mean seconds that a client waits before a command. make: makes the clients of a worker.
         upgraded: the App of the workers that restore in the end, with later versions of the same deciders.
         attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
-        is_forgetful: whether a broker that is killed may forget to tell partitions how a transaction has been decided.
+        is_forgetful: whether a killed broker may forget to send partitions the outcome of a transaction.
     """
 
     app: App
@@ -66,7 +66,7 @@ class Scenario:
     is_forgetful: bool = True
 
     def faults(self, seed: int) -> list[Fault]:
-        """What strikes under a seed."""
+        """The faults of a seed."""
         roles: tuple[str, ...] = ("worker", "client", "worker")
         kinds = tuple(KINDS)
         if has_tails(self.app):
@@ -76,7 +76,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ScheduleResult:
-    """What came of one schedule; `wrong` is empty when every promise was kept."""
+    """The result of one schedule; `wrong` is empty when every guarantee held."""
 
     seed: int
     faults: tuple[Fault, ...]
@@ -102,7 +102,7 @@ def _line(entry: tuple[float, str, str, Any]) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of many schedules: how many were run, and the first that failed, shrunk to the fewest faults."""
+    """The result of many schedules: how many ran, and the first that failed, shrunk to the fewest faults."""
 
     app: str
     first: int
@@ -131,14 +131,14 @@ def simulate(
     same_ids: bool = True,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
-    """Runs an App's workers and clients under seeded schedules with faults, until one breaks a promise.
+    """Runs an App's workers and clients under seeded schedules with faults, until one breaks a guarantee.
 
     Args:
-        commands: draws what each client sends, in its order; by default commands are made from their classes.
-        check: given the events of each stream by key, says what breaks a promise of the domain.
+        commands: draws the commands of each client, in order; by default they are drawn from their classes.
+        check: given the events of each stream by key, returns the broken guarantees of the domain.
         schedules: how many, one for each seed from `seed` on. workers: of each decider.
-        same_ids: whether clients send a command whose outcome they do not know under its id again, as they should;
-            False sends it as a new command, as a user does who presses a button twice.
+        same_ids: whether clients send a command with an unknown outcome again under its id, as they should;
+            False sends it as a new command, like a user who presses a button twice.
         progress: called with how many schedules are done.
 
     Raises:
@@ -158,7 +158,7 @@ def simulate(
 
 
 def scheduled(app: App) -> AbstractContextManager[None]:
-    """A block within which schedules of an App are run; what is simulated is taken over once for all of them."""
+    """A context manager for schedules of an App; the simulated modules are replaced once for all of them."""
     if not has_tails(app):
         return taken_over(more=_REAL_NETWORK)
     from leftfold.testing.simulation import projections
@@ -168,7 +168,7 @@ def scheduled(app: App) -> AbstractContextManager[None]:
 
 
 def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) -> ScheduleResult:
-    """Runs one schedule, within `schedules()`.
+    """Runs one schedule, within `scheduled()`.
 
     Args:
         faults: instead of those of the seed.
@@ -176,7 +176,7 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
     chosen = scenario.faults(seed) if faults is None else list(faults)
     world = SimulatedWorld(seed, scenario.brokers)
     with world.activated():
-        loads = scenario.load(random.Random(seed))  # nothing secret
+        loads = scenario.load(random.Random(seed))  # not for secrets
         deployment = Deployment(
             world,
             scenario.app,
@@ -207,8 +207,8 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
                 if deployment.projections is not None:
                     wrong += deployment.projections.violations(world.cluster)
             if all(fault.kind == "terminate" for _, fault in deployment.faults.struck):
-                # Of two rebuilds of one view the second gives way.
-                wrong += [told for role, told in deployment.ended if role != "rebuild"]
+                # Of two rebuilds of one view the second ends.
+                wrong += [message for role, message in deployment.ended if role != "rebuild"]
         except Stuck as stuck:
             wrong.append(f"stuck: {stuck}")
         finally:
@@ -221,7 +221,7 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
 
 
 def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> None:
-    """Lets the world go on until all is answered, stopped, restored once more, and settled."""
+    """Runs the world until all commands are answered, workers are stopped, restored once more, and settled."""
     scheduler = world.scheduler
     while not world.run(lambda: deployment.is_answered or bool(deployment.broken), 1.0):
         if scheduler.now > max(deployment.faults.until, _HORIZON) + LIVENESS_SECONDS:
@@ -229,13 +229,13 @@ def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> No
             wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting or 'the deploy'}")
             return
     deployment.faults.stop()
-    # What was struck is over before the workers are stopped.
+    # All faults are over before the workers are stopped.
     world.run(lambda: scheduler.now > deployment.faults.until, _HORIZON)
     for part in ("stop", "serve what was left", "stop again"):
         if part == "serve what was left":
             deployment.restart()
             is_there = world.run(lambda: deployment.is_serving, LIVENESS_SECONDS)
-            # Commands whose clients have given up are decided, too.
+            # Commands whose clients have given up must be decided, too.
             until = scheduler.now + LIVENESS_SECONDS
             while undecided(world.cluster, deployment.app, deployment.faults.damage.lost) and scheduler.now < until:
                 world.run(lambda: bool(deployment.broken), _SETTLING_SECONDS)
@@ -256,7 +256,7 @@ def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> No
 
 
 def shrink(scenario: Scenario, outcome: ScheduleResult) -> ScheduleResult:
-    """The same seed with the fewest faults that still fail: without any one of them it does not."""
+    """The same seed with the fewest faults that still fail: without any one of them it passes."""
     for fault in outcome.faults:
         tried = run(scenario, outcome.seed, [one for one in outcome.faults if one is not fault])
         if tried.wrong:

@@ -1,4 +1,4 @@
-"""Puts simulated time, chance, threads and clients into the modules that are simulated, and takes them out again."""
+"""Replaces time, chance, threads and clients in the simulated modules, and restores them afterwards."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from leftfold.testing.simulation.stand_ins.threads import Module
 __all__ = ["PACKAGES", "simulated", "taken_over"]
 
 PACKAGES = ("leftfold.kafka", "leftfold.engine", "leftfold.client", "leftfold.ports.notifications")
-"""Packages and modules that run simulated, with everything in them."""
+"""Packages and modules that run simulated, with all their modules."""
 _TICK = 2e-6
-"""Seconds that a look at the clock takes at most: work takes time, though no more than the simulator says."""
+"""The longest time in seconds that reading the clock takes, so that work takes virtual time."""
 
 
 def _now() -> float:
@@ -90,7 +90,7 @@ def _exit(code: int) -> None:
 
 
 class _Random(Module):
-    """`random`, by the seed of the world."""
+    """`random`, seeded by the world."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(active().random if is_simulated() and name != "Random" else real_random, name)
@@ -151,7 +151,7 @@ def _stand_ins() -> list[tuple[Any, Any]]:
 
 
 def simulated(packages: Sequence[str] = PACKAGES, libraries: Sequence[str] = ()) -> list[ModuleType]:
-    """The modules that run simulated: all of some packages, and those of libraries that are loaded."""
+    """The modules that run simulated: all of some packages, and those of loaded libraries."""
     found = []
     for package in packages:
         module = importlib.import_module(package)
@@ -165,17 +165,17 @@ def simulated(packages: Sequence[str] = PACKAGES, libraries: Sequence[str] = ())
 def taken_over(
     packages: Sequence[str] = PACKAGES, more: Sequence[tuple[Any, Any]] = (), libraries: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Within the block, simulated modules use stand-ins for whatever has to do with time, chance and the network.
+    """Replaces, within the block, time, chance and the network by stand-ins in the simulated modules.
 
-    Their globals, and the defaults of their functions, are exchanged wherever they are one of the real things. Threads
-    that run beside the simulation, such as those of an App that a session of tests keeps at work, get the real things.
+    Globals and defaults of functions are replaced where they are one of the real objects. Threads outside the
+    simulation, such as those of an App that a test session keeps running, use the real ones.
 
     Args:
-        packages, libraries: see `simulated`. more: further pairs of something real and what stands for it.
+        packages, libraries: see `simulated`. more: further pairs of a real object and its stand-in.
     """
     pairs = {id(real): (real, _inside(real, stand_in)) for real, stand_in in [*_stand_ins(), *more]}
     undo: list[Callable[[], None]] = []
-    # What clients say of thousands of broken connections is no news here; workers report what matters.
+    # Clients log thousands of broken connections here; workers report what matters.
     log = logging.getLogger("leftfold")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -190,7 +190,7 @@ def taken_over(
 
 
 def _inside(real: Any, stand_in: Any) -> Any:
-    """What is the stand-in within the world, and the real thing elsewhere."""
+    """A function that calls the stand-in within the world, and the real one elsewhere."""
     if isinstance(stand_in, Module):
         return stand_in
 
@@ -211,7 +211,7 @@ def _exchange(module: ModuleType, pairs: dict[int, tuple[Any, Any]], undo: list[
 
 
 def _functions(value: Any, module: str) -> list[FunctionType]:
-    """The functions of a module's name: itself, or those of a class."""
+    """The functions behind a module's name: itself, or those of a class."""
     if getattr(value, "__module__", None) != module:
         return []
     if isinstance(value, FunctionType):

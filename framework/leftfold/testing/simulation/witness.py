@@ -1,4 +1,4 @@
-"""Judges a simulated run from its topics alone, with no code of the engine: what was promised must be there."""
+"""Checks a simulated run from its topics alone, with no code of the engine: every guarantee must hold there."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Check", "WitnessedCommand", "undecided", "violations"]
 
 _NEVER = 1 << 62
 Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
-"""A promise of the domain: given the events of each stream by key, says in a sentence each what is wrong."""
+"""A check of the domain: given the events of each stream by key, yields a sentence per broken guarantee."""
 
 
 @dataclass
 class WitnessedCommand:
-    """A command of a client, under which ids it was sent, and the answer to the last of them.
+    """A command of a client, the ids under which it was sent, and the answer to the last of them.
 
-    None = there is none so far; OutcomeUnknown = the client has given up.
+    None = no answer so far; OutcomeUnknown = the client has given up.
     """
 
     ids: list[str]
@@ -37,7 +37,7 @@ class WitnessedCommand:
 
     @property
     def id(self) -> str:
-        """Under which it was sent last."""
+        """The id under which it was sent last."""
         return self.ids[-1]
 
 
@@ -54,10 +54,10 @@ class _Fact(NamedTuple):
 def violations(
     cluster: Cluster, app: App, sent: Sequence[WitnessedCommand], check: Check | None = None, lost: Collection[str] = ()
 ) -> list[str]:
-    """Everything that is wrong once all is quiet; empty when nothing is.
+    """All broken guarantees once nothing is in progress; empty when there are none.
 
     Args:
-        lost: ids of commands whose outcome was lost with a topic, as nobody but an operator can help.
+        lost: ids of commands whose outcome was lost with a topic, which only an operator can resolve.
     """
     found: list[str] = []
     for decider in app.deciders:
@@ -77,7 +77,7 @@ def violations(
 
 
 def undecided(cluster: Cluster, app: App, lost: Collection[str] = ()) -> list[str]:
-    """Commands that are not taken, or have no outcome; empty once all are decided."""
+    """Commands that are not processed, or have no outcome; empty once all are decided."""
     found = []
     for decider in app.deciders:
         found += _undecided(cluster, app.name, decider, list(_facts(cluster, decider.name)), lost)
@@ -109,7 +109,7 @@ def _facts(cluster: Cluster, category: str) -> Iterator[_Fact]:
 
 
 def _sequences(facts: Iterable[_Fact]) -> list[str]:
-    """Versions of each stream go from 1 to n without a gap."""
+    """Checks that versions of each stream go from 1 to n without a gap."""
     wrong, last = [], dict[str, int]()
     for fact in facts:
         if fact.version != last.get(fact.key, 0) + 1:
@@ -119,7 +119,7 @@ def _sequences(facts: Iterable[_Fact]) -> list[str]:
 
 
 def _decisions(facts: Iterable[_Fact]) -> list[str]:
-    """Each decision is there once, whole and in one piece."""
+    """Checks that each decision exists once, whole and in one piece."""
     parts: dict[str, list[_Fact]] = defaultdict(list)
     for fact in facts:
         parts[fact.command].append(fact)
@@ -132,7 +132,7 @@ def _decisions(facts: Iterable[_Fact]) -> list[str]:
 
 
 def _outcomes(facts: Sequence[_Fact], sent: Sequence[WitnessedCommand]) -> list[str]:
-    """What clients heard is what happened."""
+    """Checks that the answers of clients match the events."""
     written, last = Counter(f.command for f in facts), {f.command: f.version for f in facts}
     wrong = list[str]()
     for one in sent:
@@ -167,7 +167,7 @@ def _streams(decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> dict[st
 
 
 def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
-    """The state of each stream is the fold of its events."""
+    """Checks that the state of each stream is the fold of its events."""
     streams = _streams(decider, facts)
     found: dict[str, Mapping[str, Any]] = {}
     for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
@@ -187,7 +187,7 @@ def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_
 
 
 def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> list[str]:
-    """Everything that was sent is taken, as the group or the last `@` says: workers begin at the later of the two."""
+    """Checks that all commands are processed, by the group's offsets or the last `@`: workers begin at the later."""
     group = cluster.groups.get(f"leftfold.{app}.{decider.name}")
     wrong = []
     for partition in cluster.topics[f"{decider.name}.commands"].partitions:
@@ -204,7 +204,7 @@ def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> li
 def _passed_over(
     cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact], lost: Collection[str]
 ) -> list[str]:
-    """Every command that came in time has an outcome, whether a client still waits for it or not."""
+    """Checks that every command that came in time has an outcome, with or without a waiting client."""
     decided = {fact.command for fact in facts} | set(lost)
     for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
         for record in partition.committed():
@@ -221,7 +221,7 @@ def _passed_over(
 
 
 def _open(cluster: Cluster) -> list[str]:
-    """No transaction is open for ever."""
+    """Checks that no transaction stays open."""
     wrong = [f"open: {one.id} in {one.state.name}" for one in cluster.coordinator.open()]
     for topic in cluster.topics.values():
         wrong += [f"open: {p} is stable to {p.stable_end} of {p.end}" for p in topic.partitions if p.stable_end < p.end]

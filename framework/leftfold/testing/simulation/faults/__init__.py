@@ -1,4 +1,4 @@
-"""What strikes a simulated world, drawn from a seed: kills, pauses, lost and late requests, cuts, restarts, clocks."""
+"""The faults of a simulated world, drawn from a seed: kills, pauses, lost and late requests, cuts, restarts, clocks."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ CALLS = (
     "commit_transaction", "commit_transaction", "commit_transaction", "commit_transaction", "init_transactions",
     "commit", "seek", "committed", "close", "get_watermark_offsets",
 )  # fmt: skip
-"""Where a process may be struck; "" = at any call."""
+"""The calls at which a fault may occur; "" = any call."""
 REQUESTS = (
     "produce", "produce", "add partitions", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "EndTxn", "EndTxn",
     "EndTxn", "init producer",
     "offset commit", "offset fetch", "list offsets", "fetch", "join", "sync", "heartbeat", "leave", "metadata",
 )  # fmt: skip
 REDIS = "redis"
-"""Any request to Redis, where it stands for a request."""
+"""The name of any request to Redis."""
 _EARLY = 2.5
 _PAUSES = (0.0, 0.1, 0.4)
-"""How often a coordinator takes its time, in different worlds."""
+"""How likely a coordinator is slow, by world."""
 _LENGTHS = (0.2, 1.0, 3.0, 7.0, 8.0, 10.0, 12.0, 20.0)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One strike.
+    """One fault.
 
     Attributes:
-        kind: what happens. target: a role ("worker", "client" …) or a broker's number. at: a call or a request by
-            name, whose `number`-th time it is; or the seconds that have passed. seconds: how long it lasts.
+        kind: which fault. target: a role ("worker", "client" …) or a broker's number. at: the name of a call or request
+            whose `number`-th occurrence it hits. after: else seconds from the start. seconds: how long it lasts.
     """
 
     kind: str
@@ -63,7 +63,7 @@ def _length(chance: random.Random) -> float:
 
 
 def _moment(chance: random.Random, horizon: float) -> float:
-    """Often early, while most commands are sent."""
+    """A time, often early, while most commands are sent."""
     return chance.choice((_EARLY, horizon)) * chance.random()
 
 
@@ -113,13 +113,13 @@ def _broken(kind: str) -> Callable[[random.Random, Sequence[str], int, float], F
 
 
 STRAY = "stray"
-"""A request arrives when its sender has long died: only a scenario that asks for this by name has any."""
+"""A request that arrives long after its sender died; it occurs only in scenarios that name it."""
 BROKEN = {"break sender": "worker", "break outbox": "client"}
-"""The producer of answers, or of commands, meets a fatal error: as above. Whose it is, by kind."""
+"""A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
 _STRAY_SECONDS = 62.0, 43.0
-"""At least, and up to how many more: longer than answers are remembered."""
+"""The shortest delay and its maximum extension: longer than answers are remembered."""
 REDIS_ROLES = ("tail", "rebuild", "reader")
-"""Who speaks with Redis."""
+"""The roles that are clients of Redis."""
 KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]] = {
     "kill": _at_call("kill"),
     "stop": _at_call("stop"),
@@ -141,7 +141,7 @@ REDIS_KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], F
     "stop redis": _of_redis("stop redis"),
     "wipe redis": _of_redis("wipe redis"),
 }
-"""What strikes where an App has views; the target says how many seconds of writes are lost."""
+"""The faults of Redis for an App with views; the target is how many seconds of writes are lost."""
 _ALL = {
     **KINDS,
     **REDIS_KINDS,
@@ -168,22 +168,22 @@ def draw(
     seed: int, roles: Sequence[str], brokers: int, horizon: float, kinds: Sequence[str] = tuple(KINDS)
 ) -> list[Fault]:
     """The faults of a seed: none to six of them."""
-    chance = random.Random(seed * 7919 + 13)  # nothing secret
+    chance = random.Random(seed * 7919 + 13)  # not for secrets
     weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
     chosen = chance.choices(kinds, weights, k=chance.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6)))
     return [_ALL[kind](chance, roles, brokers, horizon) for kind in chosen]
 
 
 def install(world: SimulatedWorld, faults: Sequence[Fault]) -> _Installed:
-    """Has the faults strike as the world goes on."""
+    """Installs the faults in a world."""
     return _Installed(world, faults)
 
 
 class _Installed:
-    """Faults of a running world.
+    """The faults of a running world.
 
     Attributes:
-        until: when the last one that has struck is over. loses_until: when Redis loses writes for the last time.
+        until: when the last fault that occurred is over. loses_until: when Redis loses writes for the last time.
     """
 
     def __init__(self, world: SimulatedWorld, faults: Sequence[Fault]) -> None:
@@ -208,11 +208,11 @@ class _Installed:
                 self._scheduler.call_later(fault.after, lambda f=fault: self._strike(f))  # type: ignore[misc]
 
     def watch(self, process: SimulatedProcess) -> None:
-        """Has faults strike at the calls of a process, too."""
+        """Adds the faults at the calls of a process."""
         process.strike = self._called
 
     def stop(self) -> None:
-        """No fault strikes any more, but those of a time that is still to come; topics are left alone."""
+        """Removes all faults except those of a later time; topics are not damaged any more."""
         self._left.clear()
         self.damage.is_over = True
 
@@ -237,7 +237,7 @@ class _Installed:
             self._note(fault, fault.seconds)
             self._scheduler.call_later(fault.seconds, process.go_on)
             process.stop()
-            self._scheduler.wait(0.0)  # it goes on behind its stop
+            self._scheduler.wait(0.0)  # returns when the process continues
         else:
             self._note(fault)
             process.end(-9)
@@ -261,7 +261,7 @@ class _Installed:
         return None
 
     def _pause(self) -> float:
-        """How long a coordinator takes to reach a partition: mostly not at all, now and then half a second."""
+        """Seconds that a coordinator takes to reach a partition: mostly 0, sometimes up to half a second."""
         chance = self._scheduler.random
         return chance.random() * 0.5 if chance.random() < self._pauses else 0.0
 
@@ -292,7 +292,7 @@ class _Installed:
                 self._strike_one(process, fault)
 
     def _strike_redis(self, fault: Fault) -> None:
-        """Ends the server for a while, stops it, or empties it; a restart may go back in time."""
+        """Ends the Redis server for a while, stops it, or empties it; a restart may lose recent writes."""
         host = next(iter(self._network.hosts.values())) if self._network is not None else None
         if host is None:
             return

@@ -1,4 +1,4 @@
-"""Damage to topics: cut, trimmed or made again; and the operator who handles what workers then refuse."""
+"""Damage to topics: cut, trimmed or recreated; and the operator who handles the refusals of workers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["TOPIC_KINDS", "Damage", "Operator"]
 
 
 TOPIC_KINDS = ("cut events", "copy events", "cut commands", "remake commands", "trim commands")
-"""Strikes at topics: only a scenario that asks for them by name has any."""
+"""Faults of topics; they occur only in scenarios that name them."""
 _LEAST = 3
-"""Offsets that a cut goes back beyond what states know: a log that lost less is not told from one that did not."""
+"""The least offsets by which a cut is below the states; a smaller loss is not distinguished from none."""
 _OUTAGE_SECONDS = 0.25
 
 
 class Damage:
-    """What has become of the topics of a world.
+    """The damage to the topics of a world.
 
     Attributes:
-        lost: ids of commands that were there before a topic was cut or states were folded anew: their events or their
-            answers are gone, so nobody promises anything of these any more.
-        is_over: whether topics are left alone from now on.
+        lost: ids of commands from before a topic was cut or states were rebuilt: their events or answers are missing,
+            so no guarantee covers them.
+        is_over: whether topics are not damaged from now on.
     """
 
     def __init__(self, world: SimulatedWorld) -> None:
@@ -56,7 +56,7 @@ class Damage:
                 self._outage()
                 self._world.scheduler.call_later(_OUTAGE_SECONDS, lambda: work(topic))
             case "remake":
-                # Of a topic that is gone nobody can say any more what it had lost before.
+                # Trimmed records of a deleted topic cannot be reported any more.
                 self._trimmed = [one for one in self._trimmed if one[0].topic is not topic]
                 self._cluster.delete(topic.name)
                 self._cluster.create(topic.name, len(topic.partitions), topic.config)
@@ -64,12 +64,12 @@ class Damage:
                 self._trim(topic)
 
     def unreported(self, trace: Sequence[tuple[float, str, str, Any]]) -> list[str]:
-        """Commands that were trimmed away, have no outcome, and of which no worker has said that they are gone."""
-        told = [details for _, _, what, details in trace if what == "commands lost to retention"]
+        """Commands that were trimmed, have no outcome, and were not reported by any worker."""
+        reports = [details for _, _, what, details in trace if what == "commands lost to retention"]
         return [
-            f"gone without a word: {_id(record)} at {record.offset} of {partition}"
+            f"lost without a report: {_id(record)} at {record.offset} of {partition}"
             for partition, record in self._trimmed
-            if not any(_covers(one, partition, record.offset) for one in told)
+            if not any(_covers(report, partition, record.offset) for report in reports)
             and not self._is_decided(partition, record)
         ]
 
@@ -79,7 +79,7 @@ class Damage:
                 process.end(-9)
 
     def _cut(self, topic: SimulatedTopic) -> None:
-        """Cuts a partition below what its state knows."""
+        """Cuts a partition below the offset that its states have."""
         if self.is_over:
             return
         self._outage()
@@ -97,7 +97,7 @@ class Damage:
             partition.cut(end)
 
     def _copy(self, topic: SimulatedTopic) -> None:
-        """Makes a log again from a copy of its first records, as a backup has them: without ends of transactions."""
+        """Recreates a log from a copy of its first records, like a backup: without transaction markers."""
         if self.is_over:
             return
         self._outage()
@@ -106,13 +106,13 @@ class Damage:
         self.forget(topic.name.rpartition(".")[0])
         for partition in topic.partitions:
             ends = [0, *(n for n, r in enumerate(partition.committed(), 1) if _is_last(r))]
-            kept = partition.committed()[: self._world.scheduler.random.choice(ends)]
-            for record in kept:
+            copied = partition.committed()[: self._world.scheduler.random.choice(ends)]
+            for record in copied:
                 fields = record.key, record.value, record.headers, record.timestamp
                 copy.partitions[partition.number].append(ProducedBatch([fields]), record.timestamp)
 
     def forget(self, category: str) -> None:
-        """The states of a category were folded anew: only events tell what was answered before."""
+        """Marks all commands of a category as lost: its states were rebuilt, so only events show what was answered."""
         for partition in self._cluster.topics[f"{category}.commands"].partitions:
             self._lose(partition)
 
@@ -120,7 +120,7 @@ class Damage:
         self.lost |= {_id(record) for record in commands.records}
 
     def _trim(self, topic: SimulatedTopic) -> None:
-        """Takes the first records of each partition, some of which may not be taken yet."""
+        """Deletes the first records of each partition, some of which may be unprocessed."""
         for partition in topic.partitions:
             before = self._world.scheduler.random.randint(partition.start, partition.end)
             self._trimmed += [(partition, record) for record in partition.records if record.offset < before]
@@ -157,20 +157,20 @@ def _id(record: StoredRecord) -> str:
 
 
 def _is_last(record: StoredRecord) -> bool:
-    """Whether a decision ends with an event; a copy holds whole ones."""
+    """Whether an event is the last of its decision; a copy holds whole decisions."""
     k, _, n = (dict(record.headers or ()).get("ce_decision") or b"").partition(b"/")
     return k == n
 
 
 def _is_whole(partition: Partition, end: int) -> bool:
-    """Whether no decision is cut by an end; in a copy no transaction says so."""
+    """Whether an end splits no decision; in a copy no transaction shows it."""
     before = [record for record in partition.records if record.offset < end and record.outcome is None]
     return not before or _is_last(before[-1])
 
 
-def _covers(told: Any, partition: Partition, offset: int) -> bool:
-    first, _, last = told["offsets"].partition(" to ")
-    is_there = (told["topic"], told["partition"]) == (partition.topic.name, partition.number)
+def _covers(report: Any, partition: Partition, offset: int) -> bool:
+    first, _, last = report["offsets"].partition(" to ")
+    is_there = (report["topic"], report["partition"]) == (partition.topic.name, partition.number)
     return is_there and int(first) <= offset <= int(last)
 
 
@@ -179,7 +179,7 @@ _WORKING = ("worker", "successor")
 
 
 class Operator:
-    """Once a worker refuses, stops the others, has the states folded again, and starts all of them."""
+    """An operator: when a worker refuses, stops the others, rebuilds the states, and starts all of them."""
 
     def __init__(self, deployment: Deployment, world: SimulatedWorld) -> None:
         self._deployment, self._world = deployment, world
@@ -187,7 +187,7 @@ class Operator:
         self._is_at_work = False
 
     def takes(self, role: str, code: int | None, again: Callable[[], None]) -> bool:
-        """Whether a process that has ended is started by the operator, not at once."""
+        """Whether the operator restarts a process that has ended, instead of an immediate restart."""
         if role not in _WORKING or not (self._is_at_work or code == ConfigurationError.exit_code):
             return False
         self._waiting.append(again)
@@ -211,7 +211,7 @@ class Operator:
             again()
 
     def _rebuild(self, category: str) -> None:
-        """As `leftfold state rebuild` does; where commands are cut, all that are there are taken, or none."""
+        """Rebuilds states as `leftfold state rebuild` does; of cut commands, all that exist are processed, or none."""
         from leftfold.testing.simulation.deployment import SETTINGS
 
         where = "kept"

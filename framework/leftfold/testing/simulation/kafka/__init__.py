@@ -1,5 +1,5 @@
-"""A Kafka cluster that is simulated, and confluent-kafka's clients over it.
+"""A simulated Kafka cluster, and confluent-kafka's clients for it.
 
-Brokers keep partitions, transactions and groups; clients do what librdkafka does in the background. Nothing here
-knows Leftfold beyond its partitioner.
+Brokers hold partitions, transactions and groups; clients do what librdkafka does in the background. Nothing here
+depends on Leftfold except for its partitioner.
 """

@@ -25,7 +25,7 @@ _SECONDS = 60.0
 
 
 class AdminFuture:
-    """The future of one question; waiting for it lets others run."""
+    """The future of one admin request; waiting for it lets other tasks run."""
 
     def __init__(self, client: SimulatedClient) -> None:
         self._client = client
@@ -33,20 +33,20 @@ class AdminFuture:
         self._waiting: list[Callable[[], None]] = []
 
     def set(self, value: Any) -> None:
-        """The answer is here."""
+        """Sets the answer."""
         self._found.append(value)
         for wake in self._waiting:
             wake()
 
     def done(self) -> bool:
-        """Whether the answer is here."""
+        """Whether the answer has arrived."""
         return bool(self._found)
 
     def result(self, timeout: float | None = None) -> Any:
-        """The answer.
+        """Waits for the answer.
 
         Raises:
-            KafkaException: what the brokers say. TimeoutError: nothing was said in time.
+            KafkaException: the brokers' error. TimeoutError: no answer in time.
         """
         scheduler = self._client.scheduler
         if not self._found and (task := scheduler.current) is not None:
@@ -70,17 +70,17 @@ class AdminClient(SimulatedClient):
         self.is_closed = True
 
     def poll(self, timeout: float = -1) -> int:
-        """Serves what waits to be served."""
+        """Serves the waiting callbacks."""
         self.step("poll")
         return self.serve()
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Metadata:
-        """Brokers and topics."""
+        """The metadata of brokers and topics."""
         self.step("list_topics")
         return cluster_metadata(self, topic, FOREVER if timeout < 0 else timeout)
 
     def describe_topics(self, topics: Any, request_timeout: float = _SECONDS, **_: Any) -> dict[str, AdminFuture]:
-        """Id and partitions of topics."""
+        """Ids and partitions of topics."""
         self.step("describe_topics")
         names: list[str] = topics.topic_names
         return {name: self._question((), partial(self._described, name), request_timeout) for name in names}
@@ -88,7 +88,7 @@ class AdminClient(SimulatedClient):
     def list_offsets(
         self, wanted: Mapping[Any, Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[Any, AdminFuture]:
-        """Ends, starts, and offsets at a time; isolation does not matter: all records count."""
+        """Ends, starts, and offsets at a time; isolation has no effect: all records count."""
         self.step("list_offsets")
 
         def offset(partition: Partition, spec: Any) -> SimpleNamespace:
@@ -102,7 +102,7 @@ class AdminClient(SimulatedClient):
     def delete_records(
         self, wanted: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[Any, AdminFuture]:
-        """Deletes what lies before offsets."""
+        """Deletes the records before offsets."""
         self.step("delete_records")
 
         def delete(partition: Partition, before: int) -> SimpleNamespace:
@@ -118,7 +118,7 @@ class AdminClient(SimulatedClient):
     def describe_configs(
         self, resources: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[Any, AdminFuture]:
-        """Settings of topics."""
+        """The configurations of topics."""
         self.step("describe_configs")
 
         def described(name: str) -> dict[str, SimpleNamespace]:
@@ -129,7 +129,7 @@ class AdminClient(SimulatedClient):
     def incremental_alter_configs(
         self, resources: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[Any, AdminFuture]:
-        """Changes settings of topics."""
+        """Changes configurations of topics."""
         self.step("incremental_alter_configs")
 
         def alter(resource: Any) -> None:
@@ -141,7 +141,7 @@ class AdminClient(SimulatedClient):
     def create_topics(
         self, topics: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[str, AdminFuture]:
-        """Makes topics."""
+        """Creates topics."""
         self.step("create_topics")
 
         def create(topic: Any) -> None:
@@ -158,7 +158,7 @@ class AdminClient(SimulatedClient):
     def delete_topics(
         self, topics: Sequence[str], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[str, AdminFuture]:
-        """Deletes topics with all that they hold."""
+        """Deletes topics with all their records."""
         self.step("delete_topics")
 
         def delete(name: str) -> None:
@@ -168,7 +168,7 @@ class AdminClient(SimulatedClient):
         return {name: self._question((), lambda n=name: delete(n), request_timeout) for name in topics}  # type: ignore[misc]
 
     def list_groups(self, group: str | None = None, timeout: float = -1) -> list[SimpleNamespace]:
-        """Groups and their members."""
+        """The consumer groups and their members."""
         self.step("list_groups")
 
         def work() -> list[SimpleNamespace]:
@@ -181,7 +181,7 @@ class AdminClient(SimulatedClient):
     def alter_consumer_group_offsets(
         self, wanted: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
     ) -> dict[str, AdminFuture]:
-        """Moves a group without members."""
+        """Sets the offsets of a group without members."""
         self.step("alter_consumer_group_offsets")
 
         def alter(one: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A cluster of brokers: what each is home to, how requests reach it, and what becomes of them when one dies."""
+"""A cluster of brokers: leaders and coordinators, the delivery of requests, and the effects of a broker's death."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from leftfold.testing.simulation.scheduler import ScheduledCall, Scheduler, Simu
 __all__ = ["Broker", "BrokerConnection", "Cluster", "Fate", "Home"]
 
 Home = tuple[str, ...]
-"""What a request is for: ("partition", topic, number), ("group", name), ("transaction", id), or () for any broker."""
+"""The target of a request: ("partition", topic, number), ("group", name), ("transaction", id), or () for any broker."""
 BORN = 1_750_000_000.0
-"""When the simulated world begins, in seconds since 1970."""
+"""The start of the simulated world, in seconds since 1970."""
 UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, TRANSPORT, TIMED_OUT = 3, 6, 14, 16, -195, -185
 LATENCY = 0.0004
 _SCAN_SECONDS = 10.0
@@ -25,12 +25,12 @@ _SCAN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one request.
+    """The fate of one request.
 
     Attributes:
-        kind: "lost" and "unanswered" break its connection before or behind its work; "late" = by so many seconds;
-            "held" until what is then in `held` is called; "silent" = its answer never comes; "repeated" = it is
-            handled twice. handled: called once the broker has answered it.
+        kind: "lost" and "unanswered" break its connection before or after it is handled; "late" = by so many seconds;
+            "held" until the action that is then in `held` is called; "silent" = its answer never comes; "repeated" = it
+            is handled twice. handled: called once the broker has answered it.
     """
 
     kind: Literal["lost", "unanswered", "late", "held", "silent", "repeated"]
@@ -40,7 +40,7 @@ class Fate:
 
 
 class Broker:
-    """One broker."""
+    """One broker of the cluster."""
 
     def __init__(self, number: int) -> None:
         self.number, self.is_up, self.lives, self.down_since = number, True, 0, 0.0
@@ -48,14 +48,14 @@ class Broker:
         self.waiting: dict[_Request, None] = {}
         """Requests that have arrived and are not answered."""
         self.links: dict[BrokerConnection, Connections] = {}
-        """The connections of clients to it."""
+        """The connections of clients to the broker."""
 
     def __repr__(self) -> str:
         return f"<broker {self.number}>"
 
 
 class BrokerConnection:
-    """Of one client to one broker; what is sent on it arrives in its order."""
+    """A connection of one client to one broker; requests arrive in the order in which they were sent."""
 
     __slots__ = ("arrived", "returned")
 
@@ -64,38 +64,38 @@ class BrokerConnection:
 
 
 class Connections(dict[int, BrokerConnection]):
-    """Of one client, by the number of the broker; it hears at once when a broker dies, also while nothing is asked.
+    """The connections of one client, by broker number; a broker's death is noticed at once, without a request too.
 
     Args:
-        lost: called for each that breaks with its broker.
+        lost: called for each connection that breaks with its broker.
     """
 
     def __init__(self, lost: Callable[[], None]) -> None:
         self.lost = lost
 
     def to(self, broker: Broker) -> BrokerConnection:
-        """The one to a broker, opened when it is first needed."""
+        """The connection to a broker, opened when first needed."""
         if (found := self.get(broker.number)) is None:
             found = self[broker.number] = BrokerConnection()
             broker.links[found] = self
         return found
 
     def drop(self, broker: Broker, link: BrokerConnection) -> None:
-        """Closes one: the next request opens another."""
+        """Closes a connection: the next request opens another."""
         broker.links.pop(link, None)
         if self.get(broker.number) is link:
             del self[broker.number]
 
 
 class Cluster:
-    """Brokers, topics and coordinators.
+    """The brokers, topics and coordinators of a cluster.
 
     Args:
         count: of brokers.
 
     Attributes:
-        fate: asked for each request (api, process): None = it is handled and answered. cut: pairs (process, broker,
-            direction) that nothing passes, direction "to" or "from". pauses: how long ends of transactions take.
+        fate: called for each request (api, process): None = it is handled and answered. cut: pairs (process, broker,
+            direction) that nothing passes, direction "to" or "from". pause: how long ends of transactions take.
     """
 
     def __init__(self, scheduler: Scheduler, count: int = 2) -> None:
@@ -121,14 +121,14 @@ class Cluster:
         return BORN + self.scheduler.now
 
     def create(self, name: str, count: int, config: dict[str, str] | None = None) -> SimulatedTopic:
-        """Makes a topic at once."""
+        """Creates a topic at once."""
         self._made += 1
         number = self.scheduler.random.getrandbits(64)
         topic = self.topics[name] = SimulatedTopic(name, count, dict(config or {}), f"id{self._made}-{number:016x}")
         return topic
 
     def delete(self, name: str) -> None:
-        """Deletes a topic at once; whoever reads it is told at its next request."""
+        """Deletes a topic at once; its readers get the error at their next request."""
         topic = self.topics.pop(name)
         for partition in topic.partitions:
             partition.changed()
@@ -155,13 +155,13 @@ class Cluster:
         return topic.partitions[number]
 
     def group(self, name: str) -> Group:
-        """A group, which need not have been there before."""
+        """A consumer group, created when it does not exist."""
         if name not in self.groups:
             self.groups[name] = Group(name, self.scheduler.call_later, self.join_delay)
         return self.groups[name]
 
     def home(self, key: Home) -> Broker:
-        """Where something lives now; when its broker has been away for a moment, it moves."""
+        """The broker of a partition or coordinator; it moves when its broker has been down for a moment."""
         if not key:
             return next((b for b in self.brokers if b.is_up), self.brokers[0])
         found = self._homes.get(key)
@@ -175,7 +175,7 @@ class Cluster:
         return found
 
     def move(self, key: Home, broker: Broker | None = None) -> None:
-        """Moves something to another broker, by default in order; a coordinator loads for a while."""
+        """Moves a partition or coordinator to another broker, by default in order; a coordinator loads for a while."""
         is_orderly = broker is None
         if broker is None:
             choice = [b for b in self.brokers if b.is_up and b is not self._homes.get(key)]
@@ -186,7 +186,7 @@ class Cluster:
         self._load(key, is_orderly=is_orderly)
 
     def kill(self, broker: Broker) -> None:
-        """Kills a broker: what is written stays, what was asked of it is not answered."""
+        """Kills a broker: its records stay, its unanswered requests stay unanswered."""
         broker.is_up, broker.down_since = False, self.scheduler.now
         broker.lives += 1
         waiting, broker.waiting = broker.waiting, {}
@@ -197,18 +197,18 @@ class Cluster:
             connections.lost()
 
     def start(self, broker: Broker) -> None:
-        """Starts a broker again; what still lives there is loaded first."""
+        """Starts a broker again; its partitions and coordinators are loaded first."""
         broker.is_up = True
         for key, home in list(self._homes.items()):
             if home is broker:
                 self._load(key, is_new=True)
 
     def known_homes(self) -> list[Home]:
-        """What anybody has asked for."""
+        """The partitions and coordinators that requests have named."""
         return list(self._homes)
 
     def is_loading(self, key: Home) -> bool:
-        """Whether a coordinator that has moved still reads what it is home to."""
+        """Whether a coordinator that has moved is still loading."""
         return self._loading.get(key, 0.0) > self.scheduler.now
 
     def ask(
@@ -221,22 +221,22 @@ class Cluster:
         done: Callable[[Any], None],
         timeout: float,
     ) -> None:
-        """Sends a request; `done` gets the answer, a `BrokerError`, or a `BrokerError` of the client's own, once.
+        """Sends a request; `done` is called once, with the answer, the broker's `BrokerError` or one of the client.
 
         Args:
-            handle: does the work at the broker, and calls what it is given with the answer, now or later.
+            handle: does the work at the broker, and calls its argument with the answer, at once or later.
         """
         _Request(self, process, connections, api, key, handle, done, timeout).send()
 
     def hop(self) -> float:
-        """Seconds that one way to a broker takes."""
+        """The seconds that one way to a broker takes."""
         return LATENCY * (0.25 + self.scheduler.random.random())
 
     def _load(self, key: Home, *, is_orderly: bool = False, is_new: bool = False) -> None:
-        """Loads what lives there; a coordinator that was killed may forget partitions that have no marker yet.
+        """Loads a partition or coordinator; a killed coordinator may forget partitions without a marker so far.
 
         Args:
-            is_new: whether its broker has just been started: one that has run all the while knows every partition.
+            is_new: whether its broker has just been started: one that kept running has every partition.
         """
         kind = key[0]
         if kind == "partition":
@@ -279,7 +279,7 @@ class Cluster:
 
 
 class _Request:
-    """One request: on its way, at its broker, answered, or lost."""
+    """One request: in flight, at its broker, answered, or lost."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class _Request:
         self._timer: ScheduledCall | None = None
 
     def send(self) -> None:
-        """Puts it on its way."""
+        """Sends the request."""
         scheduler, broker, link = self._scheduler, self._broker, self._link
         if not broker.is_up:
             scheduler.call_later(self._cluster.hop(), lambda: self._finish(BrokerError(TRANSPORT)))
@@ -327,7 +327,7 @@ class _Request:
         self._scheduler.call_later(self._cluster.hop(), self._arrive)
 
     def broken(self) -> None:
-        """Its connection breaks."""
+        """Fails the request, since its connection broke."""
         self._drop_link()
         self._scheduler.call_later(self._cluster.hop(), lambda: self._finish(BrokerError(TRANSPORT)))
 
@@ -369,7 +369,7 @@ class _Request:
             scheduler.call_later(at - scheduler.now, lambda: self._finish(value))
 
     def _expires(self, since: float) -> None:
-        """It is given up when its time is up."""
+        """Fails the request when its timeout is over."""
         if self._timer is None:
             self._timer = self._scheduler.call_later(
                 max(0.0, since + self._timeout - self._scheduler.now), self._expire
@@ -377,7 +377,7 @@ class _Request:
 
     def _expire(self) -> None:
         if not self._is_done:
-            # The connection is given up with it: what is sent next does not wait behind it.
+            # Its connection is closed too: the next request must not wait behind it.
             self._drop_link()
             self._finish(BrokerError(TIMED_OUT))
 

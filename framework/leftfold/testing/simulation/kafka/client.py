@@ -1,4 +1,4 @@
-"""What every simulated client does: retry requests, report errors when polled, wait; and cluster metadata."""
+"""The base of simulated clients: retries of requests, errors reported on poll, waits, and cluster metadata."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["FOREVER", "Metadata", "SimulatedClient", "cluster_metadata", "except
 
 
 TRANSIENT = frozenset({NOT_LEADER, NOT_COORDINATOR, LOADING, 15, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
-"""What is asked again: brokers that are away, and coordinators that have moved or still load."""
+"""The errors after which a request is retried: brokers that are down, coordinators that moved or are loading."""
 FOREVER = float("inf")
 _MOST_EVENTS = 10_000
 
@@ -32,7 +32,7 @@ class SimulatedClient:
     """The part of librdkafka that producers, consumers and admin clients share.
 
     Args:
-        config: as librdkafka's. logger: told its log lines when it is polled.
+        config: as librdkafka's. logger: gets its log lines on poll.
     """
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None, kind: str) -> None:
@@ -49,11 +49,11 @@ class SimulatedClient:
         self._waiting: list[tuple[Any, int]] = []
 
     def step(self, what: str) -> None:
-        """A call of the API begins."""
+        """Begins a call of the API."""
         self.process.step(what)
 
     def later(self, seconds: float, action: Callable[[], Any]) -> None:
-        """Does something in the background after a while, unless the client is closed by then."""
+        """Runs an action in the background after a while, unless the client is closed by then."""
         self.scheduler.call_later(seconds, lambda: self.process.do(lambda: None if self.is_closed else action()))
 
     def ask(
@@ -68,11 +68,11 @@ class SimulatedClient:
         again: Callable[[], bool] = lambda: True,
         whole: bool = False,
     ) -> None:
-        """Asks in the background, again and again where that may help; `done` gets the answer or a BrokerError.
+        """Sends a request in the background, with retries; `done` gets the answer or a BrokerError.
 
         Args:
-            seconds: after which the answer is `_TIMED_OUT`. also: codes that are asked again, too.
-            again: whether it may still be asked again. whole: a request under way is waited for even behind that time.
+            seconds: after which the answer is `_TIMED_OUT`. also: further codes that are retried.
+            again: whether it may still be retried. whole: a request in flight is awaited even beyond that time.
         """
         end = self.scheduler.now + seconds
 
@@ -104,10 +104,10 @@ class SimulatedClient:
     def asked(
         self, api: str, key: Home, work: Callable[[], Any], timeout: float, also: frozenset[int] = frozenset()
     ) -> Any:
-        """Asks and waits.
+        """Sends a request and waits for the answer.
 
         Raises:
-            KafkaException: what the broker says, or that none answers.
+            KafkaException: the broker's error, or a timeout.
         """
         value = self.awaited(lambda done: self.ask(api, key, lambda reply: reply(work()), done, timeout, also), timeout)
         if isinstance(value, BrokerError):
@@ -115,9 +115,7 @@ class SimulatedClient:
         return value
 
     def awaited(self, begin: Callable[[Callable[[Any], None]], None], timeout: float) -> Any:
-        """Begins something and waits for its end; the answer is a `BrokerError` with `_TIMED_OUT` after so many
-        seconds.
-        """
+        """Begins an operation and waits for its end; after the timeout the answer is a `BrokerError` `_TIMED_OUT`."""
         task = self.scheduler.current
         if task is None:
             raise RuntimeError("a simulated client waits outside a simulated process")
@@ -135,7 +133,7 @@ class SimulatedClient:
         return found[0] if found else BrokerError(KafkaError._TIMED_OUT)
 
     def pause(self, seconds: float) -> None:
-        """The caller waits until something is to be told, or so many seconds."""
+        """Waits until an event is queued for the application, or so many seconds."""
         task = self.scheduler.current
         if task is None:
             raise RuntimeError("a simulated client waits outside a simulated process")
@@ -148,18 +146,18 @@ class SimulatedClient:
                 self._waiting.remove(entry)
 
     def notify(self) -> None:
-        """Something is to be told to whoever waits in `poll`."""
+        """Wakes the tasks that wait in `poll`."""
         waiting, self._waiting = self._waiting, []
         for task, turn in waiting:
             self.scheduler.wake_later(task, turn)
 
     def tell(self, event: Callable[[], None]) -> None:
-        """Has something be told in the thread that polls."""
+        """Queues an event for the thread that polls."""
         self._events.append(event)
         self.notify()
 
     def serve(self) -> int:
-        """Tells what is to be told; returns how much that was."""
+        """Runs the queued events; returns how many there were."""
         count = 0
         while self._events:
             self._events.popleft()()
@@ -167,7 +165,7 @@ class SimulatedClient:
         return count
 
     def _trouble(self, api: str, code: int) -> None:
-        """Log lines and errors as librdkafka has them about its connections."""
+        """Logs and reports a connection error as librdkafka does."""
         if code == KafkaError._TIMED_OUT:
             self._log("REQTMOUT", f"Timed out {api} request")
         elif code == KafkaError._TRANSPORT:
@@ -177,7 +175,7 @@ class SimulatedClient:
                 self._error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are down"))
 
     def _disconnected(self) -> None:
-        """A broker has died: that is in the log at once, and wakes nobody."""
+        """Logs at once that a broker has died, without waking a waiting task."""
         if not self.is_closed and self._logger is not None:
             self._events.append(self._line("FAIL", "Disconnected: connection closed by peer"))
 
@@ -196,7 +194,7 @@ class SimulatedClient:
 
 
 def exception(code: int, why: str = "", *, fatal: bool = False, retriable: bool = False, abort: bool = False) -> Any:
-    """A KafkaException with this code, to be raised."""
+    """A KafkaException with this code, to raise."""
     return KafkaException(failure(code, why, fatal=fatal, retriable=retriable, abort=abort))
 
 
@@ -208,7 +206,7 @@ def failure(
 
 
 def place_of(given: TopicPartition) -> tuple[str, int]:
-    """Topic and partition."""
+    """The topic and partition of a TopicPartition."""
     return given.topic, given.partition
 
 
@@ -217,7 +215,7 @@ Metadata: TypeAlias = Any
 
 
 def cluster_metadata(client: SimulatedClient, topic: str | None, timeout: float) -> Metadata:
-    """Brokers and topics, one of them or all; a topic that is not there has an error.
+    """The metadata of brokers and topics, one topic or all; a missing topic has an error.
 
     Raises:
         KafkaException: no broker answers in time.

@@ -1,4 +1,4 @@
-"""A simulated `confluent_kafka.Consumer`: it fetches in the background and hands over records, ends and rebalances."""
+"""A simulated `confluent_kafka.Consumer`: it fetches in the background and delivers records, ends and rebalances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Consumer"]
 
 UNKNOWN_TOPIC, UNSTABLE = 3, 88
 _MOMENT = 5e-5
-"""How long a question to an empty queue takes, so that a loop of such questions ends."""
+"""How long a poll of an empty queue takes, so that a loop of polls ends."""
 
 
 class Consumer:
@@ -43,7 +43,7 @@ class Consumer:
     def subscribe(
         self, topics: Sequence[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
     ) -> None:
-        """Joins the group."""
+        """Joins the group with these topics."""
         self._reader.called("subscribe")
         self._reader.subscribe(self, tuple(topics), on_assign, on_revoke, on_lost)
 
@@ -53,69 +53,69 @@ class Consumer:
         self._reader.leave(self)
 
     def poll(self, timeout: float = -1) -> Any:
-        """The next message, waited for."""
+        """The next message, within a timeout."""
         self._reader.called("poll")
         return self._reader.poll(self, FOREVER if timeout < 0 else timeout)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
-        """As many messages as were asked for, or what has come until the time is up."""
+        """As many messages as requested, or those that have come before the timeout."""
         self._reader.called("consume")
         return self._reader.consume(self, num_messages, FOREVER if timeout < 0 else timeout)
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Reads these partitions, and no others."""
+        """Assigns exactly these partitions."""
         self._reader.called("assign")
         self._reader.assign(partitions, keep=False)
 
     def unassign(self) -> None:
-        """Reads nothing."""
+        """Removes all partitions from the assignment."""
         self._reader.called("unassign")
         self._reader.unassign(None)
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Reads these partitions, too."""
+        """Assigns further partitions."""
         self._reader.called("incremental_assign")
         self._reader.assign(partitions, keep=True)
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Reads these partitions no more."""
+        """Removes partitions from the assignment."""
         self._reader.called("incremental_unassign")
         self._reader.unassign([(tp.topic, tp.partition) for tp in partitions])
 
     def assignment(self) -> list[TopicPartition]:
-        """What is read."""
+        """The assigned partitions."""
         return [TopicPartition(*place) for place in self._reader.fetcher.assigned]
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Fetches nothing of these."""
+        """Stops fetching these partitions."""
         self._reader.called("pause")
         for tp in partitions:
             self._reader.fetcher.hold((tp.topic, tp.partition))
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Goes on behind what was taken of these."""
+        """Continues fetching behind the last delivered message of each partition."""
         self._reader.called("resume")
         for tp in partitions:
             self._reader.fetcher.release((tp.topic, tp.partition))
 
     def seek(self, partition: TopicPartition) -> None:
-        """Goes on at another offset."""
+        """Continues at another offset."""
         self._reader.called("seek")
         self._reader.seek((partition.topic, partition.partition), partition.offset)
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Behind the last message of each that was taken."""
+        """The offset behind the last delivered message of each partition."""
         self._reader.called("position")
         places = [(tp.topic, tp.partition) for tp in partitions]
         return [TopicPartition(*place, self._reader.fetcher.position(place)) for place in places]
 
     def committed(self, partitions: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
-        """What the group has committed of these."""
+        """The committed offsets of the group for these partitions."""
         self._reader.called("committed")
         return self._reader.committed(partitions, FOREVER if timeout < 0 else timeout)
 
     def commit(self, message: Any = None, offsets: Any = None, asynchronous: bool = True) -> Any:
-        """Commits offsets."""
+        """Commits offsets to the group."""
         self._reader.called("commit")
         if message is not None:
             offsets = [TopicPartition(message.topic(), message.partition(), message.offset() + 1)]
@@ -129,21 +129,21 @@ class Consumer:
         return self._reader.watermarks((partition.topic, partition.partition), timeout, cached=cached)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Metadata:
-        """What the brokers say of topics."""
+        """The brokers' metadata of topics."""
         self._reader.called("list_topics")
         return cluster_metadata(self._reader, topic, FOREVER if timeout < 0 else timeout)
 
     def consumer_group_metadata(self) -> bytes:
-        """What offsets of a transaction are sent with."""
+        """The group metadata to send offsets of a transaction with."""
         self._reader.called("consumer_group_metadata")
         return self._reader.membership.metadata()
 
     def memberid(self) -> str | None:
-        """The name that the group gave, None before it has."""
+        """The member id from the group, None before there is one."""
         return self._reader.membership.member or None
 
     def close(self) -> None:
-        """Gives up what is owned, and leaves the group."""
+        """Gives up the assignment, and leaves the group."""
         self._reader.step("close")
         if not self._reader.is_closed:
             self._reader.leave(self)
@@ -151,7 +151,7 @@ class Consumer:
 
 
 class _Reader(SimulatedClient):
-    """What works in the background of a consumer."""
+    """The background work of a consumer."""
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
         super().__init__(config, logger, "consumer")
@@ -162,7 +162,7 @@ class _Reader(SimulatedClient):
         self._is_handled = False
 
     def called(self, what: str) -> None:
-        """A call of the API begins.
+        """Begins a call of the API.
 
         Raises:
             RuntimeError: the consumer is closed.
@@ -172,22 +172,22 @@ class _Reader(SimulatedClient):
             raise RuntimeError("Consumer closed")
 
     def drop(self) -> None:
-        """Stops whatever works in the background."""
+        """Stops the background work."""
         self.is_closed = True
         self.fetcher.forget(list(self.fetcher.assigned))
         self._queue.clear()
 
-    # ---- the group
+    # The group.
 
     def subscribe(self, consumer: Consumer, topics: tuple[str, ...], *callbacks: Any) -> None:
-        """Joins."""
+        """Joins the group with these topics and callbacks."""
         self._callbacks = cast("tuple[Any, Any, Any]", callbacks)
         self.membership.subscribe(topics)
 
     def leave(self, consumer: Consumer) -> None:
-        """Gives up everything and leaves, as `close` does."""
+        """Gives up the assignment and leaves, as `close` does."""
         if self.membership.topics:
-            # A rebalance that the application has not met is overtaken by this one.
+            # A rebalance that the application has not seen is replaced by this one.
             self._queue.clear()
             if owned := sorted(self.membership.owned):
                 self._call(consumer, owned, is_assignment=False)
@@ -206,7 +206,7 @@ class _Reader(SimulatedClient):
         self.unassign(None)
 
     def _rebalance(self, is_assignment: bool, places: list[PartitionId]) -> None:
-        """Has the application be called where it polls, before or behind the messages that wait."""
+        """Queues a rebalance callback for the application's poll, before or behind the waiting messages."""
 
         def event(consumer: Consumer) -> None:
             self._call(consumer, places, is_assignment=is_assignment)
@@ -243,7 +243,7 @@ class _Reader(SimulatedClient):
                     self.unassign(places)
 
     def assign(self, partitions: Sequence[TopicPartition], *, keep: bool) -> None:
-        """Begins with partitions."""
+        """Assigns partitions, instead of the present ones or beside them."""
         if not keep:
             self.fetcher.forget(list(self.fetcher.assigned))
         for tp in partitions:
@@ -251,7 +251,7 @@ class _Reader(SimulatedClient):
         self._handled()
 
     def unassign(self, places: Sequence[PartitionId] | None) -> None:
-        """Ends with partitions, None = all."""
+        """Removes partitions, None = all."""
         self.fetcher.forget(list(self.fetcher.assigned) if places is None else places)
         self._handled()
 
@@ -259,15 +259,15 @@ class _Reader(SimulatedClient):
         self._is_handled = True
         self.membership.settled()
 
-    # ---- what the application takes
+    # Messages for the application.
 
     def poll(self, consumer: Consumer, timeout: float) -> Message[Any, Any] | None:
-        """The next message, or None when time is up."""
+        """The next message, or None at the timeout."""
         taken = self.consume(consumer, 1, timeout)
         return taken[0] if taken else None
 
     def consume(self, consumer: Consumer, most: int, timeout: float) -> list[Message[Any, Any]]:
-        """What there is; waits until it is as much as was asked for, or time is up."""
+        """The available messages; waits until there are as many as requested, or for the timeout."""
         self.membership.polled = self.scheduler.now
         end = self.scheduler.now + timeout
         taken: list[Message[Any, Any]] = []
@@ -290,19 +290,19 @@ class _Reader(SimulatedClient):
             self.pause(left)
 
     def seek(self, place: PartitionId, offset: int) -> None:
-        """Goes on elsewhere.
+        """Continues at another offset.
 
         Raises:
-            KafkaException: `_STATE`: it is not read yet; `_UNKNOWN_PARTITION`: nothing of its topic ever was.
+            KafkaException: `_STATE`: the partition is not read yet; `_UNKNOWN_PARTITION`: its topic was never read.
         """
         if place[0] not in self.fetcher.topics and place[0] not in self.membership.topics:
             raise exception(KafkaError._UNKNOWN_PARTITION, "seek: nothing is known of this topic")
         self.fetcher.seek(place, offset)
 
-    # ---- questions
+    # Requests.
 
     def watermarks(self, place: PartitionId, timeout: float, *, cached: bool) -> tuple[int, int]:
-        """Start and end."""
+        """The first offset and the end of a partition."""
         if cached:
             return self.fetcher.ends(place)
 
@@ -320,7 +320,7 @@ class _Reader(SimulatedClient):
         return found
 
     def committed(self, partitions: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
-        """What is committed; with read_committed only once no transaction may still change it."""
+        """The committed offsets; with read_committed only once no open transaction may change them."""
         group, places = self.membership.group, [(tp.topic, tp.partition) for tp in partitions]
 
         def work() -> list[CommittedOffset]:
@@ -333,7 +333,7 @@ class _Reader(SimulatedClient):
         ]
 
     def commit(self, offsets: Sequence[TopicPartition], *, wait: bool) -> list[TopicPartition] | None:
-        """Commits as the member that this is."""
+        """Commits offsets as a member of the group."""
         member = self.membership
         name, generation = (member.member, member.generation) if member.topics else ("", -1)
         wanted = {(tp.topic, tp.partition): CommittedOffset(tp.offset, tp.metadata) for tp in offsets}
@@ -350,5 +350,5 @@ class _Reader(SimulatedClient):
 
 
 def _reply(work: Callable[[], Any]) -> Callable[[Callable[[Any], None]], None]:
-    """Has a broker answer with what it works out."""
+    """A handler that answers at once with the result of a function."""
     return lambda reply: reply(work())

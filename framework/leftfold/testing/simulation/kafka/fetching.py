@@ -21,9 +21,9 @@ _AGAIN_SECONDS = 0.5
 
 
 class _Assigned:
-    """One partition. `offset` is fetched next, `position` is behind what the application has taken.
+    """An assigned partition. `offset` is fetched next, `position` is behind the last delivered record.
 
-    Its `version` rises with each seek, pause and end, and what was fetched under another one is thrown away.
+    Its `version` rises with each seek, pause and removal; records fetched under an older version are discarded.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class _Assigned:
 
 
 class Fetched(NamedTuple):
-    """A record, an error, or the end of a partition (its offset), not yet taken by the application."""
+    """A record, an error, or the end of a partition (its offset), not yet delivered to the application."""
 
     of: _Assigned
     version: int
@@ -57,10 +57,10 @@ class Fetched(NamedTuple):
 
 
 class Fetcher:
-    """What one consumer reads.
+    """The assigned partitions of one consumer, and their fetches.
 
     Args:
-        put: takes what was fetched, in its order.
+        put: called with what was fetched, in order.
     """
 
     def __init__(self, client: SimulatedClient, put: Callable[[Fetched], None]) -> None:
@@ -73,30 +73,30 @@ class Fetcher:
         self._wait = float(config.get("fetch.wait.max.ms", 500)) / 1000
         self.assigned: dict[PartitionId, _Assigned] = {}
         self.topics: set[str] = set()
-        """Of which anything was ever read."""
+        """The topics that were ever read."""
 
     def add(self, place: PartitionId, offset: int) -> None:
-        """Begins with a partition, at an offset or where the group or the policy says."""
+        """Adds a partition, at an offset or at the group's committed offset or the reset policy's."""
         self.topics.add(place[0])
         found = self.assigned[place] = _Assigned(place, offset)
         self._start(found)
 
     def forget(self, places: Sequence[PartitionId]) -> None:
-        """Ends with partitions."""
+        """Removes partitions from the assignment."""
         for place in places:
             found = self.assigned.pop(place, None)
             if found is not None:
                 found.version += 1
 
     def hold(self, place: PartitionId) -> None:
-        """Pauses: what was fetched and not taken is fetched again later."""
+        """Pauses a partition: fetched records that were not delivered are fetched again later."""
         found = self.assigned.get(place)
         if found is not None and not found.is_paused:
             found.is_paused = True
             found.version += 1
 
     def release(self, place: PartitionId) -> None:
-        """Resumes."""
+        """Resumes a paused partition."""
         found = self.assigned.get(place)
         if found is not None and found.is_paused:
             found.is_paused, found.queued = False, 0
@@ -105,10 +105,10 @@ class Fetcher:
             self._start(found)
 
     def seek(self, place: PartitionId, offset: int) -> None:
-        """Goes on elsewhere.
+        """Continues at another offset.
 
         Raises:
-            KafkaException: `_STATE`: it is not read, or where it begins is not known yet.
+            KafkaException: `_STATE`: the partition is not read, or its start offset is not known yet.
         """
         found = self.assigned.get(place)
         if found is None or found.offset < 0:
@@ -119,19 +119,19 @@ class Fetcher:
         self._start(found)
 
     def position(self, place: PartitionId) -> int:
-        """Behind the last record that the application took."""
+        """The offset behind the last delivered record."""
         return self.assigned[place].position if place in self.assigned else INVALID
 
     def ends(self, place: PartitionId) -> tuple[int, int]:
-        """First offset and end, as the last fetch saw them."""
+        """The first offset and the end, as of the last fetch."""
         return self.assigned[place].ends if place in self.assigned else (INVALID, INVALID)
 
     def end_of(self, partition: Partition) -> int:
-        """Where a partition ends for this consumer."""
+        """The end of a partition for this consumer's isolation level."""
         return partition.stable_end if self.is_committed else partition.end
 
     def taken(self, fetched: Fetched) -> list[Message[Any, Any]]:
-        """The message of something fetched; none when it is outdated."""
+        """The messages of a fetched item; none when it is outdated."""
         found, version, item = fetched
         if version != found.version:
             return []
@@ -141,7 +141,7 @@ class Fetcher:
             if found.queued < _QUEUED // 2:
                 self._fetch(found)
             if item.outcome is not None:
-                # The end of a transaction is no message, and yet moves the position.
+                # A transaction marker is no message, but moves the position.
                 return []
             message = Message(
                 topic=topic, partition=partition, offset=item.offset, key=item.key, value=item.value,
@@ -182,7 +182,7 @@ class Fetcher:
         client.ask("offset fetch", ("group", self._group), work, done, FOREVER, frozenset({UNSTABLE}))
 
     def _from(self, found: _Assigned, where: int) -> None:
-        """Begins at an end of the partition, or as the policy says."""
+        """Starts at an end of the partition, or by the reset policy."""
         if where not in (BEGINNING, END):
             if self._reset == "error":
                 self._put(Fetched(found, found.version, failure(KafkaError._AUTO_OFFSET_RESET, "no such offset")))
@@ -202,7 +202,7 @@ class Fetcher:
         client.ask("list offsets", leader(place), work, done, FOREVER, frozenset({UNKNOWN_TOPIC}))
 
     def _fetch(self, found: _Assigned) -> None:
-        """Asks for what comes next; at the end the question waits at the broker."""
+        """Requests the next records; at the end of the partition the request waits at the broker."""
         if found.is_paused or found.offset < 0 or found.queued >= _QUEUED:
             return
         if found.question is not None:
@@ -247,11 +247,11 @@ class Fetcher:
 
 
 class _Question:
-    """A fetch as its broker sees it: answered with records, or waiting for some.
+    """A fetch request at its broker: answered with records, or waiting for some.
 
     Args:
-        seconds: after which it is answered without records, None = it waits as long as nothing changes. Real fetches
-            come back empty and are asked again, which nothing but the count of requests shows.
+        seconds: after which it is answered without records, None = it waits until something changes. Real fetches
+            come back empty and are repeated, which only the count of requests shows.
     """
 
     def __init__(self, client: SimulatedClient, fetcher: Fetcher, found: _Assigned, seconds: float | None) -> None:
@@ -260,17 +260,17 @@ class _Question:
         self._look: Callable[[], None] | None = None
 
     def hurry(self, seconds: float) -> None:
-        """Its answer is not wanted any more, and comes within so many seconds."""
+        """Answers within so many seconds, since the answer is not needed any more."""
         look = self._look
         if look is not None:
             self._look = None
             self._client.scheduler.call_later(self._client.scheduler.random.random() * seconds, look)
 
     def arrive(self, reply: Callable[[Any], None]) -> None:
-        """Reads, or waits for what changes.
+        """Reads records, or waits for a change.
 
         Raises:
-            BrokerError: the topic or the offset is not there.
+            BrokerError: the topic or the offset does not exist.
         """
         partition = self._client.cluster.partition(*self._found.place)
         if self._read(partition, reply, is_last=False):
@@ -312,5 +312,5 @@ class _Question:
 
 
 def leader(place: PartitionId) -> tuple[str, ...]:
-    """Where a partition is asked for."""
+    """The leader of a partition, as the target of a request."""
     return "partition", place[0], str(place[1])

@@ -1,4 +1,4 @@
-"""The coordinator of consumer groups: members, generations, and what they have committed (the classic protocol)."""
+"""The coordinator of consumer groups: members, generations and committed offsets (the classic protocol)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, ID_REQUIRED, U
 
 @dataclass(frozen=True)
 class CommittedOffset:
-    """What a group has committed of a partition; offset -1001 = nothing."""
+    """A committed offset of a group; offset -1001 = none."""
 
     offset: int = -1001
     metadata: str | None = None
@@ -27,7 +27,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True)
 class Joined:
-    """The answer to a join: `members` and what they own is for the leader alone."""
+    """The answer to a join: `members` and their assignments are for the leader alone."""
 
     generation: int
     member: str
@@ -54,10 +54,10 @@ class _Member:
 
 
 class Group:
-    """One group. Answers that wait for others are given by calling `reply` with a value, or a `BrokerError`.
+    """One consumer group. Answers that wait for other members call `reply` with a value or a `BrokerError`.
 
     Args:
-        call_later: has something happen in so many seconds. delay: seconds that an empty group waits for more members.
+        call_later: schedules an action in so many seconds. delay: seconds that an empty group waits for more members.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is a member."""
+        """Whether the group has no members."""
         return not self.members
 
     @property
     def is_stable(self) -> bool:
-        """Whether every member knows what it owns."""
+        """Whether every member has its assignment."""
         return self._phase is _Phase.STABLE
 
     def join(
@@ -94,7 +94,7 @@ class Group:
         rebalance: float,
         reply: Reply,
     ) -> None:
-        """Somebody wants to be a member; the answer comes once all have joined."""
+        """Handles a join request; the answer comes once all members have joined."""
         if not member:
             self._count += 1
             name = f"{client}-{self._count:08d}"
@@ -114,7 +114,7 @@ class Group:
             is_news = found.topics != topics or found.owned != owned or member == self._leader
         found.topics, found.owned, found.session = topics, owned, session
         if self._phase is _Phase.STABLE and not is_news:
-            # Somebody who has missed the answer of before: nothing has changed for it.
+            # A member that missed its last answer: nothing has changed for it.
             reply(self._answer(found))
             return
         if found.joining is not None:
@@ -126,7 +126,7 @@ class Group:
         self._complete_if_all()
 
     def sync(self, member: str, generation: int, assignments: Mapping[str, Assignment], reply: Reply) -> None:
-        """A member asks what it owns; the leader says what everybody owns."""
+        """Handles a sync request: the leader sends all assignments, each member gets its own."""
         found = self.members.get(member)
         if found is None:
             reply(BrokerError(UNKNOWN_MEMBER))
@@ -151,10 +151,10 @@ class Group:
                         waiting(other.assignment)
 
     def heartbeat(self, member: str, generation: int) -> None:
-        """A member lives.
+        """Handles a heartbeat of a member.
 
         Raises:
-            BrokerError: it must join again, or is none any more.
+            BrokerError: it must join again, or is not a member any more.
         """
         found = self._checked(member, generation)
         self._heard(found)
@@ -162,7 +162,7 @@ class Group:
             raise BrokerError(REBALANCING)
 
     def leave(self, member: str) -> None:
-        """A member goes.
+        """Removes a member that leaves.
 
         Raises:
             BrokerError: UNKNOWN_MEMBER_ID.
@@ -172,7 +172,7 @@ class Group:
         self._remove(member)
 
     def commit(self, member: str, generation: int, offsets: Mapping[PartitionId, CommittedOffset]) -> None:
-        """Commits at once.
+        """Commits offsets at once.
 
         Raises:
             BrokerError: the member or its generation is not the group's.
@@ -188,17 +188,17 @@ class Group:
     def commit_within(
         self, producer: int, member: str, generation: int, offsets: Mapping[PartitionId, CommittedOffset]
     ) -> None:
-        """Commits once the transaction of a producer is committed.
+        """Commits offsets with the transaction of a producer, once that is committed.
 
         Raises:
-            BrokerError: as `commit`; but what nobody sends is taken, whoever is a member.
+            BrokerError: as `commit`; but offsets without a member are accepted, whatever members there are.
         """
         if generation >= 0 or (member and self.members):
             self._checked(member, generation)
         self.pending.setdefault(producer, {}).update(self._numbered(offsets))
 
     def settle(self, producer: int, *, commit: bool) -> None:
-        """The transaction of a producer has ended."""
+        """Applies or drops the pending offsets of a producer whose transaction has ended."""
         for place, written in self.pending.pop(producer, {}).items():
             if commit:
                 self._keep(place, *written)
@@ -210,22 +210,22 @@ class Group:
         return {place: (self._order, one) for place, one in offsets.items()}
 
     def _keep(self, place: PartitionId, order: int, one: CommittedOffset) -> None:
-        """Commits, unless what is committed was sent later."""
+        """Commits an offset, unless the committed one was sent later."""
         if order >= self._since.get(place, 0):
             self._since[place], self.committed[place] = order, one
 
     def found(self, place: PartitionId, *, stable: bool) -> CommittedOffset:
-        """What is committed.
+        """The committed offset of a partition.
 
         Raises:
-            BrokerError: UNSTABLE_OFFSET_COMMIT: a transaction that is not decided has another one.
+            BrokerError: UNSTABLE_OFFSET_COMMIT: an undecided transaction has another one.
         """
         if stable and any(place in offsets for offsets in self.pending.values()):
             raise BrokerError(UNSTABLE)
         return self.committed.get(place, CommittedOffset())
 
     def reload(self) -> None:
-        """A new coordinator takes over: rebalances under way begin again, and every member is given its time anew."""
+        """Loads a new coordinator: rebalances in progress begin again, and every member's session timeout restarts."""
         for member in self.members.values():
             waiting = [reply for reply in (member.joining, member.syncing) if reply is not None]
             member.joining = member.syncing = None
@@ -261,7 +261,7 @@ class Group:
             self._complete()
 
     def _complete(self) -> None:
-        """Those who have joined by now are the group."""
+        """Completes the join: the members that have joined by now are the group."""
         if self._phase is not _Phase.PREPARING:
             return
         if self._due is not None:
@@ -294,7 +294,7 @@ class Group:
 
     def _expired(self, member: _Member) -> None:
         if member.joining is not None:
-            # Whoever waits for the others sends no heartbeats.
+            # A member that waits for the others sends no heartbeats.
             self._heard(member)
         elif self.members.get(member.id) is member:
             self._remove(member.id)
@@ -321,14 +321,14 @@ class Group:
 def balanced(
     members: Mapping[str, tuple[tuple[str, ...], Assignment]], counts: Mapping[str, int]
 ) -> dict[str, Assignment]:
-    """Who owns what: evenly, and what somebody owns stays; what moves is first owned by nobody (cooperative-sticky)."""
+    """An even, sticky assignment; a partition that moves first has no owner for a round (cooperative-sticky)."""
     names = sorted(members)
     places = [(t, p) for t, count in sorted(counts.items()) for p in range(count)]
     owners: dict[PartitionId, str] = {}
     for name in names:
         for place in sorted(members[name][1]):
             if place in owners:
-                # Two claim it: neither keeps it, and the next round gives it to one.
+                # Two members claim it: neither keeps it, and the next round assigns it to one.
                 owners[place] = ""
             elif place[0] in members[name][0]:
                 owners[place] = name
@@ -344,5 +344,5 @@ def balanced(
         taker = next((n for n in by_weight if len(given[n]) < quota[n] and place[0] in members[n][0]), None)
         if taker is not None:
             given[taker].append(place)
-    # What is taken from somebody is given in the next round, once it is given up.
+    # A partition taken from a member is assigned in the next round, once it is revoked.
     return {n: frozenset(p for p in given[n] if owners.get(p, n) in ("", n)) for n in names}

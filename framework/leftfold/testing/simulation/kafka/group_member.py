@@ -1,4 +1,4 @@
-"""A consumer's membership in its group, kept in the background: joins, heartbeats, and what is handed over."""
+"""A consumer's membership in its group, in the background: joins, heartbeats and assignments."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["Membership", "group_metadata", "read_group_metadata"]
 MAGIC = b"CGMDv2:"
 UNKNOWN_TOPIC, ILLEGAL_GENERATION, UNKNOWN_MEMBER, ID_REQUIRED = 3, 22, 25, 79
 _GRACE = 3.0
-"""Seconds that an answer to a sync may take beyond the session."""
+"""Seconds that the answer to a sync may take beyond the session timeout."""
 _UNCONFIRMED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
 
 def group_metadata(group: str, member: str, generation: int) -> bytes:
-    """What librdkafka calls the metadata of a group, laid out as it does."""
+    """The metadata of a group, in librdkafka's layout."""
     return MAGIC + struct.pack("=i", generation) + group.encode() + b"\0" + member.encode() + b"\0\1"
 
 
 def read_group_metadata(metadata: bytes) -> tuple[str, str, int]:
-    """Group, member and generation."""
+    """Group, member and generation from the metadata of a group."""
     (generation,) = struct.unpack_from("=i", metadata, len(MAGIC))
     group, member, _ = metadata[len(MAGIC) + 4 :].split(b"\0", 2)
     return group.decode(), member.decode(), generation
@@ -37,13 +37,13 @@ class Membership:
     """The state machine of librdkafka's consumer groups (rdkafka_cgrp.c), for the classic protocol.
 
     Args:
-        rebalance: puts a rebalance before the application: (is an assignment, partitions).
-        warn: has the application read an error: (code, why).
+        rebalance: queues a rebalance for the application: (is an assignment, partitions).
+        warn: queues an error for the application: (code, why).
 
     Attributes:
         generation: of the group as this member knows it, -1 = none. It rises with the answer to a join, before the
-            application hears of the rebalance. owned: what the application was assigned and has not given up.
-        is_lost: whether the group has given that to others already.
+            application sees the rebalance. owned: the partitions assigned to the application and not revoked yet.
+        is_lost: whether the group has assigned them to other members already.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class Membership:
         self._looks = False
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Becomes a member, or one with other topics."""
+        """Joins the group, or joins again with other topics."""
         self.topics = topics
         self._look()
         self._join()
 
     def metadata(self) -> bytes:
-        """What offsets of a transaction are sent with."""
+        """The group metadata to send offsets of a transaction with."""
         return group_metadata(self.group, self.member, self.generation)
 
     def settled(self) -> None:
-        """The application has done what the last rebalance asks for."""
+        """Continues after the application has handled the last rebalance."""
         if self._asked is None:
             return
         (is_assignment, places), self._asked = self._asked, None
@@ -102,7 +102,7 @@ class Membership:
             self._join()
 
     def leave(self, done: Callable[[], None]) -> None:
-        """Gives up what is owned, and says so to the coordinator."""
+        """Revokes the owned partitions, and sends the coordinator a leave request."""
         self._is_leaving = True
         self._round += 1
         if not self.member:
@@ -121,7 +121,7 @@ class Membership:
         self._client.ask("leave", ("group", self.group), work, done, 5.0)
 
     def _look(self) -> None:
-        """Looks what there is of the topics: says once what is missing, and joins again when partitions have come."""
+        """Reads the topics' metadata: warns once of missing ones, and joins again when partitions were added."""
         known = self._client.cluster.topics
         counts = {topic: len(known[topic].partitions) for topic in self.topics if topic in known}
         for topic in self.topics:
@@ -147,11 +147,11 @@ class Membership:
             self._client.later(self._refresh, self._look_again)
 
     def _join(self) -> None:
-        """Asks to be a member of the next generation."""
+        """Sends a join request for the next generation."""
         if self._is_leaving or not any(topic in self._client.cluster.topics for topic in self.topics):
             return
         if not self._is_cooperative and self.owned:
-            # An eager member gives everything up first.
+            # An eager member gives up all partitions first.
             self._is_rejoining = True
             self._call(sorted(self.owned), is_assignment=False)
             return
@@ -179,7 +179,7 @@ class Membership:
             else:
                 _, self.member = value
                 if self.owned:
-                    # Whoever needs a new name was thrown out, and what it owns has gone to others.
+                    # A member that needs a new id was removed, and its partitions are assigned to others.
                     self._lose(forget=False)
                 else:
                     self._join()
@@ -213,7 +213,7 @@ class Membership:
         client.ask("sync", ("group", self.group), work, done, self._session + _GRACE)
 
     def _take(self, assignment: Assignment) -> None:
-        """Hands the difference to the application: first what goes, then what comes, then another round."""
+        """Applies an assignment: revokes partitions first, then assigns new ones, then joins another round."""
         added = sorted(assignment - self.owned)
         removed = sorted(self.owned - assignment)
         if removed:
@@ -228,13 +228,13 @@ class Membership:
         self._rebalance(is_assignment, places)
 
     def _lose(self, *, forget: bool) -> None:
-        """The group goes on without this member, whose name or generation is forgotten: what it owns is lost."""
+        """Loses the owned partitions: the group removed this member, whose id or generation is dropped."""
         if forget:
             self.member = ""
         else:
             self.generation = -1
         if self._asked is not None:
-            return  # a rebalance that the application has not met comes first; the next heartbeat is refused again
+            return  # a rebalance that the application has not seen comes first; the next heartbeat fails again
         self._round += 1
         self._is_in, self._next = False, None
         self.is_lost = bool(self.owned)
@@ -250,7 +250,7 @@ class Membership:
             self._client.later(self._interval, self._beat)
 
     def _beat(self) -> None:
-        """One heartbeat, and the looks at deadlines that go with it."""
+        """Sends one heartbeat, and checks the deadlines of the session and of polls."""
         client, now = self._client, self._client.scheduler.now
         if self._is_leaving or client.is_closed:
             return

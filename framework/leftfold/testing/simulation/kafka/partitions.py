@@ -1,4 +1,4 @@
-"""A partition as brokers keep it: records with offsets, whose they are, and how far what is written is decided."""
+"""A partition at its broker: records with offsets, producer states and open transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULTS = {
     "retention.ms": "604800000",
 }
 REMEMBERED = 5
-"""Batches of a producer that a partition knows again."""
+"""The batches of a producer by which a partition recognises duplicates."""
 
 
 class BrokerError(Exception):
@@ -31,7 +31,7 @@ class BrokerError(Exception):
 
 
 class StoredRecord(NamedTuple):
-    """One record, or the end of a transaction (`outcome`)."""
+    """One record, or a transaction marker (`outcome`)."""
 
     offset: int
     key: bytes | None
@@ -42,17 +42,17 @@ class StoredRecord(NamedTuple):
     is_open: bool = False
     outcome: bool | None = None
     kind: int = 1
-    """Whose time it carries: 1 = the producer's, 2 = the broker's."""
+    """The kind of the timestamp: 1 = the producer's, 2 = the broker's."""
 
     @property
     def weight(self) -> int:
-        """Bytes, about."""
+        """The approximate size in bytes."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers or ())
         return 70 + len(self.key or b"") + len(self.value or b"") + headers
 
 
 class ProducedBatch(NamedTuple):
-    """What a producer sends to one partition at once; `producer` -1 = one without sequences."""
+    """A batch that a producer sends to one partition; `producer` -1 = one without sequence numbers."""
 
     records: Sequence[tuple[bytes | None, bytes | None, Headers, int]]
     producer: int = -1
@@ -62,7 +62,7 @@ class ProducedBatch(NamedTuple):
 
 
 class _Writer:
-    """What a partition knows of a producer."""
+    """The state of a producer at a partition."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -71,10 +71,10 @@ class _Writer:
 
 
 class Partition:
-    """One partition. Whoever waits for something new is in `watchers`, which are called at every change.
+    """One partition; `watchers` are called at every change.
 
     Attributes:
-        start: the first offset that is there. end: the high watermark. lost: transactions whose end never comes.
+        start: the first available offset. end: the high watermark. lost: transactions whose end never comes.
     """
 
     def __init__(self, topic: SimulatedTopic, number: int) -> None:
@@ -91,11 +91,11 @@ class Partition:
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset: what lies before it is decided."""
+        """The last stable offset: every transaction before it is decided."""
         return min(self._open.values(), default=self.end)
 
     def append(self, batch: ProducedBatch, now: int) -> int:
-        """Writes a batch; returns the offset of its first record.
+        """Appends a batch; returns the offset of its first record.
 
         Raises:
             BrokerError: DUPLICATE_SEQUENCE_NUMBER, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH.
@@ -125,7 +125,7 @@ class Partition:
         return base
 
     def _known(self, batch: ProducedBatch) -> int | None:
-        """Where this very batch stands already."""
+        """The offset of a batch that was appended before."""
         writer = self._writers.get(batch.producer)
         if writer is not None and batch.epoch < writer.epoch:
             raise BrokerError(47)
@@ -143,7 +143,7 @@ class Partition:
         return None
 
     def decide(self, producer: int, epoch: int, outcome: bool, now: int) -> None:
-        """Writes how the open transaction of a producer has ended; from now on older epochs are refused."""
+        """Writes the marker of a producer's open transaction; older epochs are refused from now on."""
         writer = self._writers.get(producer)
         if writer is None or epoch > writer.epoch:
             self._writers[producer] = _Writer(epoch)
@@ -157,7 +157,7 @@ class Partition:
     def read(
         self, offset: int, *, committed: bool, most: int, weight: int = 1 << 20, markers: bool = False
     ) -> tuple[list[StoredRecord], int]:
-        """Records from an offset on, with ends of transactions if they are wanted, and where the next read goes on.
+        """Records from an offset on, with markers if wanted, and the offset of the next read.
 
         Raises:
             BrokerError: OFFSET_OUT_OF_RANGE.
@@ -178,7 +178,7 @@ class Partition:
         return found, max(offset, end)
 
     def committed(self) -> list[StoredRecord]:
-        """Every record that whoever reads committed records sees."""
+        """Every record that readers of committed records see."""
         return self.read(self.start, committed=True, most=1 << 60, weight=1 << 60)[0]
 
     def at(self, timestamp: int) -> int:
@@ -187,13 +187,13 @@ class Partition:
         return next(found, -1)
 
     def delete(self, before: int) -> None:
-        """Deletes what lies before an offset."""
+        """Deletes the records before an offset."""
         self.start = max(self.start, min(before, self.end))
         del self.records[: self._index(self.start)]
         self.changed()
 
     def cut(self, end: int) -> None:
-        """Loses what lies behind an offset, and whoever wrote to it is forgotten: a log that was restored, or torn."""
+        """Loses the records behind an offset and the states of their producers: a log that was restored, or torn."""
         del self.records[self._index(end) :]
         self.end = end
         self._open.clear()
@@ -204,18 +204,18 @@ class Partition:
     @property
     def settled(self) -> list[int]:
         """Offsets at which no transaction was open."""
-        found, begun = [self.start], set[int]()
+        found, open_ = [self.start], set[int]()
         for record in self.records:
             if record.outcome is not None:
-                begun.discard(record.producer)
+                open_.discard(record.producer)
             elif record.is_open:
-                begun.add(record.producer)
-            if not begun:
+                open_.add(record.producer)
+            if not open_:
                 found.append(record.offset + 1)
         return found
 
     def compact(self) -> None:
-        """Keeps the last record of each key, and never touches what is not decided."""
+        """Keeps the last record of each key, except in the part that is not stable."""
         end = self.stable_end
         last = {
             r.key: r.offset for r in self.records if r.outcome is None and r.offset < end and not self._is_aborted(r)
@@ -227,11 +227,11 @@ class Partition:
 
     @property
     def open(self) -> dict[int, int]:
-        """Where the open transaction of each producer begins."""
+        """The first offset of the open transaction of each producer."""
         return dict(self._open)
 
     def changed(self) -> None:
-        """Tells whoever waits."""
+        """Calls the watchers."""
         for watcher in list(self.watchers):
             watcher()
 
@@ -251,7 +251,7 @@ class Partition:
 
 
 class SimulatedTopic:
-    """A topic with its partitions; `id_` tells it from one of the same name that was there before."""
+    """A topic with its partitions; `id_` distinguishes it from an earlier topic of the same name."""
 
     def __init__(self, name: str, count: int, config: dict[str, str], id_: str) -> None:
         self.name, self.id_ = name, id_

@@ -24,9 +24,9 @@ _FATAL = frozenset({INVALID_STATE, UNKNOWN_ID, INVALID_TIMEOUT})
 
 
 class TransactionalSender(BackgroundSender):
-    """A producer that may have transactions; one without a transactional id has none.
+    """The background work of a producer with transactions; without a transactional id it has none.
 
-    A call that runs out of time goes on in the background, and only the same call may follow it.
+    A call that times out continues in the background, and only the same call may follow it.
     """
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
@@ -40,7 +40,7 @@ class TransactionalSender(BackgroundSender):
         self._call = ""
         self._answer: list[Any] | None = None
 
-    # ---- records
+    # Records.
 
     def _may_produce(self) -> bool:
         return not self.id or (self._state == "open" and self._abortable is None)
@@ -59,7 +59,7 @@ class TransactionalSender(BackgroundSender):
         if not self.id:
             return super()._failed(code)
         if code in (OUT_OF_ORDER, KafkaError._MSG_TIMED_OUT):
-            # Sequences begin again under another epoch, which the abort asks for.
+            # Sequence numbers restart under another epoch, which the abort requests.
             self._is_bumping = True
         if code in _FENCING:
             self._refused(code, "Produce")
@@ -71,7 +71,7 @@ class TransactionalSender(BackgroundSender):
         self._losses += 1
 
     def _add(self, places: list[PartitionId]) -> None:
-        """Makes partitions part of the transaction, before anything is written to them."""
+        """Adds partitions to the transaction, before records are written to them."""
         self._adding.update(places)
         self._has_part = True
         id_, producer, epoch = self.id, self._producer, self._epoch
@@ -91,10 +91,10 @@ class TransactionalSender(BackgroundSender):
 
         self.ask("add partitions", ("transaction", id_), work, done, also=_AGAIN | {UNKNOWN_TOPIC})
 
-    # ---- calls
+    # Calls.
 
     def initialise(self, timeout: float) -> None:
-        """Takes the id: fences whoever had it, and ends what that one had open."""
+        """Takes the transactional id: fences its earlier holder, and ends that one's open transaction."""
         self._enter("init_transactions", "new")
         value = self._awaited(self._take_id, timeout)
         if isinstance(value, BrokerError):
@@ -103,7 +103,7 @@ class TransactionalSender(BackgroundSender):
         self._leave("ready")
 
     def begin(self) -> None:
-        """Begins; nothing is sent."""
+        """Begins a transaction; it sends nothing."""
         self._enter("begin_transaction", "ready")
         self._leave("open")
         self._has_part, self._losses = False, 0
@@ -139,7 +139,7 @@ class TransactionalSender(BackgroundSender):
         self._leave("open")
 
     def end(self, timeout: float, *, commit: bool) -> None:
-        """Ends the transaction; whether it did is not known when this raises that time is up."""
+        """Ends the transaction; after a timeout the outcome is unknown."""
         until = self.scheduler.now + timeout
         name, state = ("commit_transaction", "committing") if commit else ("abort_transaction", "aborting")
         self._enter(name, state if self._call else "open", aborting=not commit)
@@ -168,7 +168,7 @@ class TransactionalSender(BackgroundSender):
         self._abortable = None
         self._leave("ready")
 
-    # ---- how they are answered
+    # Answers.
 
     def _ask_end(self, done: Callable[[Any], None], *, commit: bool) -> None:
         id_, producer, epoch, coordinator = self.id, self._producer, self._epoch, self.cluster.coordinator
@@ -189,10 +189,10 @@ class TransactionalSender(BackgroundSender):
         self.ask("init producer", ("transaction", self.id), work, done, FOREVER, _AGAIN)
 
     def _awaited(self, begin: Callable[[Callable[[Any], None]], None], timeout: float) -> Any:
-        """Begins something, unless it goes on since an earlier call, and waits for its answer.
+        """Begins an operation, unless it is in progress since an earlier call, and waits for its answer.
 
         Raises:
-            KafkaException: `_TIMED_OUT`; it goes on.
+            KafkaException: `_TIMED_OUT`; the operation continues.
         """
         task = self.scheduler.current
         if task is None:
@@ -213,7 +213,7 @@ class TransactionalSender(BackgroundSender):
         return self._answer[0]
 
     def _asked_until(self, what: str, key: tuple[str, ...], work: Callable[[], Any], end: float) -> Any:
-        """Asks again and again until time is up, and waits for the last answer however long that takes."""
+        """Retries a request until the timeout, and waits for the last answer however long it takes."""
 
         def begin(done: Callable[[Any], None]) -> None:
             self.ask(
@@ -223,10 +223,11 @@ class TransactionalSender(BackgroundSender):
         return self.awaited(begin, FOREVER)
 
     def _enter(self, call: str, state: str, *, aborting: bool = False) -> None:
-        """A call begins.
+        """Begins a call.
 
         Raises:
-            KafkaException: `_CONFLICT`: another one goes on; `_STATE`; or what has spoiled the transaction.
+            KafkaException: `_CONFLICT`: another one is in progress; `_STATE`; or the error that made the transaction
+                abortable.
         """
         if not self.id:
             raise exception(KafkaError._NOT_CONFIGURED, "no transactional.id")
@@ -248,7 +249,7 @@ class TransactionalSender(BackgroundSender):
             raise exception(self._abortable.code(), self._abortable.str(), abort=True)
 
     def _raise(self, code: int, what: str) -> None:
-        """Turns what is refused into its error."""
+        """Raises the error for a refused request."""
         self._refused(code, what)
         self._leave(self._state)
         self._check()
@@ -262,7 +263,7 @@ class TransactionalSender(BackgroundSender):
             self._spoil(code, what)
 
     def _spoil(self, code: int, what: str) -> None:
-        """The transaction can only be aborted."""
+        """Marks the transaction as abortable: it can only be aborted."""
         self._abortable = self._abortable or failure(code, what, abort=True)
 
 
@@ -273,7 +274,7 @@ class Producer:
         self._sender = TransactionalSender({**config, **more}, logger)
 
     def __del__(self) -> None:
-        # As the real one: whoever lets go of it has what is still queued thrown away.
+        # As in the real one: when it is dropped, its queued records are discarded.
         sender = getattr(self, "_sender", None)
         if sender is not None:
             sender.is_closed = True
@@ -301,17 +302,17 @@ class Producer:
         self._sender.produce(topic, as_bytes(value), as_bytes(key), partition, report, timestamp, headers)
 
     def poll(self, timeout: float = -1) -> int:
-        """Serves what is to be report, after waiting for it."""
+        """Waits for delivery reports and serves them."""
         self._sender.step("poll")
         return self._sender.poll(timeout)
 
     def flush(self, timeout: float = -1) -> int:
-        """Waits until everything is delivered; returns what is not."""
+        """Waits until all records are delivered; returns how many are not."""
         self._sender.step("flush")
         return self._sender.flush(FOREVER if timeout < 0 else timeout)
 
     def purge(self, **_: Any) -> None:
-        """Throws away what is queued."""
+        """Discards the queued records."""
         self._sender.purge()
 
     def init_transactions(self, timeout: float = -1) -> None:
@@ -320,28 +321,28 @@ class Producer:
         self._sender.initialise(FOREVER if timeout < 0 else timeout)
 
     def begin_transaction(self) -> None:
-        """Begins."""
+        """Begins a transaction."""
         self._sender.step("begin_transaction")
         self._sender.begin()
 
     def send_offsets_to_transaction(
         self, positions: Sequence[TopicPartition], group_metadata: Any, timeout: float = -1
     ) -> None:
-        """Has offsets be committed with the transaction."""
+        """Commits offsets with the transaction."""
         self._sender.step("send_offsets_to_transaction")
         self._sender.send_offsets(positions, group_metadata, FOREVER if timeout < 0 else timeout)
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Commits."""
+        """Commits the transaction."""
         self._sender.step("commit_transaction")
         self._sender.end(FOREVER if timeout < 0 else timeout, commit=True)
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Aborts."""
+        """Aborts the transaction."""
         self._sender.step("abort_transaction")
         self._sender.end(FOREVER if timeout < 0 else timeout, commit=False)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Metadata:
-        """What the brokers say of topics."""
+        """The brokers' metadata of topics."""
         self._sender.step("list_topics")
         return cluster_metadata(self._sender, topic, FOREVER if timeout < 0 else timeout)

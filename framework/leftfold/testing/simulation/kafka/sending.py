@@ -1,4 +1,4 @@
-"""What works behind a simulated producer: records in batches with sequences, as librdkafka sends them."""
+"""The background work of a simulated producer: batches of records with sequence numbers, as librdkafka sends them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["EPOCH", "INVALID_STATE", "OUT_OF_ORDER", "SENDERS", "BackgroundSende
 
 EPOCH, OUT_OF_ORDER, DUPLICATE, INVALID_STATE = 47, 45, 46, 48
 SENDERS = "senders"
-"""Where a world keeps all of them."""
+"""The key in the world's `parts` under which all senders are kept."""
 _UNKNOWN_TOPIC = 3
 _LARGEST = 1_000_000
 _MOST = 1000
@@ -29,7 +29,7 @@ _SCAN_SECONDS = 1.0
 
 
 class QueuedRecord:
-    """A record on its way."""
+    """A record in a producer's queue."""
 
     __slots__ = ("headers", "key", "on_delivery", "place", "timestamp", "until", "value")
 
@@ -45,15 +45,15 @@ class QueuedRecord:
 
     @property
     def weight(self) -> int:
-        """Bytes, about."""
+        """The approximate size in bytes."""
         return 70 + len(self.key or b"") + len(self.value or b"")
 
 
 class BackgroundSender(SimulatedClient):
-    """What works in the background of a producer.
+    """The background work of a producer.
 
     Attributes:
-        unserved: records whose reports the application has not met yet; they count as queued until then.
+        unserved: records whose delivery reports were not served yet; they count as queued until then.
     """
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
@@ -77,7 +77,7 @@ class BackgroundSender(SimulatedClient):
         self._is_due = self._is_scanning = self._is_looking = False
         active().parts.setdefault(SENDERS, []).append(self)
 
-    # ---- what a producer with transactions does otherwise
+    # Overridden by a producer with transactions.
 
     def _may_produce(self) -> bool:
         return True
@@ -86,20 +86,20 @@ class BackgroundSender(SimulatedClient):
         return True
 
     def _opened(self, places: list[PartitionId]) -> list[PartitionId]:
-        """Which of these may be written to now."""
+        """The partitions of these that may be written to now."""
         return places
 
     def _failed(self, code: int) -> bool:
-        """A batch was refused for good; whether its records are sent once more."""
+        """Handles the final refusal of a batch; whether its records are sent once more."""
         if code in (OUT_OF_ORDER, KafkaError._MSG_TIMED_OUT):
-            # It may stand there: sequences begin again under another epoch once nothing is on its way.
+            # The batch may be in the log: sequence numbers restart under another epoch once nothing is in flight.
             self._is_bumping = self._is_idempotent
         return code == OUT_OF_ORDER
 
     def _lost(self, error: KafkaError) -> None:
-        """A record was not delivered."""
+        """Handles a record that was not delivered."""
 
-    # ---- what the application asks for
+    # Calls of the application.
 
     def produce(
         self,
@@ -141,18 +141,18 @@ class BackgroundSender(SimulatedClient):
         self._scan_later()
 
     def poll(self, timeout: float) -> int:
-        """Serves what is to be told; that the producer is dead is raised, once."""
+        """Serves the queued events; raises once that the producer has a fatal error."""
         if not self._events and timeout != 0:
             self.pause(1e9 if timeout < 0 else timeout)
         return self.serve()
 
     def serve(self) -> int:
-        """Tells what is to be told."""
+        """Serves the queued events."""
         self.unserved = 0
         return super().serve()
 
     def flush(self, timeout: float) -> int:
-        """Waits until nothing is on its way."""
+        """Waits until no record is in flight."""
         end = self.scheduler.now + timeout
         self._pump()
         self.serve()
@@ -163,17 +163,17 @@ class BackgroundSender(SimulatedClient):
         return self.left
 
     def purge(self) -> None:
-        """Throws away what is queued and not on its way."""
+        """Discards the records that are queued and not in flight."""
         for queue in self._queues.values():
             while queue:
                 self._delivered(queue.popleft(), failure(KafkaError._PURGE_QUEUE, "purged"), -1)
 
     def break_down(self) -> None:
-        """Provokes a fatal error of a producer without transactions, as librdkafka's own tests do."""
+        """Causes a fatal error of a producer without transactions, as librdkafka's own tests do."""
         if self._is_idempotent and not self.id and not self.is_closed:
             self._die(failure(KafkaError._FATAL, "provoked", fatal=True))
 
-    # ---- what goes on in the background
+    # Background work.
 
     def _choose(self, key: bytes | None, count: int) -> int:
         kind = self.config.get("partitioner", "consistent_random")
@@ -194,7 +194,7 @@ class BackgroundSender(SimulatedClient):
             self.scheduler.call_later(seconds + self.scheduler.jitter(), lambda: self.process.do(due))
 
     def _scan_later(self) -> None:
-        """Looks every second for records that have waited too long."""
+        """Checks every second for records that have waited too long."""
         if not self._is_scanning:
             self._is_scanning = True
 
@@ -216,7 +216,7 @@ class BackgroundSender(SimulatedClient):
             self._failed(KafkaError._MSG_TIMED_OUT)
 
     def _pump(self) -> None:
-        """Sends what can be sent."""
+        """Sends the batches that may be sent."""
         if self.is_closed or self._fatal is not None or not self._may_send():
             return
         if self._is_idempotent and self._producer < 0:
@@ -245,7 +245,7 @@ class BackgroundSender(SimulatedClient):
         self.ask("init producer", (), lambda reply: reply(self.cluster.coordinator.new_producer()), done)
 
     def _is_known(self, place: PartitionId) -> bool:
-        """Whether a partition is there; if it is not, its topic is looked for, for a while."""
+        """Whether a partition exists; if not, its topic's metadata is requested for a while."""
         topic, queue = self.cluster.topics.get(place[0]), self._queues[place]
         if topic is not None and 0 <= place[1] < len(topic.partitions):
             self._unknown.pop(place[0], None)
@@ -315,7 +315,7 @@ class BackgroundSender(SimulatedClient):
         self.ask("produce", ("partition", place[0], str(place[1])), work, done, seconds, again=self._may_send)
 
     def _verify(self, partition: Partition, batch: ProducedBatch) -> None:
-        """What a broker asks the coordinator before it takes the first records of a transaction (KIP-890)."""
+        """The check that a broker makes at the coordinator before the first records of a transaction (KIP-890)."""
         if not batch.is_transactional or batch.producer in partition.open:
             return
         coordinator = self.cluster.coordinator
@@ -323,7 +323,7 @@ class BackgroundSender(SimulatedClient):
             raise BrokerError(EPOCH if coordinator.known[self.id].epoch > batch.epoch else INVALID_STATE)
 
     def _answered(self, place: PartitionId, parcels: list[QueuedRecord], value: Any) -> None:
-        """What comes of a batch: its records are delivered, lost, or queued once more."""
+        """Handles the answer to a batch: its records are delivered, lost, or queued once more."""
         code = value.code if isinstance(value, BrokerError) else 0
         if code in (0, DUPLICATE):
             for index, encoded in enumerate(parcels):
@@ -332,7 +332,7 @@ class BackgroundSender(SimulatedClient):
         if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
             code = KafkaError._MSG_TIMED_OUT
             if not self._may_send():
-                # What is to be sent once more waits behind the end of the transaction, where nothing is sent.
+                # Records to retry wait behind the end of the transaction, where nothing is sent.
                 self._queues[place].extendleft(reversed(parcels))
                 return
         if self._failed(code):
@@ -358,7 +358,7 @@ class BackgroundSender(SimulatedClient):
             self.notify()
 
     def _die(self, error: KafkaError) -> None:
-        """Nothing is sent any more, and the application hears of it when it polls."""
+        """Stops the sender with a fatal error, which the application gets on poll."""
         if self._fatal is not None:
             return
         self._fatal = error
@@ -373,5 +373,5 @@ class BackgroundSender(SimulatedClient):
 
 
 def as_bytes(given: bytes | str | None) -> bytes | None:
-    """Text as UTF-8, as confluent-kafka takes it."""
+    """Text as UTF-8, as confluent-kafka encodes it."""
     return given.encode() if isinstance(given, str) else given

@@ -1,4 +1,4 @@
-"""The coordinator of transactions: who holds an id, what is open under it, and how it is decided to end."""
+"""The coordinator of transactions: holders of transactional ids, open transactions and their outcomes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Coordinator", "State", "Transaction"]
 
 EPOCH, FENCED, CONCURRENT, INVALID_STATE, UNKNOWN_ID, INVALID_TIMEOUT = 47, 90, 51, 48, 49, 50
 LONGEST = 900.0
-"""Seconds that a broker allows a transaction to take at most."""
+"""The longest transaction timeout in seconds that a broker permits."""
 
 
 class State(IntEnum):
-    """Of a transaction, numbered as in a coordinator's own log."""
+    """The state of a transaction, numbered as in a coordinator's own log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -28,7 +28,7 @@ class State(IntEnum):
 
 
 class Transaction:
-    """What is known of a transactional id."""
+    """The coordinator's record of a transactional id."""
 
     def __init__(self, id_: str, producer: int, timeout: float) -> None:
         self.id, self.producer, self.epoch, self.timeout = id_, producer, -1, timeout
@@ -38,15 +38,15 @@ class Transaction:
         self.left = 0
         self.version = 0
         self.asked: tuple[int, int] | None = None
-        """Who is waiting for another epoch while its transaction is aborted for it."""
+        """The producer that requested another epoch and waits for the abort of its transaction."""
 
 
 class Coordinator:
-    """Decides transactions; what it decides is durable, and told to the partitions later, one by one.
+    """The transaction coordinator; its decisions are durable, and reach the partitions later, one by one.
 
     Args:
-        now: seconds. later: has something happen in a while, short or, now and then, long.
-        mark: tells a partition how a transaction ended. settle: tells a group.
+        now: seconds. later: schedules an action in a while, short or, now and then, long.
+        mark: writes the marker of a transaction to a partition. settle: applies its outcome to a group.
         log: the partition of `__transaction_state` that holds an id.
     """
 
@@ -63,19 +63,19 @@ class Coordinator:
         self._next = 1000
 
     def new_producer(self) -> int:
-        """An id for a producer."""
+        """A new producer id."""
         self._next += 1
         return self._next
 
     def initialise(self, id_: str, timeout: float, holder: tuple[int, int] | None = None) -> tuple[int, int]:
-        """Gives the id to whoever asks: its producer id and an epoch that fences everybody before.
+        """Assigns a transactional id to a producer: its producer id and an epoch that fences all earlier holders.
 
         Args:
-            holder: producer id and epoch of one that has the id and wants another epoch (KIP-360).
+            holder: producer id and epoch of a holder that requests another epoch (KIP-360).
 
         Raises:
-            BrokerError: CONCURRENT_TRANSACTIONS, while something of it is not ended everywhere; PRODUCER_FENCED: the
-                holder is none any more; INVALID_TRANSACTION_TIMEOUT.
+            BrokerError: CONCURRENT_TRANSACTIONS, while a transaction of it is not ended everywhere; PRODUCER_FENCED:
+                the holder is not the holder any more; INVALID_TRANSACTION_TIMEOUT.
         """
         if timeout > LONGEST:
             raise BrokerError(INVALID_TIMEOUT)
@@ -86,7 +86,7 @@ class Coordinator:
             raise BrokerError(FENCED)
         found.timeout = timeout
         if found.state is State.ONGOING:
-            # Whoever held the id is fenced before its transaction is aborted.
+            # The earlier holder is fenced before its transaction is aborted.
             found.asked = holder
             found.epoch += 1
             self._decide(found, State.PREPARE_ABORT)
@@ -98,7 +98,7 @@ class Coordinator:
         return found.producer, found.epoch
 
     def add(self, id_: str, producer: int, epoch: int, partitions: list[Partition], group: str = "") -> None:
-        """Makes partitions, or the offsets of a group, part of the transaction, which begins with that.
+        """Adds partitions, or the offsets of a group, to the transaction, which begins with the first.
 
         Raises:
             BrokerError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
@@ -114,7 +114,7 @@ class Coordinator:
             found.groups[group] = None
 
     def end(self, id_: str, producer: int, epoch: int, *, commit: bool) -> None:
-        """Decides the open transaction, whichever that is by now: nothing in the request says which one is meant.
+        """Decides the open transaction, whichever that is by now: the request does not name a transaction.
 
         Raises:
             BrokerError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
@@ -136,7 +136,7 @@ class Coordinator:
         return found.state is State.ONGOING and partition in found.partitions
 
     def verify(self, id_: str, producer: int, epoch: int, group: str) -> None:
-        """What the coordinator of a group asks before it takes offsets (KIP-890).
+        """The check that the coordinator of a group makes before it accepts offsets (KIP-890).
 
         Raises:
             BrokerError: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE: the group is no part of an open transaction.
@@ -148,18 +148,18 @@ class Coordinator:
             raise BrokerError(INVALID_STATE)
 
     def time_out(self) -> None:
-        """Aborts what has been open for too long."""
+        """Aborts the transactions that exceeded their timeout."""
         for found in self.known.values():
             if found.state is State.ONGOING and self._now() - found.began > found.timeout:
                 found.epoch += 1
                 self._decide(found, State.PREPARE_ABORT)
 
     def open(self) -> list[Transaction]:
-        """What is not decided, or not told everywhere."""
+        """The transactions that are not decided, or whose outcome has not reached all partitions and groups."""
         return [t for t in self.known.values() if t.state is State.ONGOING or t.left]
 
     def forget(self, id_: str, chosen: Callable[[list[Partition]], list[Partition]]) -> bool:
-        """Has a coordinator that was killed behind its decision never reach some partitions; whether it has."""
+        """Drops partitions that a coordinator killed after its decision never reaches; whether there are any."""
         found = self.known.get(id_)
         if found is None or not found.left or found.state not in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
             return False
@@ -210,7 +210,7 @@ class Coordinator:
             self._write(found)
 
     def _write(self, found: Transaction) -> None:
-        """Writes to the log of transactions, of which readers know the first fields only."""
+        """Writes to the log of transactions, of which readers use the first fields only."""
         value = struct.pack(">hqhib", 0, found.producer, found.epoch, int(found.timeout * 1000), found.state)
         value += struct.pack(">i", len(found.partitions))
         for partition in found.partitions:

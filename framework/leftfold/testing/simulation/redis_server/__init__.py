@@ -1,6 +1,6 @@
-"""A simulated Redis server: takes the bytes of connections and gives bytes back, in the time of the simulation.
+"""A simulated Redis server: takes the bytes of connections and returns bytes, in the time of the simulation.
 
-Here is what a server does with bytes and data. How bytes travel, and what is lost on the way, is in `network`.
+This package handles bytes and data. How bytes travel, and which are lost, is in `network`.
 """
 
 from leftfold.testing.simulation.redis_server.connection import Session

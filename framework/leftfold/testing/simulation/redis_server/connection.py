@@ -39,7 +39,7 @@ _DATABASES = 16
 _FIRST_ARGUMENTS_BYTES = 128
 _LOGGED_OUT = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
 _AT_ONCE = frozenset((b"EXEC", b"DISCARD", b"MULTI", b"WATCH", b"QUIT", b"RESET"))
-"""What runs within a transaction, where everything else is queued."""
+"""The commands that run within a transaction, where all others are queued."""
 _SUBSCRIBED = frozenset((b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"QUIT", b"RESET"))
 _LOADING = frozenset(
     (b"AUTH", b"HELLO", b"QUIT", b"RESET", b"SELECT", b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH")
@@ -51,13 +51,13 @@ class _Several(list[Reply]):
 
 
 class Session:
-    """One connection: bytes in, bytes out.
+    """One connection to the server: bytes in, bytes out.
 
     Args:
         deliver: called with bytes that are no reply, and with None when the server closes the connection.
 
     Attributes:
-        is_closed: whether the server has closed it, behind the bytes that it has given.
+        is_closed: whether the server has closed it, after the bytes that it returned.
     """
 
     def __init__(self, server: RedisServer, number: int, deliver: Callable[[bytes | None], None]) -> None:
@@ -78,7 +78,7 @@ class Session:
         self._channels: dict[bytes, None] = {}
 
     def receive(self, data: bytes) -> bytes:
-        """The replies to the commands that are complete with these bytes."""
+        """The replies to the commands that these bytes complete."""
         out = self._out = []
         try:
             for parts in self._reader.feed(data):
@@ -94,19 +94,19 @@ class Session:
         return b"".join(out)
 
     def close(self) -> None:
-        """Ends the connection; what it watched and subscribed to is given up."""
+        """Ends the connection with its watches and subscriptions."""
         self._unwatch()
         self._unsubscribe(list(self._channels))
         self.is_closed = True
         self._server.sessions.pop(self, None)
 
     def drop(self) -> None:
-        """Closes it from the server's side, at any time."""
+        """Closes the connection from the server's side, at any time."""
         self.close()
         self._deliver(None)
 
     def notify(self, channel: bytes, message: bytes) -> None:
-        """A message of a channel that it has subscribed to."""
+        """Delivers a message of a subscribed channel."""
         data = encode(Push([b"message", channel, message]), self._version)
         if self._out is not None:
             self._out.append(data)
@@ -124,7 +124,7 @@ class Session:
         return self._run(name, parts)
 
     def _refusal(self, name: bytes, parts: list[bytes]) -> ErrorReply | None:
-        """Why a command is not even queued."""
+        """The error for a command that is not even queued, or None."""
         command, server = DATA_COMMANDS.get(name), self._server
         arity = command.arity if command is not None else self._OTHERS[name][1] if name in self._OTHERS else 0
         said = name.decode(errors="surrogateescape").lower()
@@ -366,7 +366,7 @@ class Session:
 
 
 def _unknown(parts: list[bytes]) -> ErrorReply:
-    """The error of a command that the server has not."""
+    """The error for a command that the server lacks."""
     first = ""
     for part in parts[1:]:
         if len(first) >= _FIRST_ARGUMENTS_BYTES:

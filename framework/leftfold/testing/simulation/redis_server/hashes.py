@@ -18,7 +18,7 @@ __all__ = ["HASH_COMMANDS", "Hash", "Set", "String"]
 
 
 class String:
-    """A string value."""
+    """A string value of a key."""
 
     NAME = b"string"
 
@@ -30,7 +30,7 @@ class String:
 
 
 class Hash(dict[bytes, bytes]):
-    """Fields and their values, in the order in which they were first written."""
+    """A hash: fields and their values, in the order in which they were first written."""
 
     NAME = b"hash"
 
@@ -58,7 +58,7 @@ def _set(space: Keyspace, parts: Parts) -> Reply:
 
 
 def _set_options(parts: Parts, now_ms: int) -> tuple[set[bytes], int | None]:
-    """The flags of a SET, and when its key ends in milliseconds."""
+    """The flags of a SET, and when its key expires in milliseconds."""
     flags, ends, rest = set[bytes](), None, list(parts)
     while rest:
         option = rest.pop(0).upper()

@@ -1,4 +1,4 @@
-"""One database: keys with typed values, their expiry, and the commands on keys of any kind."""
+"""One database: keys with typed values, their expiry, and the commands for keys of any type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Parts: TypeAlias = Sequence[bytes]
 
 
 class CommandSpec(NamedTuple):
-    """What the server knows of a command: how many parts it has, negative = at least, and whether it writes."""
+    """A command of the server: its function, its number of parts (negative = at least), and whether it writes."""
 
     run: Callable[[Keyspace, Parts], Reply]
     arity: int
@@ -43,8 +43,8 @@ class Keyspace:
         expired: called with each key that expires, before `touched`.
 
     Attributes:
-        values: by key; only values with something in them, and streams. expires: when keys end, in milliseconds.
-        writes: how many changes there were; a command that changed nothing leaves it as it was.
+        values: by key; only values that are not empty, and streams. expires: when keys expire, in milliseconds.
+        writes: the number of changes; a command without a change does not raise it.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Keyspace:
         self.writes = 0
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """The server's time in milliseconds since 1970."""
         return int(self._now() * 1000)
 
     def is_there(self, key: bytes) -> bool:
-        """Whether there is a key that has not expired; one that has is removed."""
+        """Whether a key exists; an expired one is removed."""
         ends = self.expires.get(key)
         if ends is not None and self.now_ms() > ends:
             del self.values[key], self.expires[key]
@@ -72,7 +72,7 @@ class Keyspace:
         """The value of a key.
 
         Raises:
-            ErrorReply: it is of another kind.
+            ErrorReply: it is of another type.
         """
         if not self.is_there(key):
             return None
@@ -82,14 +82,14 @@ class Keyspace:
         return value
 
     def make(self, key: bytes, kind: type[V]) -> V:
-        """The value of a key, which is made when it is missing."""
+        """The value of a key, created when missing."""
         value = self.find(key, kind)
         if value is None:
             value = self.values[key] = kind()
         return value
 
     def changed(self, key: bytes, count: int = 1) -> None:
-        """Something of a key was written; one that is empty then is removed."""
+        """Records a write to a key; an empty value is removed."""
         value = self.values.get(key)
         if value is not None and not len(value) and value.NAME != b"stream":
             self.values.pop(key)
@@ -98,7 +98,7 @@ class Keyspace:
         self._touched(key)
 
     def remove(self, key: bytes) -> bool:
-        """Removes a key; whether it was there."""
+        """Removes a key; returns whether it existed."""
         if not self.is_there(key):
             return False
         self.values.pop(key)
@@ -108,7 +108,7 @@ class Keyspace:
         return True
 
     def put(self, key: bytes, value: Any) -> None:
-        """Replaces what a key holds; it does not expire any more."""
+        """Replaces the value of a key, without expiry."""
         self.values[key] = value
         self.expires.pop(key, None)
         self.changed(key)
@@ -183,9 +183,9 @@ def _scan(space: Keyspace, parts: Parts) -> Reply:
 
 
 def scan_page(names: Iterable[bytes], cursor: int, options: dict[bytes, bytes]) -> tuple[bytes, list[bytes]]:
-    """The next cursor, and names that match; each that is there all the time is in one of the pages.
+    """The next cursor, and matching names; a name that exists during the whole scan is on one of the pages.
 
-    The order is that of the names' checksums, so that it does not depend on what comes and goes meanwhile.
+    The order is that of the names' checksums, so that it does not depend on names added or removed meanwhile.
     """
     ranked = sorted((zlib.crc32(name), name) for name in names)
     rest = [entry for entry in ranked if entry[0] >= cursor]
@@ -199,10 +199,10 @@ def scan_page(names: Iterable[bytes], cursor: int, options: dict[bytes, bytes]) 
 
 
 def integer(text: bytes) -> int:
-    """A number in a command.
+    """An integer argument of a command.
 
     Raises:
-        ErrorReply: it is none.
+        ErrorReply: the text is none.
     """
     value = number(text)
     if value is None:
@@ -211,7 +211,7 @@ def integer(text: bytes) -> int:
 
 
 def wrong_arguments(name: str) -> ErrorReply:
-    """The error of a command with too few parts, or an odd number of them."""
+    """The error for a command with too few parts, or an odd number of them."""
     return ErrorReply(f"ERR wrong number of arguments for '{name}' command")
 
 
@@ -223,7 +223,7 @@ def read_cursor(text: bytes) -> int:
 
 
 def read_scan_options(parts: Parts, *, with_type: bool = False) -> dict[bytes, bytes]:
-    """The options of a SCAN by their names."""
+    """The options of a SCAN by name."""
     options: dict[bytes, bytes] = {}
     rest = list(parts)
     while rest:

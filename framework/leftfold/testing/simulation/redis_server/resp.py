@@ -1,4 +1,4 @@
-"""The Redis protocol, RESP2 and RESP3: commands from bytes, and replies to bytes."""
+"""The Redis protocol, RESP2 and RESP3: decoding of commands and encoding of replies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Push(list["Reply"]):
 
 
 class _NullArray:
-    """What EXEC answers when a watched key has changed."""
+    """The reply to EXEC when a watched key has changed."""
 
 
 NULL_ARRAY = _NullArray()
@@ -68,13 +68,13 @@ Reply: TypeAlias = (
 
 
 class CommandReader:
-    """Cuts the bytes of one connection into commands; keeps what is not complete yet."""
+    """Splits the bytes of one connection into commands, and buffers an incomplete one."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> Iterator[list[bytes]]:
-        """The commands that are complete with these bytes.
+        """The commands that these bytes complete.
 
         Raises:
             ProtocolError: the bytes are no command.
@@ -106,7 +106,7 @@ def _command(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
     count, at = header
     parts: list[bytes] = []
     for _ in range(count):
-        found = _BULK.match(buffer, at)  # nearly always; the rest is for what is odd
+        found = _BULK.match(buffer, at)  # nearly always; the rest is for unusual input
         header = (int(found[1]), found.end()) if found else _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
         if header is None:
             return None
@@ -119,7 +119,7 @@ def _command(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
 
 
 def _header(buffer: bytes, at: int, mark: int, most: int, message: str) -> tuple[int, int] | None:
-    """The number behind a mark, and where what it counts begins."""
+    """The number behind a type byte, and where its data begins."""
     found = _HEADER.match(buffer, at)
     if found is not None and buffer[at] == mark and (value := int(found[1])) <= most:
         return value, found.end()
@@ -135,7 +135,7 @@ def _header(buffer: bytes, at: int, mark: int, most: int, message: str) -> tuple
 
 
 def number(text: bytes) -> int | None:
-    """An integer of 64 bits as Redis reads it; None for anything else: no spaces, no plus, no leading zeros."""
+    """An integer of 64 bits as Redis parses it; None for anything else: no spaces, no plus, no leading zeros."""
     digits = text.removeprefix(b"-")
     if not digits.isdigit() or len(digits) > 19 or (digits[0] == 48 and len(text) > 1):
         return None
@@ -144,7 +144,7 @@ def number(text: bytes) -> int | None:
 
 
 def encode(reply: Reply, version: int = 2) -> bytes:
-    """A reply as bytes.
+    """The reply as bytes.
 
     Args:
         version: of the protocol, 2 or 3.

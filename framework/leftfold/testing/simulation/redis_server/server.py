@@ -1,4 +1,4 @@
-"""The simulated server: its databases, what is watched and heard, and restarts that may go back in time."""
+"""The simulated Redis server: its databases, watches and subscriptions, and restarts that may lose writes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ __all__ = ["RedisServer", "Saved"]
 _Write: TypeAlias = tuple[int, bytes, Parts]
 _Logged: TypeAlias = tuple[float, list[_Write]]
 Saved: TypeAlias = tuple[_Logged, ...]
-"""What is durable: each write with its time, the writes of a transaction together."""
+"""The durable writes, each with its time, those of a transaction together."""
 
 
 class RedisServer:
-    """One server, without threads, sockets or a clock of its own.
+    """One Redis server, without threads, sockets or a clock of its own.
 
-    Every write goes to a log, as into an append-only file; a restart builds the data again from as much of it as is
-    durable. Each write is repeated at the time at which it happened, so that expiry and ids of entries are the same.
+    Every write goes to a log, like an append-only file; a restart rebuilds the data from the durable part of it. Each
+    write is repeated at its original time, so that expiry and entry ids are the same.
 
     Args:
         now: seconds since 1970, by the server's clock. password: of the default user, b"" for none.
 
     Attributes:
-        config: what CONFIG GET finds. refusal: an error that every command which writes answers, "" for none.
-        sessions: the open connections. watchers, channels: which of them watch a key, or have subscribed to a channel.
+        config: the values of CONFIG GET. refusal: an error with which every write command is answered, "" for none.
+        sessions: the open connections. watchers, channels: the connections that watch a key, or have subscribed to a
+            channel.
     """
 
     VERSION = b"6.2.14"
@@ -59,7 +60,7 @@ class RedisServer:
         self._opened = 0
 
     def open(self, deliver: Callable[[bytes | None], None]) -> Session:
-        """A new connection.
+        """Opens a connection.
 
         Args:
             deliver: called with bytes that are no reply, and with None when the server closes the connection.
@@ -71,11 +72,11 @@ class RedisServer:
 
     @property
     def is_loading(self) -> bool:
-        """Whether it still reads its data after a restart."""
+        """Whether the server is still loading its data after a restart."""
         return self.now() < self._loading_until
 
     def space(self, database: int) -> Keyspace:
-        """A database."""
+        """The keyspace of a database."""
         if database not in self._spaces:
 
             def touched(key: bytes) -> None:
@@ -92,7 +93,7 @@ class RedisServer:
         """Runs one command on a database.
 
         Raises:
-            Failure: what the server answers instead.
+            ErrorReply: the server's error reply.
         """
         space, command = self.space(database), DATA_COMMANDS[name]
         before = space.writes
@@ -104,7 +105,7 @@ class RedisServer:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What is written within the block is durable together."""
+        """Makes the writes within the block durable together."""
         group = self._group = []
         try:
             yield
@@ -119,14 +120,14 @@ class RedisServer:
             self.execute(database, b"FLUSHDB", ())
 
     def saved(self) -> Saved:
-        """Everything up to now, for a `restart` that goes back to it."""
+        """The writes so far, for a `restart` from them."""
         return tuple(self._log)
 
     def restart(self, *, lost_seconds: float = 0.0, saved: Saved | None = None, loading_seconds: float = 0.0) -> None:
-        """Starts again from what is durable; every connection is closed.
+        """Restarts the server from its durable writes; every connection is closed.
 
         Args:
-            lost_seconds: the writes of the last so many seconds are lost. saved: goes back to that instead.
+            lost_seconds: the writes of the last so many seconds are lost. saved: restarts from these writes instead.
             loading_seconds: for so long it answers that it is loading.
         """
         until = self.now() - lost_seconds
@@ -135,16 +136,16 @@ class RedisServer:
         self._loading_until = self.now() + loading_seconds if loading_seconds else -1.0
 
     def wipe(self) -> None:
-        """Starts again with nothing; every connection is closed."""
+        """Restarts the server without data; every connection is closed."""
         self._start([])
 
     def dump(self, database: int = 0) -> dict[bytes, Any]:
-        """The keys and what they hold: bytes, dict, set, scores by member, or a list of (id, fields)."""
+        """The keys and their values: bytes, dict, set, scores by member, or a list of (id, fields)."""
         space = self.space(database)
         return {key: _plain(space.values[key]) for key in list(space.values) if space.is_there(key)}
 
     def info(self, section: bytes) -> bytes:
-        """What INFO answers; an unknown section is empty."""
+        """The reply to INFO; an unknown section is empty."""
         keys = {number: space for number, space in self._spaces.items() if space.values}
         sections: Mapping[bytes, dict[bytes, object]] = {
             b"server": {b"redis_version": self.VERSION.decode(), b"redis_mode": "standalone"},

@@ -1,4 +1,4 @@
-"""Sorted sets, by score and by bytes, and the commands on them."""
+"""Sorted sets, by score and by bytes, and the commands for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Span: TypeAlias = tuple[int, int]
 
 
 class SortedSet:
-    """Members with scores, in the order of score and then bytes."""
+    """A sorted set: members with scores, in the order of score and then bytes."""
 
     NAME = b"zset"
 
@@ -43,7 +43,7 @@ class SortedSet:
         insort(self.entries, (score, member))
 
     def drop(self, member: bytes) -> bool:
-        """Removes a member; whether it was there."""
+        """Removes a member; returns whether it existed."""
         score = self.scores.pop(member, None)
         if score is None:
             return False
@@ -51,15 +51,15 @@ class SortedSet:
         return True
 
     def span_of_members(self, low: bytes, high: bytes) -> _Span:
-        """Where the members between two ends of a lexicographic range are; all scores are equal there.
+        """The range of the members between two lexicographic ends; all scores are equal there.
 
         Raises:
-            ErrorReply: an end is none.
+            ErrorReply: an end is malformed.
         """
         return self._lexical(low, is_high=False), self._lexical(high, is_high=True)
 
     def span_of_scores(self, low: bytes, high: bytes) -> _Span:
-        """Where the members between two scores are; "(" excludes one.
+        """The range of the members between two scores; "(" excludes one.
 
         Raises:
             ErrorReply: an end is no score.
@@ -200,7 +200,7 @@ def _ranging(
 
 
 def _range_options(parts: Parts, *, may_score: bool) -> tuple[int, int, bool]:
-    """Offset, count and whether scores are wanted."""
+    """Offset, count and whether scores are returned."""
     offset, count, with_scores, rest = 0, -1, False, list(parts)
     while rest:
         option = rest.pop(0).upper()

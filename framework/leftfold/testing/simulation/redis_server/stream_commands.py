@@ -1,4 +1,4 @@
-"""Streams: entries in the order of their ids, capped when they are added, and read by ranges of ids."""
+"""Redis streams: entries in the order of their ids, trimmed when entries are added, and read by ranges of ids."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["STREAM_COMMANDS", "RedisStream"]
 _Id: TypeAlias = tuple[int, int]
 _MOST = (1 << 64) - 1
 _NODE_ENTRIES, _NODE_BYTES = 100, 4096
-"""How much the real server keeps in one node of its tree; `MAXLEN ~` removes whole nodes."""
+"""The entries per node of the real server's tree; `MAXLEN ~` removes whole nodes."""
 
 
 class RedisStream:
-    """Entries by id; `last` stays when they are trimmed."""
+    """A Redis stream: entries by id; `last` stays when they are trimmed."""
 
     NAME = b"stream"
 
@@ -43,7 +43,7 @@ class RedisStream:
         self.last = id_
 
     def trim(self, length: int, *, is_exact: bool) -> int:
-        """Removes entries from the beginning until so many are left, or nearly; returns how many those were."""
+        """Removes entries from the beginning until so many are left, or nearly; returns how many it removed."""
         count = 0
         while self._nodes and len(self.ids) - count > length:
             spare, node = len(self.ids) - count - length, self._nodes[0]
@@ -120,7 +120,7 @@ def _ranging(*, backwards: bool) -> Callable[[Keyspace, Parts], Reply]:
 
 
 def _count(parts: Parts) -> int:
-    """How many entries are wanted at most; -1 = all."""
+    """The maximum number of entries; -1 = all."""
     rest, count = list(parts), -1
     while rest:
         if rest.pop(0).upper() != b"COUNT" or not rest:
@@ -130,7 +130,7 @@ def _count(parts: Parts) -> int:
 
 
 def _end(text: bytes, missing: int) -> _Id:
-    """An end of a range; `missing` is the sequence number of one that has none."""
+    """An end of a range; `missing` is the sequence number when the id has none."""
     if text in (b"-", b"+"):
         return (0, 0) if text == b"-" else (_MOST, _MOST)
     return _id(text.removeprefix(b"("), missing)

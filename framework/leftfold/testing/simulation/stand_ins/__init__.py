@@ -1,1 +1,1 @@
-"""What stands for modules of the standard library where code is simulated: threads, sockets and event loops."""
+"""Stand-ins for modules of the standard library in simulated code: threads, sockets and event loops."""

@@ -1,4 +1,4 @@
-"""A stand-in for `asyncio` in simulated processes: event loops whose time and connections are those of the world."""
+"""A stand-in for `asyncio` in simulated processes: event loops with the time and connections of the world."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 class EventLoop(base_events.BaseEventLoop):
     """An event loop that runs in a task of a simulated process.
 
-    Python knows one running loop per thread of the operating system, of which a world has one. So a loop is the running
-    one only until it waits. A coroutine that blocks its loop, for a lock or a socket of a thread, blocks it here too;
-    then others find the wrong loop running, therefore none should.
+    Python has one running loop per operating-system thread, of which a world has one. So a loop is the running one
+    only until it waits. A coroutine that blocks its loop, on a lock or a socket of a thread, blocks it here too; other
+    code then finds the wrong running loop, so coroutines must not block.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class EventLoop(base_events.BaseEventLoop):
         """Seconds since the world began."""
         return active().scheduler.now
 
-    async def create_connection(  # type: ignore[override]  # what is used of a long list of options
+    async def create_connection(  # type: ignore[override]  # only the options that are used
         self, protocol_factory: Callable[[], real_asyncio.BaseProtocol], host: Any = None, port: Any = None, **_: Any
     ) -> tuple[real_asyncio.Transport, real_asyncio.BaseProtocol]:
         """As of an event loop, for stream connections without TLS."""
@@ -69,7 +69,7 @@ class EventLoop(base_events.BaseEventLoop):
         return future
 
     def run_forever(self) -> None:
-        """As of an event loop; when its process has ended, its coroutines end now, not when they are collected."""
+        """As of an event loop; when its process has ended, its coroutines end at once, not when they are collected."""
         try:
             super().run_forever()
         finally:
@@ -80,12 +80,12 @@ class EventLoop(base_events.BaseEventLoop):
                 self.close()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """As of an event loop; a process that has ended does not complain."""
+        """As of an event loop; a process that has ended reports no errors."""
         if self._process.code is None:
             super().call_exception_handler(context)
 
     def __del__(self) -> None:
-        """A loop whose process has ended was never closed, and need not be."""
+        """Does nothing: a loop whose process has ended was never closed, and need not be."""
 
     async def _connected(
         self, factory: Callable[[], real_asyncio.BaseProtocol], address: Any
@@ -115,12 +115,12 @@ class EventLoop(base_events.BaseEventLoop):
 
 
 def _in_order(tasks: Iterable[real_asyncio.Task[Any]]) -> list[real_asyncio.Task[Any]]:
-    """Tasks in the order in which they were made, unless they are named."""
+    """Tasks in the order in which they were created, unless they are named."""
     return sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name()))
 
 
 class _Selector:
-    """What a loop waits in: for something to arrive, for a call from elsewhere, or for its next timer."""
+    """The selector in which a loop waits: for data, for a call from another thread, or for its next timer."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
@@ -129,13 +129,13 @@ class _Selector:
         self._waiting: tuple[Task, int] | None = None
 
     def select(self, timeout: float | None) -> list[_Transport]:
-        """The transports that have something to read; waits for so many seconds, None = for ever.
+        """The transports with data to read; waits for so many seconds, None = for ever.
 
         Raises:
             Killed: the process has ended.
         """
         if self._process.code is not None:
-            raise Killed  # a task or a callback may have swallowed it
+            raise Killed  # a task or a callback may have suppressed it
         found = self._readable()
         if not found and not self._is_woken:
             self._wait(timeout)
@@ -144,14 +144,14 @@ class _Selector:
         return found
 
     def wake(self) -> None:
-        """Ends the wait, or the next one."""
+        """Ends the present wait, or the next one."""
         self._is_woken = True
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             active().scheduler.wake_later(*waiting)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing."""
 
     def _readable(self) -> list[_Transport]:
         return [transport for transport in self.transports if transport.socket.is_readable]
@@ -167,7 +167,7 @@ class _Selector:
         _set_running_loop(None)
         sys.set_asyncgen_hooks(None, None)
         try:
-            # A loop that never rests still lets time pass.
+            # A busy loop must let time pass, too.
             scheduler.wait(timeout if timeout is None else max(timeout, scheduler.jitter()))
         finally:
             self._waiting = None
@@ -197,7 +197,7 @@ class _Transport(real_asyncio.Transport):
                 self._end(error)
 
     def close(self) -> None:
-        """As of a transport; what was written is on its way."""
+        """As of a transport; written data still arrives."""
         self._end(None)
 
     def abort(self) -> None:
@@ -209,7 +209,7 @@ class _Transport(real_asyncio.Transport):
         return self._is_closing
 
     def read(self) -> None:
-        """Hands on what has arrived."""
+        """Passes received data to the protocol."""
         if self._is_closing or not self.socket.is_readable:
             return
         try:
@@ -232,7 +232,7 @@ class _Transport(real_asyncio.Transport):
 
 
 class _Result:
-    """What `run_coroutine_threadsafe` gives: the result of a coroutine, for a task that waits."""
+    """The result of `run_coroutine_threadsafe`, for a task that waits for the coroutine."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: real_asyncio.AbstractEventLoop) -> None:
         self._coroutine, self._loop = coroutine, loop
@@ -251,7 +251,7 @@ class _Result:
         return self._task.result()
 
     def cancelled(self) -> bool:
-        """Whether the coroutine was given up."""
+        """Whether the coroutine was cancelled."""
         return self._task is not None and self._task.cancelled()
 
     def _start(self) -> None:
@@ -269,7 +269,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _end(loop: EventLoop) -> None:
-    """Cancels what still runs in a loop, and closes it."""
+    """Cancels the tasks that still run in a loop, and closes it."""
     rest = _in_order(real_asyncio.all_tasks(loop))
     for task in rest:
         task.cancel()

@@ -18,9 +18,9 @@ __all__ = ["Poll", "Socket", "select", "socket"]
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 _CONNECT_SECONDS = 127.0
-"""How long Linux tries to connect when no timeout is set."""
+"""How long Linux tries to connect without a timeout."""
 _NUMBERS = count(1_000_000)
-"""Numbers that are no descriptors: the real `select` refuses them."""
+"""Numbers that are no file descriptors: the real `select` refuses them."""
 
 
 def _network() -> Network:
@@ -31,7 +31,7 @@ def _network() -> Network:
 
 
 class Socket:
-    """`socket.socket`, of the process that makes it; its connection is one of the world's network."""
+    """`socket.socket`, of the process that creates it; its connection is one of the world's network."""
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         world = active()
@@ -50,7 +50,7 @@ class Socket:
         self._process.at_end.append(self._abandon)
 
     def connect(self, address: Any) -> None:
-        """As of `socket.socket`; an address is the name and the port under which a host listens, or a path."""
+        """As of `socket.socket`; an address is the name and the port of a listening host, or a path."""
         answers: list[bool] = []
 
         def done(is_open: bool) -> None:
@@ -67,7 +67,7 @@ class Socket:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
     def begin_connect(self, address: Any, done: Callable[[bool], None]) -> None:
-        """Connects without waiting; `done` gets whether there is a connection, or is never called."""
+        """Connects without waiting; `done` gets whether the connection is open, or is never called."""
         self._begin("redis connect")
         place: Address = address if isinstance(address, str) else (str(address[0]), int(address[1]))
         host = self._network.hosts.get(place)
@@ -87,7 +87,7 @@ class Socket:
         link.connect(answered)
 
     def send(self, data: _Bytes, flags: int = 0) -> int:
-        """As of `socket.socket`; all of it is taken."""
+        """As of `socket.socket`; it sends all data."""
         self._send(bytes(data))
         return len(data)
 
@@ -96,7 +96,7 @@ class Socket:
         self._send(bytes(data))
 
     def sendmsg(self, buffers: Iterable[_Bytes], *more: Any) -> int:
-        """As of `socket.socket`; all of it is taken."""
+        """As of `socket.socket`; it sends all data."""
         data = b"".join(buffers)
         self._send(data)
         return len(data)
@@ -137,7 +137,7 @@ class Socket:
         self._timeout = None if flag else 0.0
 
     def setsockopt(self, *_: Any) -> None:
-        """As of `socket.socket`; options change nothing."""
+        """As of `socket.socket`; options have no effect."""
 
     def getsockopt(self, *_: Any) -> int:
         """As of `socket.socket`."""
@@ -154,7 +154,7 @@ class Socket:
         return self._process.name, self._number
 
     def fileno(self) -> int:
-        """A number that no system call knows."""
+        """A number that is no file descriptor."""
         return -1 if self._is_closed else self._number
 
     def shutdown(self, how: int) -> None:
@@ -164,7 +164,7 @@ class Socket:
         self._abandon()
 
     def close(self) -> None:
-        """As of `socket.socket`; it takes no time, and may be done outside the process."""
+        """As of `socket.socket`; it takes no time, and may be called outside the process."""
         if not self._is_closed:
             self._is_closed = True
             self._abandon()
@@ -179,26 +179,26 @@ class Socket:
 
     @property
     def is_readable(self) -> bool:
-        """Whether `recv` would not wait."""
+        """Whether `recv` would return at once."""
         return bool(self._incoming) or self._is_ended or self._is_closed or self._error is not None
 
     def add_waiter(self, task: Task) -> None:
-        """Has a task that is about to wait woken by whatever arrives next."""
+        """Wakes a task, which is about to wait, at the next arrival."""
         self._waiting[task] = task.turn
 
     def arrived(self, data: bytes) -> None:
-        """Bytes have come from the server."""
+        """Handles bytes from the server."""
         if self._link is not None:
             self._incoming += data
             self._notify()
 
     def arrived_end(self) -> None:
-        """The server has closed the connection."""
+        """Handles the end of the connection by the server."""
         self._is_ended = True
         self._notify()
 
     def arrived_reset(self) -> None:
-        """The connection is lost."""
+        """Handles the loss of the connection."""
         if self._link is not None:
             self._error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
             self._notify()
@@ -209,7 +209,7 @@ class Socket:
             raise OSError(errno.EBADF, "Bad file descriptor")
 
     def send_at_once(self, data: bytes) -> None:
-        """Sends without letting others run."""
+        """Sends data without letting other tasks run."""
         self._begin(name_of(data))
         if self._error is not None:
             error, self._error, self._is_ended = self._error, None, True
@@ -224,7 +224,7 @@ class Socket:
         self._scheduler.wait(self._scheduler.jitter())
 
     def _abandon(self) -> None:
-        """Closes the connection, behind what was sent on it."""
+        """Closes the connection, after the data sent on it."""
         link, self._link = self._link, None
         self._is_ended = True
         if link is not None:
@@ -235,7 +235,7 @@ class Socket:
         return None if timeout is None else self._scheduler.now + timeout
 
     def _wait_until(self, end: float | None) -> bool:
-        """Waits until something arrives; False when the time is up."""
+        """Waits for an arrival; False at the timeout."""
         task = self._scheduler.current
         remaining = None if end is None else end - self._scheduler.now
         if task is None or (remaining is not None and remaining <= 0):
@@ -264,7 +264,7 @@ def _create_connection(address: tuple[str, int], timeout: Any = None, source_add
 def _getaddrinfo(
     host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
 ) -> list[tuple[Any, ...]]:
-    """One address, for names of hosts that listen somewhere, or did, and for numbers."""
+    """One address, for names of hosts that listen or have listened, and for numeric addresses."""
     names = {address[0] for address in _network().hosts if not isinstance(address, str)}
     if host not in names and not str(host).replace(".", "").isdigit():
         raise real_socket.gaierror(real_socket.EAI_NONAME, "Name or service not known")

@@ -29,18 +29,18 @@ _OUTSIDE = object()
 
 
 def _here() -> Any:
-    """The task that runs, or a mark for code outside all tasks."""
+    """The running task, or a constant for code outside all tasks."""
     return active().scheduler.current or _OUTSIDE
 
 
 class _Waiting:
-    """Tasks that wait for one thing, first come first served."""
+    """Tasks that wait for one object, first come first served."""
 
     def __init__(self) -> None:
         self._tasks: deque[tuple[Task, int]] = deque()
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits to be woken; False when the time was up first."""
+        """Waits for a wake-up; False at the timeout."""
         scheduler = active().scheduler
         task = scheduler.current
         if task is None:
@@ -53,7 +53,7 @@ class _Waiting:
         return bool(woken)
 
     def wake(self, count: int = 1) -> None:
-        """Wakes so many."""
+        """Wakes so many waiting tasks."""
         while self._tasks and count:
             task, turn = self._tasks.popleft()
             if task.turn == turn and not task.is_done and task.process.code is None:
@@ -105,7 +105,7 @@ class Lock:
             self.release()
 
     def _is_dead(self) -> bool:
-        """Whether the owner's process has ended: memory of a process ends with it."""
+        """Whether the owner's process has ended: its memory ends with it."""
         return isinstance(self._owner, Task) and self._owner.process.code is not None
 
 
@@ -190,14 +190,14 @@ class Event:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As of `threading.Event`; also a moment long where it need not wait, so that loops of it end."""
+        """As of `threading.Event`; it takes a moment even when it need not wait, so that loops of it end."""
         if not self._is_set:
             self._waiting.wait(timeout if timeout is None else max(timeout, 1e-6))
         return self._is_set
 
 
 class Thread:
-    """`threading.Thread`, which is a task of the process that starts it."""
+    """`threading.Thread`, as a task of the process that starts it."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class SimpleQueue:
 
 
 class Module:
-    """A module some of whose names are simulated; in threads outside the world, all are those of the real one."""
+    """A module with some simulated names; threads outside the world get the real ones."""
 
     def __init__(self, real: Any, **names: Any) -> None:
         self._real, self._names = real, names
