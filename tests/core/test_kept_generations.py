@@ -101,7 +101,7 @@ def test_a_reader_is_told_how_far_the_first_generation_is() -> None:
     shop = Deploys()
     shop.write(10)
     views = Views(shop.store)
-    with pytest.raises(ViewNotBuilt, match="start a projector: leftfold run spelled"):
+    with pytest.raises(ViewNotBuilt, match="start a tail: leftfold run spelled"):
         views[view_of("a")].get("h1")
     shop.start("a", "tail", batch=1).step(0.0)
     with pytest.raises(

@@ -162,7 +162,7 @@ class Trace:
         self._by_id: dict[str, list[TraceNode]] = {}
         self._gather(list({(step.at, step.dead): step for step in steps}.values()))
         for node in list(self._nodes.values()):
-            self._hang(node)
+            self._attach(node)
         self.roots = sorted(self._tops(), key=TraceNode.order)
         for node, _ in self.walk():
             node.children.sort(key=TraceNode.order)
@@ -191,7 +191,7 @@ class Trace:
             if step.dead is not None and step.at in homes:
                 homes[step.at].dead[step.at] = step.dead
 
-    def _hang(self, node: TraceNode) -> None:
+    def _attach(self, node: TraceNode) -> None:
         """Puts a node under its cause; creates an empty node when no topic holds the cause."""
         if node.step is None or not node.step.cause:
             return

@@ -133,8 +133,7 @@ def offsets_for_time(log: TimedLog, topic: str, moment: int, open_archive: OpenA
 
     Raises:
         InfrastructureError: the topic has lost the records that decide this, and so has the archive, if there is one;
-            or
-            the archive is another topic's, or broken.
+            or the archive is another topic's, or broken.
     """
     found = log.starts_at(topic, moment).offsets[topic]
     # Asked for afterwards: what is trimmed in between is archived by then, and is looked for there.

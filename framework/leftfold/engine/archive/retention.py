@@ -90,8 +90,7 @@ class Trimming:
         log: the topic itself, without its archive.
         delete: deletes the records before these offsets.
         listeners: the next offset of each partition that a listener will take, by its name such as `process checkout`;
-            a
-            partition that is left out it has not read at all.
+            a partition that is left out it has not read at all.
     """
 
     def __init__(

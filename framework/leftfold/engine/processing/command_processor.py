@@ -260,7 +260,10 @@ class CommandProcessor(PartitionProcessor[Received]):
         return received
 
     def withhold(self, topics: Iterable[str]) -> bool:
-        """Sends no answers to these topics for a minute, since this App may not write there. Returns whether any."""
+        """Sends no answers to these topics for a minute, since this App may not write there.
+
+        Returns whether there are any such topics.
+        """
         withheld = dict.fromkeys((topic.encode() for topic in topics), self._clock() + WITHHELD)
         self._withheld |= withheld
         return bool(withheld)

@@ -229,8 +229,9 @@ def small(refused: dict[str, Any], most: int = SMALL) -> dict[str, Any]:
 
 
 def read_reply(value: bytes, command: type[Command], partitions: int = _MOST) -> Receipt | LeftfoldError:
-    """The receipt or the error in an answer. Its content is not trusted, since any writer of the topic may have written
-    it.
+    """The receipt or the error in an answer.
+
+    Its content is not trusted, since any writer of the topic may have written it.
 
     Args:
         partitions: the number of partitions of the command category's events.
@@ -293,8 +294,9 @@ def _typed(error: type[DomainError], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _position(found: object, topic: str, partitions: int) -> Position:
-    """A position in the events of one category. A client must not wait for another topic's offset, or an impossible
-    one.
+    """A position in the events of one category.
+
+    A client must not wait for another topic's offset, or for one that does not exist.
     """
     offsets: dict[str, dict[int, int]] = {}
     for name, at in _checked(found, dict, "position").items():

@@ -31,9 +31,7 @@ class PartitionStateCodec(Protocol):
         """The value of its state record."""
 
     def shed(self, stream: Any, excess: int, /) -> int:
-        """Drops answers kept for repeated commands, oldest first, until the record is `excess` bytes lighter; returns
-        how many.
-        """
+        """Drops remembered answers, oldest first, until the record is `excess` bytes lighter; returns how many."""
 
     def decode(self, value: bytes, seen: float, /) -> Any:
         """The stream in a record. Raises ContractError when the record is not of this codec."""
@@ -139,9 +137,7 @@ class PartitionProcessor(ABC, Generic[G]):
         return batch
 
     def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
-        """Adds more records to a batch; `careful` checks the state's size after each, and refuses a record that exceeds
-        it.
-        """
+        """Adds more records to a batch; `careful` checks the state's size after each, and refuses what exceeds it."""
         self._decided = self._clock()
         for record in records:
             # The broker's time of the record: a worker that was paused must not forget answers sooner because of it.

@@ -135,8 +135,7 @@ def due_record(
 
     Args:
         at: log time when it fires, which may be later than the time that was set: what follows happens then, and a
-            timer
-            that fires late must not look as if old events were loaded. None = the time that was set.
+            timer that fires late must not look as if old events were loaded. None = the time that was set.
     """
     raw, id_ = key.encode(), event_id(process, key, f"{timer.by}/{name}", 0)
     value = {"name": name, "at": timer.at, "by": timer.by}

@@ -97,8 +97,7 @@ class ProcessRefold:
 
 
 class Refold:
-    """Recovers streams by folding one partition's events into its state store; streams that hold an event already skip
-    it.
+    """Recovers streams by folding one partition's events into its state store, each event once.
 
     Workers that stop at events that cannot be folded note them in `{category}.dead`; a checkpoint behind such a letter
     says that an operator had them skipped. `changed` are the streams that the state topic does not have yet. Answers

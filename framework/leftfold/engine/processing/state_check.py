@@ -66,8 +66,9 @@ class StateCheck:
 
     @classmethod
     def plan(cls, decider: Decider[Any, Any, Any], open_log: OpenBulkLog) -> StateCheck:
-        """A check up to the current ends. The state topic's end is read first, so that no record is ahead of the
-        events.
+        """A check up to the current ends of the topics.
+
+        The state topic's end is read first, so that no record is ahead of the events.
 
         Raises:
             InfrastructureError: the log no longer holds the first events.

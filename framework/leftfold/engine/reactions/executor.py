@@ -126,8 +126,7 @@ _FRAME = len('{"deaths":{},"at":[]}')
 
 
 class PoisonPillTracker:
-    """Tracks poison pills: deaths by partition, kept in the offset's metadata, where the group's next member finds
-    them.
+    """Tracks poison pills: deaths by partition, stored in the offset metadata for the group's next member.
 
     A partition that was not handed over in order is *cautious*: events that begin there are noted before. An event
     noted when a process died is suspect: it is tried alone, so that a death then is its own. A try that ends, in any

@@ -107,8 +107,7 @@ class RebuildOptions:
         cores: tasks at once.
         buckets: of the new generation, unless it is stream-keyed.
         keep: seconds for which the previous generation stays, followed by projectors, for a rollback; 0 removes it at
-            the
-            swap.
+            the swap.
         swap_anyway: goes live even if the previous generation's rows differ.
         hold: stops before the swap: projectors follow the new generation, but readers do not see it until it is
             promoted.

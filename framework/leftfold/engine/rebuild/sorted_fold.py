@@ -107,9 +107,8 @@ class UpdateSorter:
 
         Raises:
             ContractError: an event cannot be read, or the view's `key` or `each` fails on it. The row of such an event
-                is
-                unknown, so none can be parked, and the rebuild stops. An event that names no row is an update of
-                    NO_ROW.
+                is unknown, so none can be parked, and the rebuild stops. An event that names no row is an update of
+                NO_ROW.
         """
         is_mine, events, bucket_of = self._is_mine, self._view.events, self._bucket
         for whole, decoded in records:

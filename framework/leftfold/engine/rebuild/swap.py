@@ -94,7 +94,7 @@ class CatchUp:
         if self._group is not None:
             self._fold(self._group)
         elif time.monotonic() - self._moved > self._patience and self._is_mine(self._generations[0]):
-            self._group = SharedSubscription(self._open, list(self._followers()), self._store)
+            self._group = SharedSubscription(self._open, list(self._writers()), self._store)
         else:
             self._watch()
             time.sleep(_LOOK_SECONDS)
@@ -111,7 +111,7 @@ class CatchUp:
             self._moved = time.monotonic()
         self._tokens = tokens
 
-    def _followers(self) -> Iterator[ProjectionWriter]:
+    def _writers(self) -> Iterator[ProjectionWriter]:
         yield ProjectionWriter(self._view, self._generations[0], self._store)
         for generation in self._generations[1:]:
             with suppress(ViewNotBuilt):
@@ -158,8 +158,9 @@ class Swap:
         self._open, self._options, self._watch = open_reader, options, watch
 
     def run(self, ends: Position, events: int) -> RebuildResult:
-        """Waits until no reader could go back in time, compares and swaps. A generation that may not go live is
-        removed.
+        """Waits until no reader could go back in time, compares and swaps.
+
+        A generation that may not go live is removed.
 
         Args:
             ends: what must be reached when there is no previous generation of the same hash.
@@ -202,7 +203,7 @@ class Swap:
         remove(self._store, live)
         return None
 
-    def _marks(self) -> dict[int, Checkpoint]:
+    def _checkpoints(self) -> dict[int, Checkpoint]:
         checkpoints = self._store.checkpoints(self._new)
         if len(checkpoints) < self._new.buckets:
             raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by another process")
@@ -235,7 +236,7 @@ class Swap:
             if old is None
             else reduce(or_, (m.position for m in self._store.checkpoints(old).values()), Position())
         )
-        return covered(self._new, self._marks()).covers(target)
+        return covered(self._new, self._checkpoints()).covers(target)
 
     def _lag(self, old: Generation, ends: Position) -> int:
         at = reduce(or_, (checkpoint.position for checkpoint in self._store.checkpoints(old).values()), Position())
@@ -250,7 +251,7 @@ class Swap:
             return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and no projector follows it"
         self._watch.begin("compare")
         comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
-        while not comparison.look(self._store.checkpoints(old), self._marks()):
+        while not comparison.look(self._store.checkpoints(old), self._checkpoints()):
             if catch_up.alone:
                 return Agreement.UNKNOWN, comparison.sums, f"{old.id} does not move on"
             if time.monotonic() > deadline:
@@ -295,7 +296,7 @@ class Swap:
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
     ) -> RebuildResult:
-        checkpoints = self._marks().values()
+        checkpoints = self._checkpoints().values()
         kept = self._tidied(old) if swapped else ""
         if not swapped and not self._options.hold:
             remove(self._store, self._new)

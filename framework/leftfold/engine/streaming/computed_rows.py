@@ -85,9 +85,7 @@ class QueryWriter:
         return batch_of(self.checkpoints)
 
     def claim(self) -> bool:
-        """Puts this run's token into every checkpoint, which fences the run before; False when that one moved
-        meanwhile.
-        """
+        """Puts this run's token into every checkpoint, which fences the run before; False if that one moved."""
         batch = self.batch
         return batch is not None and self._flush(batch, {}, Position())
 

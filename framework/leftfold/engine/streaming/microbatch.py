@@ -211,7 +211,7 @@ class GenerationLifecycle:
 
     def reached(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Reports newly parked keys, and makes the generation live once it has reached its first target."""
-        self._tell_parked(generation, checkpoints)
+        self._report_parked(generation, checkpoints)
         target = self._targets.get(generation.id)
         if target is None or not covered(generation, checkpoints).covers(target):
             return
@@ -225,7 +225,7 @@ class GenerationLifecycle:
         )
         self._report("generation live", {"view": self.view.name, "generation": generation.id})
 
-    def _tell_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+    def _report_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
         known = self._reported.get(generation.id, set())
         for key in parked.keys() - known:

@@ -174,8 +174,7 @@ class CloseLook:
 
     Args:
         sets: compares the key list and the indexes too, for rows that are not parked. Differences there are reported as
-            if
-            they were fields of the row: `#` is its place in the key list, `#field` what the index of that field has.
+            if they were fields of the row: `#` is its place in the key list, `#field` what the index of that field has.
     """
 
     def __init__(

@@ -152,8 +152,8 @@ def _settled(found: Diff, keys: list[str], store: ViewStore) -> dict[str, _Seen]
 
 def _level(found: Diff, key: str, before: _Both, after: _Both) -> bool:
     """Whether both checkpoints of a row stood still between two reads, at one position of the log."""
-    first = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), before, strict=True)]
-    then = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), after, strict=True)]
+    first = [_checkpoint_of(g, snapshot, key) for g, snapshot in zip((found.one, found.other), before, strict=True)]
+    then = [_checkpoint_of(g, snapshot, key) for g, snapshot in zip((found.one, found.other), after, strict=True)]
     still = [checkpoint.token for checkpoint in first] == [checkpoint.token for checkpoint in then]
     return still and first[0].position.covers(first[1].position) and first[1].position.covers(first[0].position)
 
@@ -164,7 +164,7 @@ def _both(found: Diff, keys: Sequence[str], store: ViewStore) -> _Both:
     return one, other
 
 
-def _mark(generation: Generation, snapshot: Snapshot, key: str) -> Checkpoint:
+def _checkpoint_of(generation: Generation, snapshot: Snapshot, key: str) -> Checkpoint:
     checkpoint = snapshot.checkpoints.get(place_of(generation, key)[0])
     if checkpoint is None:
         raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")

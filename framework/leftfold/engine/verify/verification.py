@@ -191,8 +191,7 @@ class Verify:
 
         Args:
             deep: compares the rows themselves, the key lists and the indexes, too, and returns the first `most` rows
-                that
-                differ. A checkpoint does not show what another program did to its rows.
+                that differ. A checkpoint does not show what another program did to its rows.
 
         Raises:
             ConfigurationError: it was made by other code or from other topics, or is not complete yet.

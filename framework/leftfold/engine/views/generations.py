@@ -184,7 +184,10 @@ def known_ids(log: _Log, topics: Iterable[str]) -> dict[str, str]:
 
 
 def other_log(generation: Generation, ids: Mapping[str, str]) -> str:
-    """Why a generation does not belong to topics of these ids, with the command to type. '' when it does."""
+    """Why a generation does not belong to topics of these ids, with the command to type.
+
+    '' when it belongs to them, or when the ids are unknown.
+    """
     for topic, before in generation.ids.items():
         if ids.get(topic, before) != before:
             return (

@@ -222,10 +222,10 @@ class _Done(dict[tuple[int, str, int], float]):
 
     def __init__(self, checkpoints: Mapping[int, Checkpoint]) -> None:
         super().__init__()
-        self._marks = {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()}
+        self._positions = {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()}
 
     def __missing__(self, place: tuple[int, str, int]) -> float:
         bucket, topic, partition = place
-        position = self._marks.get(bucket)
+        position = self._positions.get(bucket)
         found = self[place] = inf if position is None else position.next_offset(topic, partition)
         return found

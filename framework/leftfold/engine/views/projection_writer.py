@@ -128,11 +128,10 @@ class ProjectionWriter:
 
         Raises:
             RowEncodingError: some rows cannot be encoded. After a `rewind` these are checked after each event, which
-                shows where
-                to park them if they cannot be stored then either.
+                shows where to park them if they cannot be stored then either.
         """
         self._fold.settle()
-        if not self._may_go_on():
+        if not self._may_continue():
             return
         moved = self._moved(reached)
         try:
@@ -165,7 +164,7 @@ class ProjectionWriter:
         self._fold.evict(self._most)
         return True
 
-    def _may_go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         """Whether the view may continue; too many parked keys stop it, unless other writers changed the rows."""
         parked = sum(len(bucket.parked) for bucket in self._fold.buckets.values())
         if parked > self._max_parked and not self.stopped:

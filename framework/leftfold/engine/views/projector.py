@@ -89,14 +89,12 @@ class Projector:
         member: this projector's name in the group.
         max_parked: how many keys of a view may be parked in its buckets before it stops.
         folds: the hash of the fold code by view. A generation is folded by the code that claimed it last: a rebuild, or
-            a
-            projector that starts with code unknown so far. Projectors of other code stand by for it.
+            a projector that starts with code unknown so far. Projectors of other code stand by for it.
         takes_back: at its start it also claims what readers see if its code was superseded before: for a developer who
             switches between versions and runs no other projector.
         absence: seconds without any projector of the code that folds a generation until waiting code claims it.
         started: the views that this process has looked at before, shared by the projectors that it makes in turn: only
-            its
-            first look counts as a start.
+            its first look counts as a start.
         report: called with (what, details) for the operator.
     """
 
@@ -130,7 +128,7 @@ class Projector:
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, ProjectionWriter] = {}
         self._parked: dict[_Name, set[str]] = {}
-        self._holes: set[str] = set()
+        self._lost: set[str] = set()
         self._started = set[str]() if started is None else started
         self._absence, self._missed = absence, dict[tuple[str, str], float]()
         self._idle: set[tuple[str, str, str]] = set()
@@ -163,9 +161,7 @@ class Projector:
         return count
 
     def caught_up(self) -> bool:
-        """Whether every view of this code has a live generation and all active projection writers share one
-        subscription.
-        """
+        """Whether every view of this code has a live generation and all active writers share one subscription."""
         return (
             len(self._groups) <= 1
             and not self._waiting
@@ -181,12 +177,12 @@ class Projector:
         with suppress(LeftfoldError):
             for group in self._groups:
                 group.land()
-            self._attend(0.0)
+            self._send_heartbeat(0.0)
         for group in self._groups:
             group.close()
         self._admin.close()
 
-    def _attend(self, seconds: float) -> dict[str, Attendance]:
+    def _send_heartbeat(self, seconds: float) -> dict[str, Attendance]:
         """Sends a heartbeat with this projector's code; returns the projectors of the same schema by view."""
         groups = {view.name: names.tails(view.name, view.hash) for view in self.views}
         codes = {v.name: names.coders(v.name, v.hash, self._folds[v.name]) for v in self.views if self._folds}
@@ -197,14 +193,14 @@ class Projector:
         }
 
     def _look_around(self) -> None:
-        members = self._attend(self._lease)
+        members = self._send_heartbeat(self._lease)
         for view in self.views:
             registry = self._claim(view, self._store.registry(view.name))
             for generation in filter(has_ended, registry.generations.values()):
                 remove_ended(self._store, generation)
             mine = followed(registry, view, self._folds.get(view.name, ""))
             if not mine and registry.live_of(view.hash) is None:
-                mine = self._begun(view)
+                mine = self._create(view)
             mine = self._of_this_log(mine)
             for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
                 self._forget(name)
@@ -214,9 +210,9 @@ class Projector:
                 known = self._known.get((view.name, id_))
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
-            self._tell_idle(view, registry)
+            self._report_idle(view, registry)
         for writer in self._known.values():
-            self._tell_parked(writer)
+            self._report_parked(writer)
 
     def _of_this_log(self, found: Mapping[str, Generation]) -> dict[str, Generation]:
         """The generations that were folded from the current topics; reports each other one once."""
@@ -250,7 +246,7 @@ class Projector:
         return registry
 
     def _is_missed(self, view: View[Any, Any], code: str) -> bool:
-        """Whether no projector of this code has sent a heartbeat for as long as a restart may take."""
+        """Whether no projector of this code has sent a heartbeat for as long as a restart or outage may take."""
         if attendance(self._store, view.name, view.hash, [code]).of(code):
             self._missed.pop((view.name, code), None)
             return False
@@ -262,7 +258,7 @@ class Projector:
         view = writer.view
         return writer.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
 
-    def _tell_idle(self, view: View[Any, Any], registry: Registry) -> None:
+    def _report_idle(self, view: View[Any, Any], registry: Registry) -> None:
         """Reports each generation that other code folds, once."""
         mine = followed(registry, view, self._folds.get(view.name, ""))
         for generation in followed(registry, view).values():
@@ -272,7 +268,7 @@ class Projector:
                 details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
                 self._report("standing by", {**details, "do": way_back(generation, self._folds.get(view.name, ""))})
 
-    def _tell_parked(self, writer: ProjectionWriter) -> None:
+    def _report_parked(self, writer: ProjectionWriter) -> None:
         name, id_ = writer.view.name, writer.generation.id
         parked = {key: why for checkpoint in writer.checkpoints.values() for key, why in checkpoint.parked.items()}
         known = self._parked.get((name, id_), set())
@@ -281,15 +277,15 @@ class Projector:
             self._report("parked", {"view": name, "generation": id_, "key": key, "at": place, "why": why.error})
         self._parked[name, id_] = set(parked)
 
-    def _begun(self, view: View[Any, Any]) -> dict[str, Generation]:
+    def _create(self, view: View[Any, Any]) -> dict[str, Generation]:
         """Creates a generation; none where the log has lost its first events, which is reported once."""
-        if view.name in self._holes:
+        if view.name in self._lost:
             return {}
         topics = topics_of(view, self._admin.partitions)
         try:
             self._admin.check(beginning(topics))
         except LogGap as error:
-            self._holes.add(view.name)
+            self._lost.add(view.name)
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
         options = {"ids": self._ids.of(topics), **self._code(view)}
@@ -313,7 +309,7 @@ class Projector:
             return
         if not self._is_mine(writer):
             return
-        self._tell_changed(view, generation)
+        self._report_changed(view, generation)
         if not generation.ids and (ids := self._ids.of(generation.topics)):
             change(self._store, view.name, lambda r: r.known_by(generation.id, ids))
         if self._store.registry(view.name).live_of(view.hash) is None:
@@ -323,9 +319,10 @@ class Projector:
             self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
         self._known[name] = writer
 
-    def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
-        """Reports that other code of the same version has folded rows. Stored rows stay, new ones are folded by this
-        code.
+    def _report_changed(self, view: View[Any, Any], generation: Generation) -> None:
+        """Reports that other code of the same version has folded rows.
+
+        Stored rows stay as they are; new ones are folded by this code.
         """
         if generation.phase is Phase.LIVE and len(generation.folds) > 1:
             self._report("fold changed", {"view": view.name, "generation": generation.id, "do": next_steps(view.name)})
@@ -346,9 +343,7 @@ class Projector:
         self._waiting = [(at, writer) for at, writer in self._waiting if writer is not dropped]
 
     def _step_aside(self, left: Iterable[ProjectionWriter]) -> None:
-        """Makes projection writers that met another writer wait a random time up to 0.2 s before they read their
-        checkpoints.
-        """
+        """Makes writers that met another writer wait a random time up to 0.2 s before they read checkpoints."""
         for writer in left:
             self._report("out of step", {"view": writer.view.name, "generation": writer.generation.id})
             self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), writer))
@@ -369,9 +364,7 @@ class Projector:
             self._waiting.remove(waiting)
 
     def _settle(self) -> None:
-        """Makes generations live that reached their target, removes stopped writers and joins subscriptions that caught
-        up.
-        """
+        """Promotes generations at their target, removes stopped writers and joins subscriptions that caught up."""
         for group in self._groups:
             for writer in [f for f in group.writers if f.stopped]:
                 group.writers.remove(writer)

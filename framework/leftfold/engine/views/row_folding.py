@@ -103,7 +103,10 @@ class FoldedRow:
     version: int | None = None
 
     def change(self, view: View[Any, Any]) -> RowChange:
-        """The change of the row for the next flush, which counts as sent from now on. Raises if not encodable."""
+        """The change of the row for the next flush, which counts as sent from now on.
+
+        Raises the error of the encoding when the row cannot be encoded.
+        """
         row, before, bucket = self.row, self.indexed, self.bucket
         if row is None:
             fields, now, digest = None, None, 0
