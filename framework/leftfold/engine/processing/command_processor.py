@@ -101,7 +101,7 @@ def decide(
         return _refused(stream, received, ConflictError(received.key, expected, stream.version), now, decided)
     try:
         events = decider.decide(received.command, stream.state)
-        state, encoded = _happened(decider, codec, received, stream.state, events)
+        state, encoded = _apply(decider, codec, received, stream.state, events)
     except DomainError as error:
         if isinstance(error, received.command.__leftfold__.rejects):
             return _rejected(decider, stream, received, error, now, decided)
@@ -183,7 +183,7 @@ def _advance(stream: Stream[Any], received: Received) -> None:
         stream.origins[source] = (offset, index)
 
 
-def _happened(
+def _apply(
     decider: Decider[Any, Any, Any],
     codec: MessageCodec[Any],
     received: Received,

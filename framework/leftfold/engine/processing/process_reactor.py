@@ -131,7 +131,7 @@ class Reactor:
         if instance.finished and given.cause not in instance.waiting:
             return InputSkipped("finished")
         try:
-            outcome = self._taken(instance, given)
+            outcome = self._outcome_of(instance, given)
         except ConfigurationError:
             raise
         except LeftfoldError as error:
@@ -155,11 +155,11 @@ class Reactor:
             source, offset, index = given.origin
             instance.origins[source] = (offset, index)
 
-    def _taken(self, instance: Instance[Any], given: Input) -> Outcome:
+    def _outcome_of(self, instance: Instance[Any], given: Input) -> Outcome:
         if given.type in (DUE, CANCEL):
             return self._due(instance, given)
         if given.type in (ACK, NACK):
-            return self._answered(instance, given)
+            return self._take_answer(instance, given)
         self._check_version(given)
         event = self.events.wanted(given.type, given.value)
         return InputSkipped("foreign") if event is None else self._react(instance, given, event)
@@ -189,7 +189,7 @@ class Reactor:
         instance.version += 1
         return InputAccepted((request,))
 
-    def _answered(self, instance: Instance[Any], given: Input) -> Outcome:
+    def _take_answer(self, instance: Instance[Any], given: Input) -> Outcome:
         sent = instance.waiting.get(given.cause)
         if sent is None:
             return InputSkipped("unasked")

@@ -119,7 +119,7 @@ class DeadlineExecutor:
 DEATHS = 3
 """How many processes an event may kill before it is parked."""
 CLEAN, _WORKING = "", "w"
-_WARY_FOR = 20_000
+_CAUTIOUS_FOR = 20_000
 _MOST_NOTED = 64
 _MOST_BYTES = 3500
 _FRAME = len('{"deaths":{},"at":[]}')
@@ -138,31 +138,31 @@ class PoisonPillTracker:
 
     def __init__(self) -> None:
         self._deaths: dict[PartitionId, dict[int, int]] = {}
-        self._wary: dict[PartitionId, int] = {}
+        self._cautious: dict[PartitionId, int] = {}
 
     def hold(self, place: PartitionId, left: str) -> None:
         """Takes a partition with the metadata left in its offset; text of another format counts as left in order."""
         deaths, at = _read(left)
         self._deaths[place] = {offset: deaths.get(offset, 0) + (offset in at) for offset in {*deaths, *at}}
         if left == _WORKING or left.startswith("{"):
-            self._wary[place] = _WARY_FOR
+            self._cautious[place] = _CAUTIOUS_FOR
 
     def drop(self, places: Iterable[PartitionId]) -> None:
         """Drops partitions that are assigned to another member."""
         for place in places:
             self._deaths.pop(place, None)
-            self._wary.pop(place, None)
+            self._cautious.pop(place, None)
 
     def took(self, place: PartitionId) -> None:
         """Counts an event that was read; after a great many the suspect one would have come again."""
-        if place in self._wary:
-            self._wary[place] -= 1
-            if self._wary[place] <= 0 and not self._deaths.get(place):
-                del self._wary[place]
+        if place in self._cautious:
+            self._cautious[place] -= 1
+            if self._cautious[place] <= 0 and not self._deaths.get(place):
+                del self._cautious[place]
 
     def room(self, under_way: int) -> int:
         """How many more may start: a note is short, and must name every delivery under way."""
-        return _MOST_NOTED - under_way if self._wary else _WARY_FOR
+        return _MOST_NOTED - under_way if self._cautious else _CAUTIOUS_FOR
 
     def deaths(self, pending: PendingDelivery) -> int:
         """How many processes in a row have died while this delivery was under way."""
@@ -179,7 +179,7 @@ class PoisonPillTracker:
             under_way: the offsets of the deliveries being tried there.
             hanging: the offsets of deliveries given up there, whose threads have not ended.
         """
-        return self._encoded(place, offset, under_way, hanging) if place in self._wary else _WORKING
+        return self._encoded(place, offset, under_way, hanging) if place in self._cautious else _WORKING
 
     def handoff_metadata(self, place: PartitionId, offset: int) -> str:
         """The metadata to commit when the partition is handed over in order: deliveries under way count as harmless."""

@@ -130,10 +130,10 @@ class ReactionProcessor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._park, self._note, self._told, self._clock = park, note, told, clock
-        self.frontier, self._suspects = Frontier(), PoisonPillTracker()
-        self._beginning: list[PendingDelivery] = []
+        self.frontier, self._poison_pills = Frontier(), PoisonPillTracker()
+        self._starting: list[PendingDelivery] = []
         self._alone: deque[PendingDelivery] = deque()
-        self._reader, self._errands, self._actors = (
+        self._reader, self._queue, self._executor = (
             PendingReader(reaction),
             DeliveryQueue(reaction),
             DeadlineExecutor(reaction, clock),
@@ -142,13 +142,15 @@ class ReactionProcessor:
     def hold(self, place: PartitionId, left: Handoff) -> None:
         """Takes a partition from the offset of its handoff."""
         self.frontier.hold(place, left.offset)
-        self._suspects.hold(place, left.note)
+        self._poison_pills.hold(place, left.note)
 
     def left(self) -> dict[PartitionId, Handoff]:
         """The handoff of each partition for a successor if this process dies now."""
-        at, hanging = _offsets((*self._actors.under_way(), *self._beginning)), _offsets(self._actors.left())
+        at, hanging = _offsets((*self._executor.under_way(), *self._starting)), _offsets(self._executor.left())
         return {
-            place: Handoff(offset, self._suspects.note(place, offset, at.get(place, set()), hanging.get(place, set())))
+            place: Handoff(
+                offset, self._poison_pills.note(place, offset, at.get(place, set()), hanging.get(place, set()))
+            )
             for place, offset in self.frontier.offsets().items()
         }
 
@@ -156,7 +158,8 @@ class ReactionProcessor:
         """The handoff of partitions that are given up in order."""
         offsets = {place: offset for place, offset in self.frontier.offsets().items() if place in places}
         return {
-            place: Handoff(offset, self._suspects.handoff_metadata(place, offset)) for place, offset in offsets.items()
+            place: Handoff(offset, self._poison_pills.handoff_metadata(place, offset))
+            for place, offset in offsets.items()
         }
 
     def take(self, record: RawRecord, taken: tuple[PartitionId, int] | None = None) -> None:
@@ -173,28 +176,28 @@ class ReactionProcessor:
         self.frontier.take(place, offset, is_open=pending is not None)
         if pending is not None:
             pending.taken = place, offset
-            self._suspects.took(pending.place)
-            self._errands.add(pending)
+            self._poison_pills.took(pending.place)
+            self._queue.add(pending)
 
     def step(self, most: float) -> bool:
         """Starts the next tries, and waits up to `most` seconds for one to end; returns whether any is under way."""
-        self._beginning = self._chosen()
-        if self._beginning:
+        self._starting = self._chosen()
+        if self._starting:
             if self._note():
-                for pending in self._beginning:
-                    self._actors.start(pending)
+                for pending in self._starting:
+                    self._executor.start(pending)
             else:
-                for pending in reversed(self._beginning):
-                    self._errands.put_back(pending)
-            self._beginning = []
-        busy = bool(self._actors.under_way())
-        self._end(self._errands.wait(self._clock(), most) if busy else 0.0)
+                for pending in reversed(self._starting):
+                    self._queue.put_back(pending)
+            self._starting = []
+        busy = bool(self._executor.under_way())
+        self._end(self._queue.wait(self._clock(), most) if busy else 0.0)
         return busy
 
     def settle(self, places: Collection[PartitionId] | None, seconds: float) -> bool:
         """Waits for the tries in some partitions, or in all, and starts none; returns whether all have ended."""
         deadline = self._clock() + seconds
-        while any(places is None or pending.place in places for pending in self._actors.under_way()):
+        while any(places is None or pending.place in places for pending in self._executor.under_way()):
             if (left := deadline - self._clock()) <= 0:
                 return False
             self._end(min(left, 0.1))
@@ -202,22 +205,22 @@ class ReactionProcessor:
 
     def drop(self, places: Collection[PartitionId]) -> None:
         """Drops partitions; tries under way there end without effect."""
-        self._errands.drop(places)
-        self._suspects.drop(places)
+        self._queue.drop(places)
+        self._poison_pills.drop(places)
         self._alone = deque(pending for pending in self._alone if pending.place not in places)
         self.frontier.drop(places)
 
     def _chosen(self) -> list[PendingDelivery]:
         """The deliveries to start now; a suspect starts alone, so that no other is blamed for its death."""
-        near = self._actors.near()
-        if any(map(self._suspects.deaths, near)):
+        near = self._executor.near()
+        if any(map(self._poison_pills.deaths, near)):
             return []
         if self._alone:
             return [] if near else [self._alone.popleft()]
         chosen: list[PendingDelivery] = []
-        room = min(self._actors.free, self._suspects.room(len(self._actors.under_way())))
-        while len(chosen) < room and (pending := self._errands.next(self._clock())) is not None:
-            deaths = self._suspects.deaths(pending)
+        room = min(self._executor.free, self._poison_pills.room(len(self._executor.under_way())))
+        while len(chosen) < room and (pending := self._queue.next(self._clock())) is not None:
+            deaths = self._poison_pills.deaths(pending)
             if pending.error is not None:
                 self._parked(pending, pending.error)
             elif deaths >= DEATHS:
@@ -231,14 +234,14 @@ class ReactionProcessor:
         return chosen
 
     def _end(self, wait: float) -> None:
-        for pending, error, is_left in self._actors.ended(wait):
-            if not self._actors.is_acting(pending):
-                self._suspects.cleared(pending)
+        for pending, error, is_left in self._executor.ended(wait):
+            if not self._executor.is_acting(pending):
+                self._poison_pills.cleared(pending)
             if is_left:
                 continue
             if error is None:
                 self._done(pending)
-            elif self._errands.failed(pending, error, self._clock()):
+            elif self._queue.failed(pending, error, self._clock()):
                 self._told(pending, error, False)
             else:
                 self._parked(pending, error)
@@ -249,7 +252,7 @@ class ReactionProcessor:
         self._done(pending)
 
     def _done(self, pending: PendingDelivery) -> None:
-        if self._errands.done(pending):
+        if self._queue.done(pending):
             self.frontier.done(*pending.taken)
 
 

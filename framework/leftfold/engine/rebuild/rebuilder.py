@@ -60,14 +60,14 @@ def unfinished(store: BulkStore, view: View[Any, Any], options: RebuildOptions) 
     """
     if options.fresh or not options.fold:
         return None
-    exclusive_lease = members(store, names.rebuilds(view.name))
+    leased = members(store, names.rebuilds(view.name))
     found = [
         as_it_is
         for generation in store.registry(view.name).generations.values()
         if (generation.hash, generation.fold, generation.name) == (view.hash, options.fold, options.pin)
         and generation.phase in (Phase.BULK, Phase.SEALED)
         and generation.ends.offsets
-        and generation.attempt not in exclusive_lease
+        and generation.attempt not in leased
         and (as_it_is := _as_it_is(store, generation)) is not None
     ]
     return max(found, key=lambda generation: generation.created, default=None)

@@ -175,11 +175,11 @@ def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generatio
     """
     registry, now = store.registry(view.name), datetime.fromtimestamp(time.time(), UTC)
     # Read after the registry: a rebuild sends its heartbeat before it creates a generation.
-    exclusive_lease = members(store, names.rebuilds(view.name))
+    leased = members(store, names.rebuilds(view.name))
     over = [
         g
         for g in registry.generations.values()
-        if _is_over(g, registry, now, keep) and g.attempt not in exclusive_lease and (but is None or g.id != but.id)
+        if _is_over(g, registry, now, keep) and g.attempt not in leased and (but is None or g.id != but.id)
     ]
     for generation in over:
         remove(store, generation)
