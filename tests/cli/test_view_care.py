@@ -126,7 +126,7 @@ def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(
     assert (sample.code, "3 rows would change" in sample.out) == (3, True), sample.out + sample.err
     held = at_work("rebuild", "cart_summary", "--engine", "local", "--hold")
     assert held.code == 0, held.err
-    assert "held: tails keep it up to date" in held.out
+    assert "held: projectors keep it up to date" in held.out
     assert items(at_work, "cart_summary", "a") == 4, "readers see nothing of it"
     told = at_work("diff", "cart_summary", "--live", "--held")
     assert told.code == 3

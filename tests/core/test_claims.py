@@ -62,7 +62,9 @@ def test_twin_a_tail_that_does_not_know_its_code_goes_on_folding_what_the_new_co
 
 def test_a_promote_is_refused_while_only_tails_of_other_code_run(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
-    with pytest.raises(ConfigurationError, match=r"only tails of other code run \(old\); .*leftfold run spelled") as no:
+    with pytest.raises(
+        ConfigurationError, match=r"only projectors of other code run \(old\); .*leftfold run spelled"
+    ) as no:
         shop.promote("b")
     assert no.value.exit_code == 78
     assert live(shop) == shop.whole("a")
@@ -83,7 +85,7 @@ def test_a_promote_without_any_tail_is_for_the_code_that_built_it(shop: Deploys)
 
 
 def test_a_rebuild_that_would_stand_still_once_it_is_live_is_refused_before_it_begins(shop: Deploys) -> None:
-    with pytest.raises(ConfigurationError, match=r"its tails run other code than this \(old\)"):
+    with pytest.raises(ConfigurationError, match=r"its projectors run other code than this \(old\)"):
         shop.rebuild("b")
     assert len(shop.store.registry("spelled").generations) == 1
     assert shop.rebuild("b", swap_anyway=True).swapped
@@ -104,7 +106,7 @@ def test_a_rolling_deploy_needs_no_stop_in_any_order(order: tuple[str, ...], sho
             shop.stop(step)
             shop.start("b", step)
         elif order[0] == "promote":
-            with pytest.raises(ConfigurationError, match="only tails of other code run"):
+            with pytest.raises(ConfigurationError, match="only projectors of other code run"):
                 shop.promote("b")
         else:
             shop.promote("b")
@@ -186,7 +188,7 @@ def test_a_rollback_is_refused_when_no_tail_of_its_code_is_at_work(shop: Deploys
     shop.settle()
     shop.promote("b")
     shop.stop("old")
-    with pytest.raises(ConfigurationError, match="is for tails of code a, and only tails of other code run"):
+    with pytest.raises(ConfigurationError, match="is for projectors of code a, and only projectors of other code run"):
         shop.promote("b", "kept")
 
 
@@ -241,7 +243,7 @@ def test_code_that_never_folded_it_cannot_take_the_live_generation(shop: Deploys
     shop.start("b", "new")
     shop.settle()
     shop.stop("old")
-    with pytest.raises(ConfigurationError, match="only tails of other code run"):
+    with pytest.raises(ConfigurationError, match="only projectors of other code run"):
         shop.promote("a", "live")
     assert shop.generation(Phase.LIVE).fold == "b"
 

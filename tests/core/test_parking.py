@@ -149,7 +149,7 @@ def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing() -> None:
         tail.step(0.0)
     assert bench.reports[-1] == (
         "view stopped",
-        {"view": "open_baskets", "why": "more than 100 keys are parked; mend the fold and rebuild"},
+        {"view": "open_baskets", "why": "more than 100 keys are parked; fix the fold and rebuild"},
     )
     assert parked(bench) == {}
 

@@ -88,7 +88,7 @@ def test_a_gap_in_the_events_is_refused() -> None:
     refold = Refold(baskets, MemoryStates())
     refold.add(records[0])
     with pytest.raises(
-        InfrastructureError, match=r"baskets.events\[0\]@2: stream 'b' goes on at version 3, but only 1"
+        InfrastructureError, match=r"baskets.events\[0\]@2: stream 'b' continues at version 3, but only 1"
     ):
         refold.add(records[2])
 

@@ -226,13 +226,13 @@ def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are
     generation = tailed(by_name, log, [9], store)
     assert parked(generation, store) == {"b0"}
     assert_verified(by_name, log, generation, store)
-    met = StepwiseFold._met
+    fail = StepwiseFold._failed_at
 
     def for_good(self: StepwiseFold[Any], error: Exception, at: Any) -> None:
         self._failed = True
-        met(self, error, at)
+        fail(self, error, at)
 
-    monkeypatch.setattr(StepwiseFold, "_met", for_good)
+    monkeypatch.setattr(StepwiseFold, "_failed_at", for_good)
     monkeypatch.setattr(BulkJob, "_folded", lambda self, log, part, tell: self._folded_again(log, part, {"a0", "b0"}))
     result = Verify(by_name, store, open_log=lambda: SteadyLog(log.reader()), open_store=lambda: store).run(generation)
     assert (result.equal, set(result.newly)) == (False, {"a0"})

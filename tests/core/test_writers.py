@@ -126,7 +126,7 @@ def test_a_follower_of_a_generation_without_all_marks_refuses_to_begin() -> None
     bench.settle()
     generation = bench.live(household_spend)
     del bench.store._buckets[generation.view, generation.id, 3]
-    with pytest.raises(ViewNotBuilt, match=r"lost the marks of buckets \[3\]; build it again"):
+    with pytest.raises(ViewNotBuilt, match=r"lost the checkpoints of buckets \[3\]; build it again"):
         writer(bench)
 
 

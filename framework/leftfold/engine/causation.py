@@ -25,19 +25,19 @@ _OURS = {
     "leftfold.due.v1": "due",
     "leftfold.cancel.v1": "cancelled",
 }
-_TOLD = ("name", "at", "error", "message", "reason", "actor")
+_SHOWN = ("name", "at", "error", "message", "reason", "actor")
 _LONGEST = 2000
 
 
 @dataclass(frozen=True)
 class TraceStep:
-    """What a record is and what caused it.
+    """One record in a trace: what it is and what caused it.
 
-    `kind` is `command`, `event`, `input` (an event on its way to a process), `accepted` or `rejected` (answers to a
-    process), `due`, `fired` or `cancelled` (timers: by time, or by somebody), or `other`. `at` is the place of the
-    record itself: of a dead letter, whose `dead` says why, the one that it was taken from. `appended` is in ms since
-    1970. `beside` is the topic in which its cause stands, '' where nobody says; `told` is what a record of the
-    framework's own holds.
+    `kind` is `command`, `event`, `input` (an event routed to a process), `accepted` or `rejected` (answers to a
+    process), `due`, `fired` or `cancelled` (timers: by time, or by an operator), or `other`. `at` is the place of the
+    record itself; for a dead letter, whose reason is `dead`, the place it was taken from. `appended` is in ms since
+    1970. `beside` is the topic of its cause, '' if unknown; the last field holds the fields of a record that the
+    framework itself wrote.
     """
 
     kind: str
@@ -56,14 +56,14 @@ class TraceStep:
 
 
 def step_of(record: RawRecord) -> TraceStep | None:
-    """The step that a record is; None when it is no command, event or input, nor a dead letter that was one."""
+    """The trace step of a record. None when it is no command, event or input, nor a dead letter of one."""
     found = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     type_, at, dead = found.get("ce_type", ""), RecordAddress(record.topic, record.partition, record.offset), None
     if record.topic.endswith(_DEAD):
         at, dead = _source(found.get("dead_source", ""), at), found.get("dead_reason", "")
     elif "ce_id" not in found:
         return None
-    told = _told(record.value) if type_ in _OURS else {}
+    told = _shown_fields(record.value) if type_ in _OURS else {}
     return TraceStep(
         kind="fired" if type_ == "leftfold.due.v1" and "actor" in told else _kind(at.topic, type_, found),
         id=found.get("ce_id", ""),
@@ -92,7 +92,7 @@ def _kind(topic: str, type_: str, found: Mapping[str, str]) -> str:
 
 
 def _beside(topic: str, type_: str, found: Mapping[str, str]) -> str:
-    """Where the cause stands: an origin says so; events follow from commands, what timers do from inputs."""
+    """The topic of the cause: named by an origin; events follow from commands, and timer effects from inputs."""
     origin = found.get("origin", "").rsplit("/", 3)
     if len(origin) == len(("topic", "partition", "offset", "index")):
         return origin[0]
@@ -102,21 +102,21 @@ def _beside(topic: str, type_: str, found: Mapping[str, str]) -> str:
 
 
 def _source(text: str, at: RecordAddress) -> RecordAddress:
-    """The place `topic/partition/offset` that a dead letter names; its own when it does not."""
+    """The place `topic/partition/offset` that a dead letter names; `at` when it names none."""
     topic, _, rest = text.partition("/")
     partition, _, offset = rest.partition("/")
     p, o = number_in(partition), number_in(offset)
     return at if p is None or o is None else RecordAddress(topic, p, o)
 
 
-def _told(value: bytes | None) -> dict[str, str]:
+def _shown_fields(value: bytes | None) -> dict[str, str]:
     try:
         fields = json.loads(value or b"{}")
     except (ValueError, RecursionError):
         return {}
     if not isinstance(fields, dict):
         return {}
-    return {name: str(fields[name])[:_LONGEST] for name in _TOLD if name in fields}
+    return {name: str(fields[name])[:_LONGEST] for name in _SHOWN if name in fields}
 
 
 _Name = tuple[str, str]
@@ -125,7 +125,7 @@ _Name = tuple[str, str]
 
 @dataclass(eq=False)
 class TraceNode:
-    """One step of a trace with what followed from it.
+    """One step of a trace with the steps that followed from it.
 
     `step` is None where records name a cause that no topic holds; `again` are further records of the same id in the
     same topic, which have no effect; `dead` is why one of them was dead-lettered, by its place.
@@ -141,34 +141,34 @@ class TraceNode:
 
     @property
     def after(self) -> float | None:
-        """Seconds since the step before was written; None = there is none, or nobody knows when."""
+        """Seconds since the causing record was appended; None = it has no cause, or a time is unknown."""
         before = self.parent.step if self.parent is not None else None
         if self.step is None or before is None or not self.step.appended or not before.appended:
             return None
         return (self.step.appended - before.appended) / 1000
 
     def order(self) -> tuple[int, RecordAddress]:
-        """What nodes are sorted by: when they were written, and where."""
+        """The sort key of nodes: when and where they were written."""
         if self.step is not None:
             return self.step.appended, self.step.at
         return min((child.order() for child in self.children), default=(0, RecordAddress("", 0, 0)))
 
 
 class Trace:
-    """The trees that some steps make; `roots` are those that nothing caused, the earliest first."""
+    """The causation trees of some steps; `roots` are those without a cause, the earliest first."""
 
     def __init__(self, steps: Iterable[TraceStep]) -> None:
         self._nodes: dict[_Name, TraceNode] = {}
         self._by_id: dict[str, list[TraceNode]] = {}
         self._gather(list({(step.at, step.dead): step for step in steps}.values()))
         for node in list(self._nodes.values()):
-            self._hang(node)
+            self._attach(node)
         self.roots = sorted(self._tops(), key=TraceNode.order)
         for node, _ in self.walk():
             node.children.sort(key=TraceNode.order)
 
     def walk(self) -> Iterator[tuple[TraceNode, int]]:
-        """Every node with its depth, causes before what they caused."""
+        """Every node with its depth, causes before their effects."""
         left = [(root, 0) for root in reversed(self.roots)]
         while left:
             node, depth = left.pop()
@@ -176,7 +176,7 @@ class Trace:
             left += [(child, depth + 1) for child in reversed(node.children)]
 
     def _gather(self, steps: list[TraceStep]) -> None:
-        """One node per topic and id: of the records, the first in its partition; dead letters with what they are of."""
+        """Makes one node per topic and id: the first record in its partition, with its dead letters."""
         homes: dict[RecordAddress, TraceNode] = {}
         for step in sorted((s for s in steps if s.id), key=lambda s: (s.dead is not None, s.at, s.appended)):
             name = step.at.topic, step.id
@@ -191,8 +191,8 @@ class Trace:
             if step.dead is not None and step.at in homes:
                 homes[step.at].dead[step.at] = step.dead
 
-    def _hang(self, node: TraceNode) -> None:
-        """Puts a node under its cause, one that no topic holds if need be."""
+    def _attach(self, node: TraceNode) -> None:
+        """Puts a node under its cause; creates an empty node when no topic holds the cause."""
         if node.step is None or not node.step.cause:
             return
         cause, beside = node.step.cause, node.step.beside
@@ -205,7 +205,7 @@ class Trace:
         parent.children.append(node)
 
     def _tops(self) -> list[TraceNode]:
-        """The nodes without a parent, and of each loop the earliest, cut off from what it says caused it."""
+        """The nodes without a parent, and the earliest of each loop, cut off from its recorded cause."""
         nodes = list(dict.fromkeys(self._nodes.values()))
         tops = [node for node in nodes if node.parent is None]
         seen = _below(tops)
@@ -233,13 +233,13 @@ def _below(tops: Iterable[TraceNode]) -> set[TraceNode]:
 
 def _loop_above(node: TraceNode) -> list[TraceNode]:
     """The loop that a node's causes lead into."""
-    met: dict[TraceNode, int] = {}
+    visited: dict[TraceNode, int] = {}
     at: TraceNode | None = node
-    while at is not None and at not in met:
-        met[at] = len(met)
+    while at is not None and at not in visited:
+        visited[at] = len(visited)
         at = at.parent
-    start = met[at] if at is not None else 0
-    return [one for one, number in met.items() if number >= start]
+    start = visited[at] if at is not None else 0
+    return [one for one, number in visited.items() if number >= start]
 
 
 _BATCH, _WAIT, _PATIENCE = 200, 0.2, 15.0
@@ -247,12 +247,12 @@ _BY_REFERENCE = ("dead_reference", b"true")
 _TIMED, _AHEAD = 7, 3_600_000
 
 Begun = Callable[[str], Position]
-"""Where to begin to look for what has an id, or follows from it."""
+"""The position from which to search for an id, or for what follows from it."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The records of a trace, how many were looked at, and whether some before the end could not be read."""
+    """The records of a trace, how many were read, and whether some before the end could not be read."""
 
     records: tuple[RawRecord, ...]
     looked: int
@@ -260,9 +260,9 @@ class Found:
 
 
 def made_at(id_: str) -> int | None:
-    """When an id was made, in ms since 1970, as those of clients say (uuid7); None when it does not tell."""
+    """When an id was made, in ms since 1970, if it is a uuid7 as clients make them; None otherwise."""
     try:
-        id = UUID(id_)  # what it is
+        id = UUID(id_)
     except ValueError:
         return None
     return id.int >> 80 if id.version == _TIMED else None
@@ -278,15 +278,16 @@ def search(
     watch: Stopwatch | None = None,
     patience: float = _PATIENCE,
 ) -> Found:
-    """All records of the correlation that an id belongs to, be it a correlation id itself or that of any record.
+    """All records of the correlation that an id belongs to. The id may be a correlation id or that of any record.
 
-    The first pass looks for the id. If a record that has it belongs to another correlation, a second one looks for
-    that; a correlation id, as that of a client's command is its own, needs no second one.
+    The first pass looks for the id. If a record that has it belongs to another correlation, a second pass looks for
+    that one; a correlation id, such as the id of a client's command, needs no second pass.
 
     Args:
-        begun: where passes may begin because of when an id was made. If something is missing then that may stand
-            before it, everything is looked at after all; clocks may be wrong.
-        watch: is told of the passes. patience: seconds to wait for what an open transaction hides.
+        begun: where passes may begin, given the time in an id. If something is missing then that may stand before that
+            place, the whole log is searched after all; clocks may be wrong.
+        watch: reports the passes.
+        patience: seconds to wait for records that an open transaction hides.
     """
     reading = _Reading(reader, starts, ends, watch or Stopwatch(lambda progress: None), patience)
     if begun is not None:
@@ -297,10 +298,10 @@ def search(
 
 
 def _is_whole(records: tuple[RawRecord, ...], begin: Position, starts: Position) -> bool:
-    """Whether nothing that is missing can stand before the place where the pass began.
+    """Whether no missing record can stand before the place where the pass began.
 
-    What follows from a record is written behind it, so whoever has all causes has everything; but for a command that
-    was sent again, by a clock that is ahead: one that is an hour ahead may be ahead by more.
+    An effect is written behind its cause, so a trace with all causes is complete. The exception is a command that was
+    sent again by a clock that is ahead: one that is an hour ahead may be ahead by more.
     """
     if begin == starts:
         return True
@@ -313,14 +314,14 @@ def _is_whole(records: tuple[RawRecord, ...], begin: Position, starts: Position)
 
 
 class _Reading:
-    """Passes over a span of the log; `begin` is where the last one began."""
+    """Passes over a range of the log; `begin` is where the last one began."""
 
     def __init__(self, reader: LogReader, starts: Position, ends: Position, watch: Stopwatch, patience: float) -> None:
         self._reader, self.begin, self._ends, self._watch, self._patience = reader, starts, ends, watch, patience
         self._looked, self._is_short = 0, False
 
     def trace(self, id_: str, begun: Begun) -> Found:
-        """All records of the correlation of an id, from where each pass may begin."""
+        """All records of the correlation of an id, with each pass begun as late as possible."""
         wanted, self.begin = {id_.encode()}, begun(id_)
         while True:
             found, more = self._pass(wanted)
@@ -329,7 +330,7 @@ class _Reading:
             wanted, self.begin = wanted | more, begun(next(iter(more)).decode(errors="replace"))
 
     def _pass(self, wanted: set[bytes]) -> tuple[list[RawRecord], set[bytes]]:
-        """The records of some correlations; or, as soon as one is met that belongs to another, that other."""
+        """The records of some correlations; or, as soon as a record belongs to another correlation, that one."""
         pairs = {("ce_correlationid", one) for one in wanted}
         telling = {*pairs, *(("ce_id", one) for one in wanted), _BY_REFERENCE}
         found: list[RawRecord] = []
@@ -344,7 +345,7 @@ class _Reading:
         return found, set()
 
     def _records(self) -> Iterator[RawRecord]:
-        """One pass, up to the ends or to where nothing more can be read."""
+        """Reads the records of one pass, up to the ends or to where nothing more can be read."""
         starts = self.begin
         offsets = ((t, p, end) for t, ends in self._ends.offsets.items() for p, end in ends.items())
         self._watch.begin("search", sum(max(0, end - starts.next_offset(t, p)) for t, p, end in offsets))

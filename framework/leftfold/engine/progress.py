@@ -1,4 +1,4 @@
-"""RebuildProgress of rebuilds, and reports that are limited to one in a while."""
+"""Progress reports of rebuilds, and a limiter that sends each kind of report at most every 30 s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERVAL = 0.2
 
 @dataclass(frozen=True)
 class RebuildProgress:
-    """One look at a rebuild.
+    """The state of a rebuild at one moment.
 
     Args:
         phase: `plan`, `fold`, `seal`, `catch up`, `compare` or `swap`.
@@ -35,7 +35,7 @@ class RebuildProgress:
 
     @property
     def eta(self) -> float | None:
-        """Seconds that the phase still takes at this rate; None = cannot be told yet."""
+        """Seconds that the phase still takes at this rate; None while no event has been read."""
         return (self.total - self.done) / self.rate if self.done else None
 
 
@@ -44,7 +44,7 @@ Report = Callable[[RebuildProgress], None]
 
 @dataclass
 class Stopwatch:
-    """Times the phases of a rebuild and reports on them, a few times a second at most."""
+    """Times the phases of a rebuild and reports their progress, at most every 0.2 s."""
 
     report: Report
     seconds: dict[str, float] = field(default_factory=dict)
@@ -52,25 +52,25 @@ class Stopwatch:
     _phase: str = ""
     _total: int = 0
     _began: float = 0.0
-    _told: float = 0.0
+    _reported: float = 0.0
 
     def begin(self, phase: str, total: int = 0) -> None:
-        """Ends the phase before, if any, and begins another."""
+        """Ends the current phase, if any, and begins another."""
         self.end()
         self._phase, self._total, self.done = phase, total, 0
-        self._began = self._told = time.perf_counter()
+        self._began = self._reported = time.perf_counter()
         self.report(RebuildProgress(phase, 0, total))
 
     def tell(self, count: int) -> None:
-        """Counts events of this phase."""
+        """Counts events of this phase and reports them when a report is due."""
         self.done += count
         now = time.perf_counter()
-        if now - self._told >= _INTERVAL:
-            self._told = now
+        if now - self._reported >= _INTERVAL:
+            self._reported = now
             self.report(RebuildProgress(self._phase, self.done, self._total, now - self._began))
 
     def end_phase(self) -> float:
-        """Ends the phase; returns how many seconds phases of its name have taken so far."""
+        """Ends the phase; returns the total seconds of all phases with its name."""
         phase = self._phase
         self.end()
         return self.seconds[phase]
@@ -88,10 +88,11 @@ AGAIN, MOST = 30.0, 1000
 
 
 class Seldom:
-    """Passes on the first report of a kind, and its next one after 30 s with how often it happened since.
+    """Limits reports: forwards the first of a kind, and later ones at most every 30 s.
 
     Args:
-        report: is given (what, details), where `times` is added. clock: seconds that only grow.
+        report: called with (what, details); `times` in the details counts the events since the last report.
+        clock: monotonic seconds.
     """
 
     def __init__(self, report: Callable[[str, Mapping[str, Any]], None], clock: Callable[[], float]) -> None:
@@ -99,7 +100,7 @@ class Seldom:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def report(self, what: str, details: Mapping[str, Any], *, kind: str = "", times: int = 1) -> None:
-        """Reports, or counts for the next report of this kind."""
+        """Forwards the report, or counts it for the next report of this kind."""
         now, kind = self._clock(), kind or what
         at, count = self._seen.get(kind, (now - AGAIN, 0))
         if now - at < AGAIN:

@@ -20,7 +20,7 @@ class OwnedLog(BulkLog, Owner, Protocol):
 
 
 class ArchivedLog:
-    """A BulkLog that reads a range from the archive up to where that ends, and from the topic after."""
+    """A BulkLog that reads a range from the archive up to the archive's end, and from the topic after that."""
 
     def __init__(self, open_archive: OpenArchive, open_log: Callable[[], OwnedLog]) -> None:
         self._archive, self._log = open_archive(), open_log()
@@ -43,13 +43,13 @@ class ArchivedLog:
                 if partitions.get(partition, 0) < end:
                     raise InfrastructureError(
                         f"{topic}[{partition}] ends at {partitions.get(partition, 0)}, but its archive "
-                        f"{self._archive.place} at {end}: the topic is not the one that was archived. Somebody made "
-                        f"it anew, or records were lost; name the archive that belongs to it with --archive DIR"
+                        f"{self._archive.place} at {end}: the topic is not the one that was archived. It was created "
+                        f"again, or records were lost; name the archive that belongs to it with --archive DIR"
                     )
         return ends
 
     def starts(self, topics: Iterable[str]) -> Position:
-        """Where archive and topic together begin: 0 where the archive reaches the topic."""
+        """The start offsets of archive and topic together: 0 where the archive reaches the topic."""
         starts = self._log.starts(topics)
         return Position(
             {t: {p: 0 if self._end(t, p) >= low else low for p, low in ps.items()} for t, ps in starts.offsets.items()}
@@ -77,7 +77,7 @@ class ArchivedLog:
             yield from self._log.read(rest)
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes the log's connections."""
         self._log.close()
 
     def _end(self, topic: str, partition: int) -> int:
@@ -95,9 +95,9 @@ class StartingReader(LogReader, Owner, Protocol):
 
 
 class ArchivedReader:
-    """A LogReader; partitions that are to be read from before the topic's start are read from the archive first.
+    """A LogReader that reads from the archive first where a partition's topic no longer holds the records.
 
-    Meanwhile the other partitions wait, and all go on together from the topic when the archive has been read.
+    Meanwhile the other partitions wait; all continue together from the topic when the archive has been read.
     """
 
     def __init__(self, reader: StartingReader, open_archive: OpenArchive) -> None:
@@ -119,7 +119,7 @@ class ArchivedReader:
         return self._reader.identities(topics)
 
     def check(self, position: Position) -> None:
-        """Checks that archive and topic hold what lies behind these offsets.
+        """Checks that archive and topic hold the records from these offsets on.
 
         Raises:
             InfrastructureError: they do not, or the archive is of another topic.
@@ -128,10 +128,10 @@ class ArchivedReader:
             pass
 
     def seek(self, position: Position) -> None:
-        """Reads on from these offsets.
+        """Continues reading from these offsets.
 
         Raises:
-            InfrastructureError: some of what lies before the topic's start is not in the archive.
+            InfrastructureError: some of the records before the topic's start are not in the archive.
         """
         self._coming = None
         self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
@@ -140,7 +140,7 @@ class ArchivedReader:
             self._reader.seek(position)
 
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
-        """The next records, from the archive as long as it has some of what was asked for."""
+        """The next records, from the archive as long as it has requested ones."""
         if not self._parts:
             return self._poll_topic(limit, timeout)
         part = self._parts[0]
@@ -166,12 +166,12 @@ class ArchivedReader:
             self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
             if not list(self._missing(position)):
                 raise
-            # Somebody has trimmed what was to be read next; it is in the archive now.
+            # Retention has deleted the next records from the topic; they are in the archive now.
             self.seek(position)
             return []
 
     def position(self) -> Position:
-        """Where each partition goes on."""
+        """The next offset of each partition."""
         if not self._parts:
             return self._reader.position()
         position: dict[str, dict[int, int]] = {}
@@ -180,12 +180,12 @@ class ArchivedReader:
         return Position(position)
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes the log's connections."""
         self._parts.clear()
         self._reader.close()
 
     def _missing(self, wanted: Position) -> Iterator[OffsetRange]:
-        """What the topic no longer holds of what lies behind some offsets, up to the archive's end."""
+        """The ranges from some offsets on that the topic no longer holds, up to the archive's end."""
         archive: Archive | None = None
         checked: set[str] = set()
         starts = self._reader.starts(wanted.offsets)

@@ -1,4 +1,4 @@
-"""Positions of a log: its ends, the offsets at a time, and ranges that were lost."""
+"""Gaps and positions of a log: lost ranges and their errors, the first offsets, and the offsets at a time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = [
 ]
 
 
-_TOLD = 8
-"""Of how many partitions a message tells what is gone."""
+_MOST_NAMED = 8
+"""How many partitions a message about lost records names."""
 _NAME_ONE = (
     "name the archive that holds them: --archive DIR, or LEFTFOLD_ARCHIVE_DIR=DIR, or archive = 'DIR' under "
     "[tool.leftfold] in pyproject.toml"
@@ -30,31 +30,31 @@ _NAME_ONE = (
 
 
 def log_gap(topic: str, partition: int, start: int, end: int, *, archive: str = "") -> LogGap:
-    """The error for offsets `start` to `end` (not included) that are neither in the topic nor in the archive, if any.
+    """The error for offsets `start` to `end` (exclusive) that neither the topic nor the archive holds.
 
     Args:
-        archive: where the archive is that lacks them; '' = there is none.
+        archive: the place of the archive that lacks them; '' = there is none.
     """
     category = topic.removesuffix(".events")
     where = f"and the archive {archive} does not hold them" if archive else "and no archive is configured"
-    mend = f"see what it holds: leftfold log verify-archive {category} --archive {archive}" if archive else _NAME_ONE
+    advice = f"see what it holds: leftfold log verify-archive {category} --archive {archive}" if archive else _NAME_ONE
     return LogGap(
         f"a hole in the log: {topic}[{partition}] no longer holds offsets {start} to {end - 1}, {where}; a fold "
-        f"without them would be wrong. {mend}"
+        f"without them would be wrong. {advice}"
     )
 
 
-def unrouted(process: str, gone: OffsetRange) -> LogGap:
-    """The error of a router whose next events are gone from a topic."""
+def unrouted(process: str, lost: OffsetRange) -> LogGap:
+    """The error of a router whose next events the topic no longer holds."""
     return LogGap(
-        f"a hole in the log: {_place(gone)} no longer holds {_offsets(gone)}, and no router of {process} is known to "
+        f"a hole in the log: {_place(lost)} no longer holds {_offsets(lost)}, and no router of {process} is known to "
         f"have routed them, so that what happened there may never reach it. If it need not, as when the process is "
-        f"younger than these events, pass over them: leftfold log skip {process}"
+        f"younger than these events, skip them: leftfold log skip {process}"
     )
 
 
 def cut_source(process: str, topic: str, partition: int, offset: int, end: int) -> ConfigurationError:
-    """The error of a router whose topic ends before what was routed: what comes next would count as taken before."""
+    """The error of a router whose topic ends before what was routed: the next events would count as taken before."""
     return ConfigurationError(
         f"{topic}[{partition}] ends at {end}, but its events were routed to process {process} up to offset {offset}: "
         f"it was cut, copied or restored, and what comes next would count as what was taken. Bring the former topic "
@@ -66,14 +66,14 @@ def check_whole(log: BulkLog, parts: Iterable[OffsetRange]) -> None:
     """Checks that the log holds the first offset of every range; reading checks the rest.
 
     Raises:
-        LogGap: records of a range are gone.
+        LogGap: the log no longer holds records of a range.
     """
     wanted = [part for part in parts if part.start < part.end]
     starts = log.starts(dict.fromkeys(part.topic for part in wanted))
     for part in wanted:
         low = starts.next_offset(part.topic, part.partition)
         if part.start < low:
-            # The log knows best what its archive lacks, and says so.
+            # Reading raises an error that also says what the archive lacks.
             for _ in log.read(part._replace(end=min(low, part.end))):
                 break
             raise log_gap(part.topic, part.partition, part.start, min(low, part.end))
@@ -85,7 +85,7 @@ def beginning(topics: Mapping[str, int]) -> Position:
 
 
 def unreachable(starts: Position, wanted: Position) -> list[OffsetRange]:
-    """What lies between the offsets from which a topic is to be read and those at which it begins."""
+    """The ranges between the wanted offsets and the first offsets that the topics still hold."""
     return [
         OffsetRange(topic, partition, wanted.next_offset(topic, partition), start)
         for topic, partitions in sorted(starts.offsets.items())
@@ -94,16 +94,16 @@ def unreachable(starts: Position, wanted: Position) -> list[OffsetRange]:
     ]
 
 
-def out_of_reach(view: str, gone: Sequence[OffsetRange], mend: str) -> LogGap:
-    """The error of a stream of Spark, which reads topics and no archive, for what it should have read there."""
-    first, *rest = gone
-    told = f"{_place(first)} no longer holds {_offsets(first)}"
-    told += "".join(f", {_place(part)} {_offsets(part)}" for part in rest[: _TOLD - 1])
-    if (more := len(gone) - _TOLD) > 0:
-        told += f" and {more} more partition{'' if more == 1 else 's'}"
+def out_of_reach(view: str, lost: Sequence[OffsetRange], advice: str) -> LogGap:
+    """The error of a Spark stream, which reads topics and no archive, for ranges that the topics lost."""
+    first, *rest = lost
+    missing = f"{_place(first)} no longer holds {_offsets(first)}"
+    missing += "".join(f", {_place(part)} {_offsets(part)}" for part in rest[: _MOST_NAMED - 1])
+    if (more := len(lost) - _MOST_NAMED) > 0:
+        missing += f" and {more} more partition{'' if more == 1 else 's'}"
     return LogGap(
-        f"a hole in the log: {told}, and Spark's stream of view {view} cannot read an archive; without them its rows "
-        f"would be wrong. {mend}"
+        f"a hole in the log: {missing}, and Spark's stream of view {view} cannot read an archive; without them its "
+        f"rows would be wrong. {advice}"
     )
 
 
@@ -116,27 +116,27 @@ def _offsets(part: OffsetRange) -> str:
 
 
 class TimedLog(Owner, Protocol):
-    """Topics whose records have times; it answers for what they still hold."""
+    """Topics whose records have times, and the offsets that they still hold."""
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that each partition still holds."""
 
     def starts_at(self, topic: str, time: int) -> Position:
-        """The offset of the first record of every partition at or after a time in ms since 1970, else its end."""
+        """The offset of the first record of every partition at or after a time (ms since 1970), or its end."""
 
 
 def offsets_for_time(log: TimedLog, topic: str, moment: int, open_archive: OpenArchive | None = None) -> Position:
-    """Behind everything that was appended to a topic before a moment, whether or not the topic has been trimmed.
+    """The offsets behind all records appended to a topic before a time, whether or not it has been trimmed.
 
     Args:
         moment: in ms since 1970.
 
     Raises:
-        InfrastructureError: the topic has lost what would tell, and so has the archive, if there is one; or the
-            archive is another topic's, or broken.
+        InfrastructureError: the topic has lost the records that decide this, and so has the archive, if there is one;
+            or the archive is another topic's, or broken.
     """
     found = log.starts_at(topic, moment).offsets[topic]
-    # Asked for afterwards: what somebody trims in between is archived by then, and is looked for there.
+    # Asked for afterwards: what is trimmed in between is archived by then, and is looked for there.
     starts = log.starts([topic]).offsets[topic]
     if not any(starts.values()):
         return Position({topic: found})
@@ -154,7 +154,7 @@ def offsets_for_time(log: TimedLog, topic: str, moment: int, open_archive: OpenA
 
 
 def _offset_there(archive: Archive | None, lost: OffsetRange, moment: int, found: int) -> int:
-    """The place in one partition, which has lost a range, and whose first record since then is `found`."""
+    """The offset at a time in one partition that has lost a range; `found` is its first record since then."""
     kept = 0 if archive is None else min(lost.end, archive.ends(lost.topic).get(lost.partition, 0))
     earlier = None if archive is None else archive.since(lost._replace(end=kept), moment)
     if earlier is not None:

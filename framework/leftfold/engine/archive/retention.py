@@ -17,7 +17,7 @@ __all__ = ["Trim", "Trimming", "compare"]
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison of a range came to.
+    """The result of comparing a range.
 
     Args:
         records: in whole decisions.
@@ -33,22 +33,22 @@ class Compared:
 def compare(
     archive: Archive, log: BulkLog, part: OffsetRange, tell: Callable[[int], None] = lambda count: None
 ) -> Compared:
-    """Compares a range that both should hold: offsets, keys, values, headers, times.
+    """Compares a range that archive and topic should both hold: offsets, keys, values, headers, times.
 
     Raises:
         InfrastructureError: one of them does not hold the range, or a file is broken.
     """
-    whole, begun = 0, -1
+    whole, start = 0, -1
     pairs = zip_longest(_archived(archive, part), _logged(log, part, tell))
     for count, (kept, found) in enumerate(pairs, 1):
         if kept != found:
             where = min(record.offset for record in (kept, found) if record is not None)
-            return Compared(whole, part.start, f"{part.topic}[{part.partition}]@{where}: {_told(kept, found)}")
-        if begun < 0:
-            begun = kept.offset
+            return Compared(whole, part.start, f"{part.topic}[{part.partition}]@{where}: {_difference(kept, found)}")
+        if start < 0:
+            start = kept.offset
         if _is_last(kept):
-            whole, begun = count, -1
-    return Compared(whole, begun if begun >= 0 else part.end)
+            whole, start = count, -1
+    return Compared(whole, start if start >= 0 else part.end)
 
 
 def _archived(archive: Archive, part: OffsetRange) -> Iterator[RawRecord]:
@@ -67,7 +67,7 @@ def _is_last(record: RawRecord) -> bool:
     return k == n or not n
 
 
-def _told(kept: RawRecord | None, found: RawRecord | None) -> str:
+def _difference(kept: RawRecord | None, found: RawRecord | None) -> str:
     if kept is None or found is None or kept.offset != found.offset:
         return f"only {'the topic' if kept is None or (found and found.offset < kept.offset) else 'the archive'} has it"
     names = [name for name in RawRecord._fields if getattr(kept, name) != getattr(found, name)]
@@ -76,7 +76,7 @@ def _told(kept: RawRecord | None, found: RawRecord | None) -> str:
 
 @dataclass(frozen=True)
 class Trim:
-    """What is to be deleted: these ranges, with so many records in them, all of them verified."""
+    """The ranges to delete and their number of records, all of them verified."""
 
     topic: str
     parts: tuple[OffsetRange, ...]
@@ -88,9 +88,9 @@ class Trimming:
 
     Args:
         log: the topic itself, without its archive.
-        delete: deletes what lies before these offsets.
-        listeners: by name, such as `process checkout`, the next offset of each partition that who listens to the topic
-            will take; a partition that is left out they have not read at all.
+        delete: deletes the records before these offsets.
+        listeners: the next offset of each partition that a listener will take, by its name such as `process checkout`;
+            a partition that is left out it has not read at all.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class Trimming:
         self._topic, self._archive, self._log, self._delete, self._tell = topic, open_archive(), log, delete, tell
 
     def parts(self, before: Mapping[int, int]) -> list[OffsetRange]:
-        """What lies before these offsets, unverified.
+        """The ranges before these offsets, unverified.
 
         Raises:
-            InfrastructureError: some of it is not archived, or somebody has not read it.
+            InfrastructureError: some records are not archived, or a listener has not read them.
             ConfigurationError: the topic has no such partition, or ends before.
         """
         starts, ends = self._log.starts([self._topic]), self._log.stable_ends([self._topic])
@@ -136,7 +136,10 @@ class Trimming:
         return parts
 
     def _check_read(self, parts: Iterable[OffsetRange]) -> None:
-        """A committed offset may stand before the end of a transaction, so the records are what counts."""
+        """Checks that every listener has read the ranges.
+
+        A committed offset may stand before the end of a transaction, so records are counted, not offsets.
+        """
         for part in parts:
             for who, offsets in sorted(self._listeners.items()):
                 at, name = max(part.start, offsets.get(part.partition, 0)), who.rpartition(" ")[2]
@@ -148,10 +151,10 @@ class Trimming:
                     )
 
     def plan(self, before: Mapping[int, int]) -> Trim:
-        """What may be deleted before these offsets: compared with the archive, and cut back to whole decisions.
+        """The deletion of the records before these offsets: compared with the archive, and cut back to whole decisions.
 
         Raises:
-            InfrastructureError: some of it is not archived, or not as it stands in the topic.
+            InfrastructureError: some records are not archived, or differ from those in the topic.
         """
         found, records = [], 0
         for part in self.parts(before):
@@ -167,7 +170,7 @@ class Trimming:
         return Trim(self._topic, tuple(found), records)
 
     def run(self, trim: Trim) -> Position:
-        """Deletes it; where the topic's partitions concerned begin then."""
+        """Deletes the ranges; returns the new start offsets of these partitions."""
         if not trim.parts:
             return Position()
         return self._delete(self._topic, {part.partition: part.end for part in trim.parts})

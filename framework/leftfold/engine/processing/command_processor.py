@@ -1,4 +1,4 @@
-"""Decides commands against streams and returns one batch of writes. It knows no broker."""
+"""The command processor: decides commands against streams and returns one batch of writes, without a broker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Encoded: TypeAlias = tuple[bytes, bytes]
 
 
 class Accepted(NamedTuple):
-    """The command wrote these events, the first of which has version `first`; none is an accepted nothing."""
+    """An accepted command: the events it wrote, from version `first` on; there may be none."""
 
     events: tuple[Encoded, ...]
     first: int
@@ -43,7 +43,7 @@ class Accepted(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """The command was answered before: `version` and `events` as then, or the same `error` fields."""
+    """A command that was answered before: `version` and `events` as then, or the same `error` fields."""
 
     version: int
     events: int
@@ -51,7 +51,10 @@ class Duplicate(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The command wrote nothing. `remembered`: the stream's answers changed; a ContractError is dead-lettered."""
+    """A command that wrote nothing.
+
+    `remembered` says whether the stream's answers changed; a ContractError is dead-lettered.
+    """
 
     error: LeftfoldError
     remembered: bool
@@ -70,12 +73,11 @@ def decide(
     max_bytes: int = 1_000_000,
     decided: float = 0.0,
 ) -> Outcome:
-    """Decides one command and changes `stream` to what it is afterwards.
+    """Decides one command and applies the outcome to `stream`.
 
     Order of checks (design §3): answered, deadline, origins, expected version, decide. `now` is when the broker
-    appended the command and `decided` the worker's clock, in seconds since 1970; `max_bytes` is what one event's value
-    may weigh.
-    A decision that fails in any way leaves version and state as they were.
+    appended the command and `decided` the worker's clock, in seconds since 1970; `max_bytes` is the limit of one
+    event's value. A decision that fails in any way leaves version and state unchanged.
     """
     given = stream.answered.get(received.id)
     if given is not None:
@@ -99,7 +101,7 @@ def decide(
         return _refused(stream, received, ConflictError(received.key, expected, stream.version), now, decided)
     try:
         events = decider.decide(received.command, stream.state)
-        state, encoded = _happened(decider, codec, received, stream.state, events)
+        state, encoded = _apply(decider, codec, received, stream.state, events)
     except DomainError as error:
         if isinstance(error, received.command.__leftfold__.rejects):
             return _rejected(decider, stream, received, error, now, decided)
@@ -128,14 +130,14 @@ def decide(
 
 
 def _failed(why: str, cause: Exception) -> Refused:
-    """A refusal that keeps the exception behind it, for the worker's log."""
+    """A refusal that keeps the original exception as its cause, for the worker's log."""
     error = DecisionFailed(why)
     error.__cause__ = cause
     return Refused(error, False)
 
 
 def _late(id_: str, seconds: float) -> OutcomeUnknown:
-    """Its repeat may have been decided so long ago that this is not remembered."""
+    """The refusal of a late command. An earlier copy may have been decided so long ago that its answer is forgotten."""
     return OutcomeUnknown(
         id_,
         f"it reached the log {seconds:.0f} s behind its deadline and was refused; a network that held it back and a "
@@ -144,7 +146,7 @@ def _late(id_: str, seconds: float) -> OutcomeUnknown:
 
 
 def _where(error: Exception) -> str:
-    """The line of user code that raised."""
+    """The file and line of user code that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
@@ -181,14 +183,14 @@ def _advance(stream: Stream[Any], received: Received) -> None:
         stream.origins[source] = (offset, index)
 
 
-def _happened(
+def _apply(
     decider: Decider[Any, Any, Any],
     codec: MessageCodec[Any],
     received: Received,
     state: Any,
     events: Sequence[Event],
 ) -> tuple[Any, tuple[Encoded, ...]]:
-    """The state after the events, and the events as they are written."""
+    """The state after the events, and the encoded events."""
     encoded: list[Encoded] = []
     for event in events:
         type_ = codec.types.get(type(event))
@@ -214,8 +216,8 @@ class CommandProcessor(PartitionProcessor[Received]):
     Args:
         app: the name of the App, part of `ce_source`.
         partition_of, partitions, max_bytes, clock: see PartitionProcessor.
-        senders: the processes whose commands are taken; others' are dead-lettered, and nobody else is answered.
-        end: where a partition of a topic ends now, records that are not committed included.
+        senders: the processes whose commands are taken and answered; commands of others are dead-lettered.
+        end: where a partition of a topic ends now, uncommitted records included.
     """
 
     def __init__(
@@ -247,7 +249,7 @@ class CommandProcessor(PartitionProcessor[Received]):
         self._end, self._ends, self._asked = end, dict[str, int](), set[str]()
 
     def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
-        """Takes more records into a batch; see PartitionProcessor."""
+        """Adds more records to a batch; see PartitionProcessor."""
         self._asked.clear()
         super().extend(batch, records, careful=careful)
 
@@ -258,7 +260,10 @@ class CommandProcessor(PartitionProcessor[Received]):
         return received
 
     def withhold(self, topics: Iterable[str]) -> bool:
-        """Answers nobody there for a minute, since this App may not write there; returns whether it did."""
+        """Sends no answers to these topics for a minute, since this App may not write there.
+
+        Returns whether there are any such topics.
+        """
         withheld = dict.fromkeys((topic.encode() for topic in topics), self._clock() + WITHHELD)
         self._withheld |= withheld
         return bool(withheld)
@@ -267,10 +272,10 @@ class CommandProcessor(PartitionProcessor[Received]):
         return "" if self._clock() < self._withheld.get(to, 0.0) else self._senders.get(to, "")
 
     def _check_sender(self, received: Received) -> None:
-        """Checks that a command of a process comes from one that sends here, and from an input that is there.
+        """Checks that a process's command comes from a declared sender and from an existing input.
 
         Raises:
-            ContractError: it does not. A forged origin would pass for one that was seen, and silence a true command.
+            ContractError: it does not. A forged origin would count as seen and silence a genuine command.
         """
         to = received.reply_to.decode(errors="replace")
         if received.reply_to not in self._senders:
@@ -286,7 +291,7 @@ class CommandProcessor(PartitionProcessor[Received]):
             raise ContractError(f"its origin {source}/{offset} is no input of {to!r}")
 
     def _reaches(self, source: str, offset: int) -> bool:
-        """Whether a partition has come to an offset. It is asked once for all that was fetched before."""
+        """Whether a partition has reached an offset; its end is asked for at most once per batch."""
         if offset >= self._ends.get(source, 0) and source not in self._asked:
             topic, _, partition = source.rpartition("/")
             self._asked.add(source)

@@ -39,14 +39,14 @@ __all__ = [
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
 LONGEST, MOST = 1024, 64
-"""Bytes of a header with its name, and how many headers a command or an input has at most."""
+"""The limits of a command or an input: bytes of a header with its name, and the number of headers."""
 DELIVERY_SECONDS = 30
-"""How long a client's command may be under way: half of what answers are remembered, so that clocks may differ."""
+"""How long a client's command may be under way: half of the time answers are remembered, since clocks differ."""
 CONTENT_TYPE = ("content-type", JSON)
 
 
 class Received(NamedTuple):
-    """A command as a processor sees it. What only travels on into headers stays bytes."""
+    """A command as a processor reads it; values that are only copied into headers stay bytes."""
 
     command: Command
     key: str
@@ -106,7 +106,7 @@ def command_headers(
 
 
 def deadline_header(now: float, delivery: float = DELIVERY_SECONDS) -> tuple[str, bytes]:
-    """The header of a command that is sent at `now`, in seconds since 1970, and under way for `delivery` at most."""
+    """The deadline header of a command sent at `now`, in seconds since 1970, and under way for `delivery` at most."""
     return "deadline", b"%d" % (1000 * (now + delivery))
 
 
@@ -130,7 +130,7 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         origin = origin_of(found["origin"]) if "origin" in found else None
         correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
         if traceparent or correlation != found["ce_id"]:
-            # They travel on into events, where whoever reads them expects text.
+            # They are copied into events, where readers expect text.
             correlation.decode(), traceparent.decode()
     except KeyError as error:
         why = (found.get(UNREADABLE) or b"").decode(errors="replace")
@@ -163,15 +163,15 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
 
 
 def headers_of(record: RawRecord) -> dict[str, bytes]:
-    """The headers of a command or an input by name; of one that is there twice, the last.
+    """The headers of a command or an input by name; the last one where a name occurs twice.
 
     Raises:
-        ContractError: there are too many, or one is too long: ids, times and places are short, and travel on.
+        ContractError: there are too many, or one is too long: ids, times and places are short, and are copied further.
     """
     if len(record.headers) > MOST:
         raise ContractError(f"{len(record.headers)} headers; {MOST} are the most")
     for name, value in record.headers:
-        if len(name) + len(value or b"") > LONGEST and name != "ce_subject":  # the key, which is weighed by itself
+        if len(name) + len(value or b"") > LONGEST and name != "ce_subject":  # the key, whose size is checked by itself
             raise ContractError(f"header {name[:80]!r} has more than {LONGEST} bytes; ids, times and places are short")
     return dict(record.headers)
 
@@ -180,7 +180,7 @@ def origin_of(text: bytes) -> tuple[str, int, int]:
     """`topic/partition/offset/index` as (`topic/partition`, offset, index).
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text has another form.
     """
     topic, *numbers = text.decode().rsplit("/", 3)
     partition, offset, index = (-1 if (n := number_in(number)) is None else n for number in numbers)
@@ -190,7 +190,7 @@ def origin_of(text: bytes) -> tuple[str, int, int]:
 
 
 def now_text() -> bytes:
-    """The wall clock as a header value."""
+    """The wall clock's time as a header value."""
     return datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z").encode()
 
 
@@ -220,7 +220,7 @@ def nack(error: LeftfoldError) -> dict[str, Any]:
 
 
 def small(refused: dict[str, Any], most: int = SMALL) -> dict[str, Any]:
-    """The value of a refused command's answer; of one of more than `most` bytes its name, beginning and digest."""
+    """The value of a refused command's answer; one of more than `most` bytes is cut to name, beginning and digest."""
     encoded = json.dumps(refused, separators=(",", ":")).encode()
     if len(encoded) <= most:
         return refused
@@ -229,10 +229,12 @@ def small(refused: dict[str, Any], most: int = SMALL) -> dict[str, Any]:
 
 
 def read_reply(value: bytes, command: type[Command], partitions: int = _MOST) -> Receipt | LeftfoldError:
-    """The receipt or the error in an answer, in which anything may stand: whoever may write to the topic wrote it.
+    """The receipt or the error in an answer.
+
+    Its content is not trusted, since any writer of the topic may have written it.
 
     Args:
-        partitions: how many the events of the command's category have.
+        partitions: the number of partitions of the command category's events.
 
     Raises:
         ContractError: it is no answer to such a command.
@@ -252,7 +254,7 @@ def read_reply(value: bytes, command: type[Command], partitions: int = _MOST) ->
 
 
 def to_error(fields: dict[str, Any], command: type[Command]) -> LeftfoldError:
-    """The error behind a nack: the command's own DomainError where it declares it.
+    """The error in a nack: the command's own DomainError where it declares it.
 
     Raises:
         ContractError: the fields are not those of a nack.
@@ -276,7 +278,7 @@ def to_error(fields: dict[str, Any], command: type[Command]) -> LeftfoldError:
 
 
 def _declared(error: type[DomainError], fields: dict[str, Any], message: str) -> LeftfoldError:
-    """The DomainError with these fields; what its fields are made of, and how they are told, is code of the user."""
+    """The DomainError with these fields; making and printing it runs user code, which may fail."""
     try:
         found = error(**_typed(error, fields))
         str(found)
@@ -292,7 +294,10 @@ def _typed(error: type[DomainError], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _position(found: object, topic: str, partitions: int) -> Position:
-    """A position in the events of one category; nobody is to wait for an offset of another topic, or for none."""
+    """A position in the events of one category.
+
+    A client must not wait for another topic's offset, or for one that does not exist.
+    """
     offsets: dict[str, dict[int, int]] = {}
     for name, at in _checked(found, dict, "position").items():
         if name != topic:

@@ -1,4 +1,4 @@
-"""Event time of the log: when timers are due (design §6, decisions 28 and 33), and how late each source is."""
+"""Event time of the log: due timers, and how late each source is (design §6, decisions 28 and 33)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["SILENCE", "LogTime", "SourceTime", "Watermark", "WatermarkStatus", "
 
 _TIMES = ("time", "appended", "end")
 SILENCE = timedelta(seconds=60)
-"""A partition at its end whose last event came late says what time it is by the wall clock after so long."""
+"""After so much silence a partition at its end follows the wall clock, although its last event came late."""
 LOAD = timedelta(days=1)
-"""Events that come so late are being loaded."""
+"""Events that come so late count as a load of old events."""
 
 
 @dataclass(frozen=True)
 class SourceTime:
-    """How far a partition of events is routed: the time of its last event, when that was appended, and, if there is
-    nothing behind it, when that was so.
+    """How far a partition of events is routed: the time of its last event, and when that was appended.
+
+    `end` is when the partition had no further event, None if it has.
     """
 
     time: datetime | None = None
@@ -39,17 +40,17 @@ class SourceTime:
         return timedelta() if self.time is None or self.appended is None else self.appended - self.time
 
     def within(self, lateness: timedelta | None) -> SourceTime:
-        """The same, its last event counting as no later than that; None = however late it came."""
+        """The same, with its last event at most so late; None = no limit."""
         if lateness is None or self.appended is None or self.late <= lateness:
             return self
         return replace(self, time=self.appended - lateness)
 
     def is_loaded(self, clock: datetime) -> bool:
-        """Whether old events come in here, given the time by the wall clock."""
+        """Whether old events are being loaded here, given the wall clock's time."""
         return self.appended is not None and self.late >= LOAD and clock - self.appended < SILENCE
 
     def until(self, now: datetime) -> SourceTime:
-        """The same, no further than a time: a router whose clock is ahead must not move what cannot be moved back."""
+        """The same, no later than a time. A router whose clock is ahead must not move time that cannot move back."""
         return SourceTime(
             self.time,
             None if self.appended is None else min(self.appended, now),
@@ -57,14 +58,14 @@ class SourceTime:
         )
 
     def is_at(self, *, loading: bool = False) -> datetime | None:
-        """What time it is there; None when nobody knows.
+        """The event time of this source; None when it is unknown.
 
-        An event that comes next is taken to come as late as the last one did: who loads last year's events is in last
-        year, however slowly. Less than a minute is not late; after a minute of silence the wall clock counts, as it
-        does where nothing ever came.
+        The next event is assumed to come as late as the last one did: a load of last year's events is in last year,
+        however slow it is. Less than a minute is not late; after a minute of silence the wall clock counts, as it does
+        where no event ever came.
 
         Args:
-            loading: old events come in somewhere: what belongs here may still have to be loaded.
+            loading: old events are being loaded in some source: this one may still get some.
         """
         if self.time is None or self.appended is None:
             return None if loading else self.end
@@ -80,15 +81,16 @@ class SourceTime:
 
 @dataclass(frozen=True)
 class Watermark:
-    """What a router tells: the time of its sources, by `topic/partition`, and up to which offset of each partition of
-    the process everything stands that it has routed.
+    """The watermark of a router: the time of each source, and the offsets up to which its inputs are written.
+
+    `sources` are by `topic/partition`; `inputs` by partition of the process.
     """
 
     sources: Mapping[str, SourceTime] = field(default_factory=dict)
     inputs: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The record's value."""
+        """The watermark record's value."""
         sources = {
             name: {what: utc_text(at) for what, at in vars(source).items() if at is not None}
             for name, source in self.sources.items()
@@ -96,25 +98,25 @@ class Watermark:
         return json.dumps({"sources": sources, "inputs": self.inputs}, separators=(",", ":")).encode()
 
     def until(self, now: datetime) -> Watermark:
-        """The checkpoint as far as it is no later than a time."""
+        """The watermark, limited to a time."""
         return Watermark({name: source.until(now) for name, source in self.sources.items()}, self.inputs)
 
     @classmethod
     def of(cls, record: RawRecord) -> Watermark:
-        """The checkpoint in a record, no further than the broker's own time of it.
+        """The watermark in a record, limited to the broker's time of the record.
 
         Raises:
-            ContractError: it is none.
+            ContractError: the record holds none.
         """
         checkpoint = cls.decode(record.value or b"")
         return checkpoint.until(moment_at(record.time)) if record.time else checkpoint
 
     @classmethod
     def decode(cls, value: bytes) -> Watermark:
-        """The checkpoint in a record's value.
+        """The watermark in a record's value.
 
         Raises:
-            ContractError: it is none.
+            ContractError: the value holds none.
         """
         try:
             fields = json.loads(value)
@@ -128,52 +130,52 @@ class Watermark:
 
 
 class LogTime:
-    """The time as one partition of a process sees it: the least of its sources, each as far as its inputs are taken.
+    """The log time of one process partition: the least of its sources, each as far as its inputs are taken.
 
     Args:
         sources: every partition of every topic that the process listens to, as `topic/partition`.
-        lateness: how late an event may come and hold time back; None = however late.
+        lateness: how late an event may come and hold time back; None = no limit.
     """
 
     def __init__(self, sources: Iterable[str], lateness: timedelta | None = None) -> None:
         self._lateness = lateness
         self._at: dict[str, SourceTime] = dict.fromkeys(sources, SourceTime())
-        self._told: dict[str, deque[tuple[int, SourceTime]]] = {source: deque() for source in self._at}
+        self._pending: dict[str, deque[tuple[int, SourceTime]]] = {source: deque() for source in self._at}
         self._seen = dict.fromkeys(self._at, -1)
         self.clock = datetime.min.replace(tzinfo=UTC)
-        """The latest time by any wall clock that was told; log time is never later."""
+        """The latest reported time by any wall clock; log time is never later."""
 
     def tell(self, partition: int, checkpoint: Watermark) -> None:
-        """Takes a checkpoint; it counts once this partition's inputs are taken as far as the checkpoint says."""
+        """Takes a watermark; it counts once this partition's inputs are taken as far as the watermark says."""
         needed = checkpoint.inputs.get(partition, 0)
         for name, source in checkpoint.sources.items():
             self.clock = max(self.clock, source.end or source.appended or self.clock)
             if name in self._at and needed > self._seen[name]:
-                told = self._told[name]
-                if told and told[-1][0] == needed:
-                    told.pop()
-                told.append((needed, source.within(self._lateness)))
+                pending = self._pending[name]
+                if pending and pending[-1][0] == needed:
+                    pending.pop()
+                pending.append((needed, source.within(self._lateness)))
 
     def saw(self, source: str, time: datetime, appended: datetime, offset: int) -> None:
-        """An input of this offset came from there: it is no later than this there, whatever was said before it."""
+        """Records an input with this offset from a source: earlier watermarks of that source no longer count."""
         if source in self._at:
             self._at[source] = SourceTime(time, appended).within(self._lateness)
             self._seen[source] = offset
             self.clock = max(self.clock, appended)
-            told = self._told[source]
-            while told and told[0][0] <= offset:
-                told.popleft()
+            pending = self._pending[source]
+            while pending and pending[0][0] <= offset:
+                pending.popleft()
 
     def reach(self, next_offset: int) -> None:
-        """The inputs before this one are taken: checkpoints that waited for them count."""
-        for name, told in self._told.items():
-            while told and told[0][0] <= next_offset:
-                self._at[name] = told.popleft()[1]
+        """Applies the watermarks that waited for the inputs before this offset."""
+        for name, pending in self._pending.items():
+            while pending and pending[0][0] <= next_offset:
+                self._at[name] = pending.popleft()[1]
 
     def now(self, next_offset: int) -> datetime | None:
-        """The time, given the next input to be taken; None while a source has not said anything.
+        """The log time, given the next input to be taken; None while a source's time is unknown.
 
-        A load is one thing: while old events come in anywhere, silence elsewhere tells nothing.
+        While old events are being loaded in any source, silence of another one gives no time.
         """
         self.reach(next_offset)
         loading = any(source.is_loaded(self.clock) for source in self._at.values())
@@ -182,17 +184,17 @@ class LogTime:
         return min(times) if times and len(times) == len(found) else None
 
 
-_NOBODY = -1
-"""A partition of which no checkpoint says how far its inputs must be taken."""
+_ALL_TAKEN = -1
+"""A partition for which no watermark requires inputs."""
 
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """The time as processors take it, all inputs being taken.
+    """The log time as processors see it once all inputs are taken.
 
-    `now` is None while nobody can tell it, as where a source is `silent`: not told of, or its router does not know.
-    `slowest` is the source that is furthest behind; `told` is when routers last said anything, None = never as far as
-    their topic remembers. `late` is how late the last event of the slowest source came.
+    `now` is None while it is unknown, as where a source is `silent`: no watermark has its time. `slowest` is the source
+    furthest behind, and `late` how late its last event came. The last field is when routers last wrote a watermark,
+    None = never as far as their topic goes back.
     """
 
     now: datetime | None
@@ -205,25 +207,25 @@ class WatermarkStatus:
 def told_time(
     checkpoints: Iterable[RawRecord], sources: Iterable[str], lateness: timedelta | None = None
 ) -> WatermarkStatus:
-    """The time by the checkpoints of routers, in the order they were written.
+    """The log time by the watermarks of routers, in the order they were written.
 
     Args:
         sources, lateness: see LogTime.
     """
     wanted = list(sources)
     known: dict[str, SourceTime] = {}
-    time, told = LogTime(wanted, lateness), 0
+    time, reported = LogTime(wanted, lateness), 0
     for record in checkpoints:
         try:
             checkpoint = Watermark.of(record)
         except ContractError:  # one of newer code; the next one may be readable
             continue
-        time.tell(_NOBODY, checkpoint)
+        time.tell(_ALL_TAKEN, checkpoint)
         known |= checkpoint.sources
-        told = max(told, record.time)
+        reported = max(reported, record.time)
     times = {source: known[source].within(lateness).is_at() if source in known else None for source in wanted}
     silent = tuple(sorted(source for source, at in times.items() if at is None))
     found = [(at, source) for source, at in times.items() if at is not None]
     slowest = min(found)[1] if found and not silent else ""
     late = known[slowest].within(lateness).late if slowest else timedelta()
-    return WatermarkStatus(time.now(0), slowest, late, silent, moment_at(told) if told else None)
+    return WatermarkStatus(time.now(0), slowest, late, silent, moment_at(reported) if reported else None)

@@ -1,4 +1,4 @@
-"""What the processors of commands and of process managers share: the partition's streams, and one batch of writes."""
+"""The base of command and process processors: the streams of a partition, and one batch of writes."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ __all__ = ["STATE_HEADERS", "Clock", "PartitionProcessor", "Partitioner", "Parti
 
 
 class PartitionStateCodec(Protocol):
-    """Reads and writes the records of what is held: streams of a decider, instances of a process."""
+    """Reads and writes state records: streams of a decider, instances of a process."""
 
     def new(self) -> Any:
-        """One that nothing has happened to."""
+        """A new stream or instance."""
 
     def encode(self, stream: Any, /) -> bytes:
-        """Its record."""
+        """The value of its state record."""
 
     def shed(self, stream: Any, excess: int, /) -> int:
-        """Drops what is remembered for repeats only, oldest first, until its record is `excess` bytes lighter or
-        nothing is left; returns how many.
-        """
+        """Drops remembered answers, oldest first, until the record is `excess` bytes lighter; returns how many."""
 
     def decode(self, value: bytes, seen: float, /) -> Any:
-        """The one behind a record. Raises ContractError: it is none of mine."""
+        """The stream in a record. Raises ContractError when the record is not of this codec."""
 
 
 class PartitionState:
-    """The streams of one partition as committed. `end` is the events end known; `recent` how many stay decoded."""
+    """The committed streams of one partition.
+
+    `end` is the known end of its events; `recent` is how many streams stay decoded.
+    """
 
     def __init__(self, store: StateStore, codec: PartitionStateCodec, *, end: int, recent: int = 2_000) -> None:
         self.store, self.end = store, end
@@ -48,7 +49,7 @@ class PartitionState:
         self._recent: dict[str, Any] = {}
 
     def copy_of(self, key: str, now: float) -> Any:
-        """The committed stream as a copy that a batch may change; a new one where there is none."""
+        """The committed stream as a copy that a batch may change; a new stream where there is none."""
         stream = self._recent.get(key)
         if stream is not None:
             return stream.copy()
@@ -56,7 +57,7 @@ class PartitionState:
         return self._codec.new() if record is None else self._codec.decode(record, now)
 
     def commit(self, streams: dict[str, Any], records: list[tuple[str, bytes]]) -> None:
-        """Takes over what a committed batch made of the streams."""
+        """Takes over the streams of a committed batch."""
         self.store.put(records)
         for key, stream in streams.items():
             self._recent.pop(key, None)
@@ -73,11 +74,11 @@ STATE_HEADERS = [CONTENT_TYPE]
 
 
 class StateTooLarge(Exception):
-    """A batch made a state record that cannot be written: it is too heavy, or its value has no form in bytes."""
+    """A batch made a state record that cannot be written: it is too large, or its value cannot be encoded."""
 
 
 class _Keyed(Protocol):
-    """What a record says, once read."""
+    """The content of a record, with its key."""
 
     @property
     def key(self) -> str: ...
@@ -87,13 +88,13 @@ G = TypeVar("G", bound=_Keyed)
 
 
 class PartitionProcessor(ABC, Generic[G]):
-    """Takes batches of records of one topic over the partitions it holds.
+    """Processes batches of records of one topic over the partitions it holds.
 
     Args:
         name: the category, or the process.
         partition_of: the partition a key belongs to; records elsewhere are dead-lettered.
         partitions: how many partitions another topic has, 0 = it does not exist.
-        max_bytes: what a record may weigh at most, headers included.
+        max_bytes: the limit of a record, headers included.
         clock: seconds since 1970; an answer counts as given then, though its command was appended long before.
     """
 
@@ -115,15 +116,15 @@ class PartitionProcessor(ABC, Generic[G]):
         self._source = ("ce_source", f"/{app}/{name}".encode())
 
     def hold(self, partition: int, store: StateStore, *, end: int) -> None:
-        """Takes a restored partition; `end` is the events end known."""
+        """Takes a restored partition; `end` is the known end of its events."""
         self.held[partition] = PartitionState(store, self.streams, end=end)
 
     def drop(self, partition: int) -> None:
-        """Lets go of a partition and everything known of it."""
+        """Drops a partition and its streams."""
         self.held.pop(partition, None)
 
     def process(self, records: Iterable[RawRecord]) -> Batch:
-        """Takes the records in order; what is committed stays as it is until `commit`."""
+        """Processes the records in order; the committed state does not change until `commit`."""
         records = list(records)
         batch = Batch()
         try:
@@ -136,17 +137,17 @@ class PartitionProcessor(ABC, Generic[G]):
         return batch
 
     def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
-        """Takes more records into a batch; `careful` weighs the state after each, and refuses what is too much."""
+        """Adds more records to a batch; `careful` checks the state's size after each, and refuses what exceeds it."""
         self._decided = self._clock()
         for record in records:
-            # The broker's time of it: a worker that stood still for a while must not forget answers the sooner.
+            # The broker's time of the record: a worker that was paused must not forget answers sooner because of it.
             self._one(batch, record, record.time / 1000, careful)
 
     def finish(self, batch: Batch) -> None:
         """Adds the state records of the streams that the batch changed.
 
         Raises:
-            StateTooLarge: one of them is too heavy to be written; take the same records again with `process`.
+            StateTooLarge: one of them is too large to be written; take the same records again with `process`.
         """
         for partition, streams in batch.streams.items():
             for key in [key for key in streams if (partition, key) not in batch.changed]:
@@ -163,7 +164,7 @@ class PartitionProcessor(ABC, Generic[G]):
                 batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
 
     def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
-        """A batch that dead-letters one record without looking into it; `silent` answers no process."""
+        """A batch that dead-letters one record without decoding it; `silent` answers no process."""
         batch = Batch()
         self._bury(batch, record, ContractError(reason))
         if silent:
@@ -171,11 +172,11 @@ class PartitionProcessor(ABC, Generic[G]):
         return batch
 
     def withhold(self, topics: Iterable[str]) -> bool:
-        """Answers nobody there for a minute; returns whether that leaves something to be written."""
+        """Sends no answers to these topics for a minute; returns whether that leaves something to be written."""
         return False
 
     def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
-        """Takes over a batch that is committed; `ends` are the events ends of partitions it wrote events to."""
+        """Takes over a committed batch; `ends` are the events' ends of partitions it wrote events to."""
         records: dict[int, list[tuple[str, bytes]]] = {}
         for state in batch.states:
             records.setdefault(state.partition, []).append(((state.key or b"").decode(), state.value or b""))
@@ -187,19 +188,19 @@ class PartitionProcessor(ABC, Generic[G]):
                 self.held[partition].end = end
 
     def tell(self, checkpoint: Watermark) -> None:
-        """Takes word of what time it is; who has no timers need not know."""
+        """Takes a watermark; a processor without timers ignores it."""
 
     def due(self, nexts: Mapping[int, int]) -> Batch:
-        """What is to be written because time has come, given the next record to be taken of each partition."""
+        """The records to write because timers are due, given the next record to take of each partition."""
         return Batch()
 
     @abstractmethod
     def _read(self, record: RawRecord) -> G:
-        """What the record says. Raises ContractError: it is none that this processor takes."""
+        """The content of a record. Raises ContractError when this processor cannot take it."""
 
     @abstractmethod
     def _take(self, batch: Batch, record: RawRecord, given: G, stream: Any, now: float, careful: bool) -> None:
-        """Takes what was read, and adds what it makes to the batch."""
+        """Processes what was read, and adds its effects to the batch."""
 
     def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
         if record.key == MARK and header(record.headers, "ce_type") == BARRIER:
@@ -228,7 +229,7 @@ class PartitionProcessor(ABC, Generic[G]):
         return ContractError(f"the state would be too large to be written; at most {room} bytes fit")
 
     def _fitted(self, batch: Batch, partition: int, stream: Any, room: int) -> bytes:
-        """The record of a stream; remembered answers leave, oldest first, when it is heavier than `room`."""
+        """The record of a stream; remembered answers are dropped, oldest first, when it is larger than `room`."""
         value = self.streams.encode(stream)
         if len(value) > room and (dropped := self.streams.shed(stream, len(value) - room)):
             value = self.streams.encode(stream)
@@ -236,11 +237,11 @@ class PartitionProcessor(ABC, Generic[G]):
         return value
 
     def _room_beside(self, key: bytes | None) -> int:
-        """What a value may weigh: the key stands in the record and again in its headers."""
+        """The limit of a value: the key is in the record and again in its headers."""
         return self._room - 2 * len(key or b"")
 
     def _stream(self, batch: Batch, partition: int, key: str, now: float) -> Any:
-        """The stream as this batch has it so far.
+        """The stream with the changes of this batch so far.
 
         Raises:
             ContractError: its state cannot be read; the partition must not be served, so this ends the processor.
@@ -257,7 +258,7 @@ class PartitionProcessor(ABC, Generic[G]):
         batch.counts[what] = batch.counts.get(what, 0) + count
 
     def _answer(self, batch: Batch, record: RawRecord, version: int, events: int, error: dict[str, Any] | None) -> None:
-        """Answers who asked: a client after the commit, a process inside the transaction."""
+        """Answers the sender: a client after the commit, a process inside the transaction."""
         to, key = header(record.headers, "reply_to"), header(record.headers, "reply_key")
         if not to:
             return
@@ -275,11 +276,11 @@ class PartitionProcessor(ABC, Generic[G]):
         batch.sent.setdefault(names.commands(process), []).append(answer)
 
     def _sender(self, to: bytes) -> str:
-        """The process that is to be answered there, '' = nobody whom this processor answers."""
+        """The process to answer in this topic; '' = this processor sends no answer there."""
         return ""
 
     def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
-        """Dead-letters a record with its original bytes, by reference when it is too heavy to be copied."""
+        """Dead-letters a record with its original bytes, by reference when it is too large to be copied."""
         self._count(batch, "dead")
         batch.dead.append(dead_letter(record, str(error), record.partition, self._room))
         if header(record.headers, "ce_id"):

@@ -1,4 +1,4 @@
-"""An instance of a process: state, timers and unanswered commands; its record, and which timers are due."""
+"""An instance of a process: its state, timers and unanswered commands, its record, and its due timers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _TIMERS, _NO_TIMERS = b'"timers":', b'"timers":{}'
 
 
 class SentCommand(NamedTuple):
-    """A command as it was sent, until its answer comes: wire type and value."""
+    """A command that was sent and not answered yet: wire type and value."""
 
     type: str
     value: str
 
 
 class Due(NamedTuple):
-    """A timer as it was set: when it is due (RFC 3339, UTC), what it sends, and the correlation id that it carries.
+    """A timer: when it is due (RFC 3339, UTC), the command it sends, and its correlation id.
 
-    `by` is the id of the input that set it: what tells one setting from the next.
+    `by` is the id of the input that set it: it distinguishes one setting from the next.
     """
 
     at: str
@@ -53,7 +53,7 @@ class Instance(Generic[S]):
     finished: bool = False
 
     def copy(self) -> Instance[S]:
-        """A copy that may change without touching this one."""
+        """A copy that may change without changing this one."""
         return replace(self, origins=dict(self.origins), timers=dict(self.timers), waiting=dict(self.waiting))
 
 
@@ -64,11 +64,11 @@ class InstanceCodec(Generic[S]):
         self._storage, self._initial = storage, initial
 
     def new(self) -> Instance[S]:
-        """An instance that nothing has happened to."""
+        """A new instance without any input."""
         return Instance(0, self._initial, {}, {}, {})
 
     def encode(self, instance: Instance[S]) -> bytes:
-        """The record's value."""
+        """The state record's value."""
         return _HEAD + b'%d,"state":%b,"origins":%b,"timers":%b,"waiting":%b,"finished":%b}' % (
             instance.version,
             self._storage.encode(instance.state),
@@ -79,7 +79,7 @@ class InstanceCodec(Generic[S]):
         )
 
     def shed(self, instance: Instance[S], excess: int) -> int:
-        """Nothing: all that an instance remembers is needed."""
+        """Sheds nothing: an instance needs all that it remembers."""
         return 0
 
     @staticmethod
@@ -90,15 +90,15 @@ class InstanceCodec(Generic[S]):
     @staticmethod
     def has_timers(value: bytes) -> bool:
         """Whether timers are set in a record, without decoding it."""
-        # The last one is the record's own: a state before it may have such a field, too.
+        # The last such field is the record's own: the state before it may have one, too.
         return not value.startswith(_NO_TIMERS, value.rindex(_TIMERS))
 
     @staticmethod
     def timers(value: bytes) -> dict[str, Due]:
-        """The timers in a record, by name, whatever type its state is of.
+        """The timers in a record, by name, whatever the type of its state.
 
         Raises:
-            ContractError: the record is none of an instance.
+            ContractError: the record is not that of an instance.
         """
         try:
             return {name: _known(Due, timer) for name, timer in json.loads(value)["timers"].items()}
@@ -106,7 +106,7 @@ class InstanceCodec(Generic[S]):
             raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
 
     def decode(self, value: bytes, seen: float) -> Instance[S]:
-        """The instance behind a record; `seen` is of no use here.
+        """The instance in a record; `seen` is not used here.
 
         Raises:
             ContractError: the record is not one that `encode` wrote for this state type.
@@ -126,7 +126,7 @@ class InstanceCodec(Generic[S]):
 
 
 def _known(kind: type[N], fields: dict[str, str]) -> N:
-    """The value, without what newer code has added."""
+    """The value, without fields that newer code has added."""
     return kind(**{name: fields[name] for name in kind._fields})  # type: ignore[attr-defined]  # a NamedTuple has them
 
 
@@ -138,7 +138,7 @@ _STALE = 1000
 
 
 class Timers:
-    """Tells which timers of one partition's instances are due; one that was fired is not told again."""
+    """The timers of one partition's instances, by due time; one that has fired is not returned again."""
 
     def __init__(self) -> None:
         self._set: dict[str, dict[str, Due]] = {}
@@ -147,7 +147,7 @@ class Timers:
         self._count = 0
 
     def set(self, key: str, timers: Mapping[str, Due]) -> None:
-        """Takes over the timers of an instance as they are now."""
+        """Replaces the timers of an instance."""
         before = self._set.pop(key, {})
         self._count += len(timers) - len(before)
         if timers:
@@ -163,7 +163,7 @@ class Timers:
             heapify(self._heap)
 
     def due(self, now: datetime, most: int) -> list[tuple[str, str, Due]]:
-        """Up to `most` timers, by key and name, that are due and not fired yet, the earliest first."""
+        """Up to `most` timers, by key and name, that are due and have not fired, the earliest first."""
         found: list[tuple[str, str, Due]] = []
         again: list[tuple[datetime, str, str, str]] = []
         while self._heap and self._heap[0][0] <= now and len(found) < most:
@@ -177,12 +177,12 @@ class Timers:
         return found
 
     def fired(self, key: str, name: str, by: str) -> None:
-        """What says that this timer is due, as the input `by` set it, stands in the log."""
+        """Records that the log holds the due record of this timer, as the input `by` set it."""
         if self._is_set(key, name, by):
             self._fired.add((key, name, by))
 
     def next(self) -> datetime | None:
-        """When the earliest timer is due that has not been fired, None when there is none."""
+        """When the earliest timer that has not fired is due; None when there is none."""
         while self._heap and not self._is_set(*self._heap[0][1:]):
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None

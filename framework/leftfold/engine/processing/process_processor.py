@@ -1,4 +1,4 @@
-"""The processor of a process: inputs in, commands and state out, in one batch of writes. It knows no broker."""
+"""The processor of a process manager: inputs in, one batch of commands and state out, without a broker."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ __all__ = ["ProcessManagerProcessor"]
 
 
 class ProcessManagerProcessor(PartitionProcessor[Input]):
-    """Reacts to batches of a process's inputs over the partitions it holds, and knows which timers are due.
+    """Reacts to batches of a process's inputs over the partitions it holds, and fires due timers.
 
     Args:
         app: the name of the App, part of `ce_source`.
-        partition_of, partitions, max_bytes: see PartitionProcessor. lateness: see LogTime.
+        partition_of, partitions, max_bytes: see PartitionProcessor.
+        lateness: see LogTime.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         self.times: dict[int, LogTime] = {}
 
     def hold(self, partition: int, store: StateStore, *, end: int) -> None:
-        """Takes a restored partition and the timers in it."""
+        """Takes a restored partition and its timers."""
         super().hold(partition, store, end=end)
         counts = {topic: self._partitions(topic) for topic in self._sources}
         for topic, count in counts.items():
@@ -71,18 +72,18 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
                 timers.set(key, InstanceCodec.timers(record))
 
     def drop(self, partition: int) -> None:
-        """Lets go of a partition and everything known of it."""
+        """Drops a partition with its state and timers."""
         super().drop(partition)
         self.timers.pop(partition, None)
         self.times.pop(partition, None)
 
     def tell(self, checkpoint: Watermark) -> None:
-        """Takes word of what time it is."""
+        """Takes a watermark for all partitions."""
         for partition, time in self.times.items():
             time.tell(partition, checkpoint)
 
     def due(self, nexts: Mapping[int, int]) -> Batch:
-        """What says that timers are due by log time, to be written into the process's own topic."""
+        """The due records of timers by log time, to be written into the process's own topic."""
         batch = Batch()
         for partition, offset in nexts.items():
             time, first = self.times[partition], self.timers[partition].next()
@@ -95,14 +96,14 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         return batch
 
     def due_at(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
-        """What says that timers of a partition are due at a time, the earliest first."""
+        """The due records of a partition's timers at a time, the earliest first."""
         return [
             due_record(self._app, self.name, key, name, timer, partition, at=now)
             for key, name, timer in self.timers[partition].due(now, most)
         ]
 
     def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
-        """Takes over a batch that is committed; timers that it says are due are not said to be again."""
+        """Takes over a committed batch; the timers that it fired do not fire again."""
         super().commit(batch, ends)
         for partition, instances in batch.streams.items():
             if partition in self.timers:
@@ -114,13 +115,13 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
                 self.timers[out.partition].fired(given.key, *timer_of(given))
 
     def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
-        """A batch that dead-letters one record; whoever folds the inputs again passes it over, too."""
+        """A batch that dead-letters one record; a later fold of the inputs skips it, too."""
         batch = super().bury(record, reason, silent=silent)
         self.finish(batch)
         return batch
 
     def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
-        """Dead-letters an input, and has its instance remember that it was there, if it says whose it is."""
+        """Dead-letters an input, and records it as seen in its instance, if its key can be read."""
         super()._bury(batch, record, error)
         try:
             given = self._read(record)
@@ -132,12 +133,12 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         if len(self.streams.encode(instance)) > room:
             batch.streams[record.partition][given.key] = before
             if len(self.streams.encode(before)) > room:
-                # Its key is so large that no state fits beside it: the letter alone says that the input was there.
+                # Its key is so large that no state fits beside it: only the dead letter records the input.
                 return
         batch.changed.add((record.partition, given.key))
 
     def _answer(self, batch: Batch, record: RawRecord, version: int, events: int, error: dict[str, Any] | None) -> None:
-        """Nobody waits for an answer to an input."""
+        """Sends nothing: inputs are not answered."""
 
     def _read(self, record: RawRecord) -> Input:
         return read_input(record)
@@ -155,7 +156,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
             batch.streams[record.partition][given.key] = spare
             outcome = Failed(wrong)
         if isinstance(outcome, InputSkipped) and outcome.why == "foreign":
-            # A router sends what its own code listens to: passed over here, it would never reach the process.
+            # A router sends what its own code listens to: skipped here, it would never reach the process.
             what = given.type.decode(errors="replace")
             outcome = Failed(
                 ContractError(f"process {self.name} does not listen to {what}; a router of other code does")

@@ -1,4 +1,4 @@
-"""Calls `react` with one input of a process, checks its effects, and returns the new instance and what is sent."""
+"""Calls `react` with one input of a process, checks the effects, and returns the commands to send."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["Failed", "InputAccepted", "InputSkipped", "Reactor", "Request", "che
 
 
 def checked_effects(process: str, out: object, sends: Container[type[Command]]) -> list[Any]:
-    """The effects, in order.
+    """The effects that `react` returned, checked and in order.
 
     Raises:
-        DecisionFailed: something of it is nothing that this process may send, or can never be carried out.
+        DecisionFailed: an effect is not one that this process may send, or can never be carried out.
     """
     if isinstance(out, (Command, Timer, Cancel, Finished, str)) or not isinstance(out, Iterable):
         raise DecisionFailed(f"process {process}: react gave {out!r}; give a list of what to send, [] for nothing")
@@ -36,7 +36,7 @@ def checked_effects(process: str, out: object, sends: Container[type[Command]]) 
 
 
 def _trouble(effect: object, sends: Container[type[Command]]) -> str:
-    """What is wrong with an effect, and the mend; '' when nothing is."""
+    """What is wrong with an effect, and how to fix it; '' when it is valid."""
     match effect:
         case Finished():
             return ""
@@ -88,13 +88,13 @@ class InputAccepted(NamedTuple):
 
 
 class InputSkipped(NamedTuple):
-    """The input does nothing, and why: `duplicates`, `finished`, `cancelled`, `unasked` or `foreign`."""
+    """The input has no effect, and why: `duplicates`, `finished`, `cancelled`, `unasked` or `foreign`."""
 
     why: str
 
 
 class Failed(NamedTuple):
-    """Nobody can react to the input; the instance goes on without it, and the input is dead-lettered."""
+    """The process cannot react to the input; the instance continues without it, and the input is dead-lettered."""
 
     error: LeftfoldError
 
@@ -103,10 +103,10 @@ Outcome: TypeAlias = InputAccepted | InputSkipped | Failed
 
 
 class Reactor:
-    """The pure half of a process's processor: takes inputs one at a time.
+    """The pure part of a process manager: takes inputs one at a time.
 
     Args:
-        max_bytes: what the value of one command may weigh.
+        max_bytes: the limit of the value of one command.
     """
 
     def __init__(self, process: Process[Any, Any, Any], max_bytes: int = 1_000_000) -> None:
@@ -117,12 +117,12 @@ class Reactor:
         self._versions = {f"{spec.category}.{spec.name}": spec.version for spec in specs}
 
     def take(self, instance: Instance[Any], given: Input) -> Outcome:
-        """Changes `instance` to what it is after this input; one that is `InputSkipped` changes nothing.
+        """Applies an input to `instance`; one that is `InputSkipped` changes nothing.
 
-        Order of checks: origins, finished, then what the input is. One that fails counts as seen.
+        Order of checks: origins, finished, then the type of the input. One that fails counts as seen.
 
         Raises:
-            ConfigurationError: the event is of a version that this code does not know; nobody goes on behind it.
+            ConfigurationError: the event is of a version that this code does not know; no input behind it may be taken.
         """
         if given.origin is not None:
             source, offset, index = given.origin
@@ -131,7 +131,7 @@ class Reactor:
         if instance.finished and given.cause not in instance.waiting:
             return InputSkipped("finished")
         try:
-            outcome = self._taken(instance, given)
+            outcome = self._outcome_of(instance, given)
         except ConfigurationError:
             raise
         except LeftfoldError as error:
@@ -142,7 +142,7 @@ class Reactor:
         return outcome
 
     def refuse(self, instance: Instance[Any], given: Input) -> None:
-        """What an input that is dead-lettered leaves behind: it was there, and whatever it answers waits no more."""
+        """Records a dead-lettered input: it counts as seen, and what it answers or fires is no longer open."""
         self.see(instance, given)
         if given.type in (ACK, NACK):
             instance.waiting.pop(given.cause, None)
@@ -150,16 +150,16 @@ class Reactor:
             del instance.timers[timer]
 
     def see(self, instance: Instance[Any], given: Input) -> None:
-        """Remembers that the input was there."""
+        """Records the input's origin as seen."""
         if given.origin is not None:
             source, offset, index = given.origin
             instance.origins[source] = (offset, index)
 
-    def _taken(self, instance: Instance[Any], given: Input) -> Outcome:
+    def _outcome_of(self, instance: Instance[Any], given: Input) -> Outcome:
         if given.type in (DUE, CANCEL):
             return self._due(instance, given)
         if given.type in (ACK, NACK):
-            return self._answered(instance, given)
+            return self._take_answer(instance, given)
         self._check_version(given)
         event = self.events.wanted(given.type, given.value)
         return InputSkipped("foreign") if event is None else self._react(instance, given, event)
@@ -174,7 +174,7 @@ class Reactor:
             )
 
     def _due(self, instance: Instance[Any], given: Input) -> Outcome:
-        """Ends the timer as this input set it, if it is still there: who comes second does nothing."""
+        """Ends the timer that this input names, if it is still set; a second input for it has no effect."""
         name, by = timer_of(given)
         timer = instance.timers.get(name)
         if timer is None or timer.by != by:
@@ -189,7 +189,7 @@ class Reactor:
         instance.version += 1
         return InputAccepted((request,))
 
-    def _answered(self, instance: Instance[Any], given: Input) -> Outcome:
+    def _take_answer(self, instance: Instance[Any], given: Input) -> Outcome:
         sent = instance.waiting.get(given.cause)
         if sent is None:
             return InputSkipped("unasked")
@@ -261,7 +261,7 @@ class Reactor:
 
 
 def _due_timer(instance: Instance[Any], given: Input) -> str:
-    """The timer that the input says is due, if it is set; '' else."""
+    """The timer that the input says is due, if it is set; '' otherwise."""
     try:
         name, by = timer_of(given)
     except ContractError:

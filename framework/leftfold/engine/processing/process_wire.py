@@ -1,4 +1,4 @@
-"""Inputs of processes as records: routed events, answers, timers; and the instance that an event is routed to."""
+"""Inputs of processes as records: routed events, answers and timers; and the router of events to instances."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ __all__ = [
 
 _LARGE, _LONGEST = 100_000, 2000
 BARRIER = b"leftfold.barrier.v1"
-"""The type of a record with the key `@` that a router writes when it begins: it is no input, and no command."""
+"""The type of a record with the key `@` that a router writes when it starts. It is no input, and no command."""
 NO_INPUT: HeaderList = [("ce_specversion", b"1.0"), ("ce_type", BARRIER)]
 """The headers of such a record."""
 ACK, NACK, DUE = b"leftfold.ack.v1", b"leftfold.nack.v1", b"leftfold.due.v1"
 CANCEL = b"leftfold.cancel.v1"
-"""The type of what an operator writes to end a timer; one that fires it early is `DUE`, as if its time had come."""
+"""The type of an operator's record that ends a timer. One that fires it early is `DUE`, as if its time had come."""
 
 
 class Input(NamedTuple):
-    """What a process gets, as its processor sees it; `cause` is the id of the event, or of the command that was
-    answered.
+    """An input of a process as its processor reads it.
+
+    `cause` is the id of the event, or of the command that was answered.
     """
 
     type: bytes
@@ -92,16 +93,17 @@ def read_input(record: RawRecord) -> Input:
     if not key or key == "@" or not given.id:
         raise ContractError(f"key {key[:80]!r} and ce_id {given.id!r}: neither may be empty, and '@' is reserved")
     if given.origin is None and given.type not in (DUE, CANCEL):
-        raise ContractError("header 'origin' is missing: nobody could tell whether this input was there before")
+        raise ContractError("header 'origin' is missing: without it a repeated input cannot be recognised")
     return given
 
 
 def answer_record(
     command: RawRecord, key: bytes, partition: int, source: bytes, body: dict[str, Any], process: str
 ) -> Outgoing:
-    """What a processor answers a process: to its key, with the command's own place as origin, so that it counts once.
+    """The answer of a command processor to a process, sent to the instance's key.
 
-    A refusal carries the command, unless it is large: whoever folds the inputs again need not have sent it.
+    The command's own place is its origin, so that it counts once. A refusal carries the command, unless it is large:
+    code that folds the inputs again may not have sent it.
     """
     id_ = header(command.headers, "ce_id")
     if "error" in body:
@@ -129,11 +131,11 @@ def answer_record(
 def due_record(
     app: str, process: str, key: str, name: str, timer: Due, partition: int, *, at: datetime | None = None
 ) -> Outgoing:
-    """What says to an instance that its timer is due; of the timer as it was set, so that another one is not fired.
+    """The input that fires a timer of an instance, as it was set, so that another setting does not fire.
 
     Args:
-        at: log time when it fires, which may be later than what was set: what follows happens then, and a timer that
-            fires late must not look as if old events were loaded. Absent = the time that was set.
+        at: log time when it fires, which may be later than the time that was set: what follows happens then, and a
+            timer that fires late must not look as if old events were loaded. None = the time that was set.
     """
     raw, id_ = key.encode(), event_id(process, key, f"{timer.by}/{name}", 0)
     value = {"name": name, "at": timer.at, "by": timer.by}
@@ -152,20 +154,22 @@ def due_record(
 
 
 MAX_BYTES = 1_048_588
-"""What a batch of records may weigh by default (Kafka's `message.max.bytes`)."""
+"""The default limit of a batch of records in bytes (Kafka's `message.max.bytes`)."""
 _FRAME = 512
-"""More than a batch of one record of ours has besides its keys, values and headers (KIP-98: varints, CRC, times)."""
+"""An upper bound of a one-record batch's size besides keys, values and headers (KIP-98: varints, CRC, times)."""
 _LONGEST_KEY = 1000
-"""Bytes of a key; it is `reply_key` of each command that the instance sends, and deciders refuse longer headers."""
+"""The limit of a key in bytes. It is `reply_key` of each command of the instance, and deciders refuse longer headers.
+"""
 _LETTER = 10_000
-"""More than the reason and the place of a dead letter weigh."""
+"""An upper bound of the size of a dead letter's reason and place."""
 
 
 class Unusable(ContractError):
-    """An event that can be read, and whose value makes no input that could be written; the router goes on behind it.
+    """A readable event whose value makes no input that can be written; the router continues behind it.
 
     Args:
-        why: what is wrong with the value. letter: the record of `{process}.dead` that keeps the event.
+        why: what is wrong with the value.
+        letter: the record of `{process}.dead` that keeps the event.
     """
 
     def __init__(self, why: str, letter: Outgoing) -> None:
@@ -174,12 +178,12 @@ class Unusable(ContractError):
 
 
 class Router:
-    """Says where an event goes: a record of `{process}.commands`, or nowhere. It sends nothing.
+    """Routes an event to a record of `{process}.commands`, or to none. It sends nothing.
 
     Args:
         app: the name of the App, part of `ce_source`.
         partition_of: the partition of `{process}.commands`, and of `{process}.dead`, that a key belongs to.
-        max_bytes: what a batch of records may weigh in either topic.
+        max_bytes: the limit of a batch of records in either topic.
     """
 
     def __init__(
@@ -195,7 +199,7 @@ class Router:
         self._source = ("ce_source", f"/{app}/{process.name}".encode())
 
     def route(self, record: RawRecord) -> Outgoing | None:
-        """The event as an input of the process, with its original bytes; None when it does not concern it.
+        """The event as an input of the process, with its original bytes. None when the process does not listen to it.
 
         Raises:
             ContractError: the event cannot be read, or `correlate` fails on it: other code may route it one day.
@@ -245,7 +249,7 @@ class Router:
 
 
 def _wrong(key: str) -> str:
-    """What is wrong with the key of an instance, '' when it can be one."""
+    """What is wrong with the key of an instance, '' when it is valid."""
     if not key or key == "@":
         return f"{key!r}, which is no name of an instance"
     try:
@@ -260,7 +264,7 @@ def _weight(key: bytes, value: bytes | None, headers: HeaderList) -> int:
 
 
 def unroutable(process: str, record: RawRecord, error: ContractError) -> ContractError:
-    """The error of a router that does not go on behind an event, with what can be done about it."""
+    """The error of a router that stops at an event, with what the operator can do about it."""
     place = f"{record.topic}[{record.partition}]@{record.offset}"
     return ContractError(
         f"{place} cannot be routed to {process}: {error}. Deploy code that can; where none ever will, have it passed "

@@ -1,4 +1,4 @@
-"""Brings restored states up to the log: what a state topic lacks is folded from events or inputs."""
+"""Recovers state that a state topic lacks by folding it from events or inputs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _OPEN = 2000
 
 
 class ProcessRefold:
-    """Takes one partition's inputs again, as they were taken then; what was sent for them has been sent.
+    """Recovers process instances by taking one partition's inputs again, without sending their commands again.
 
-    What was dead-lettered then is passed over, whatever this code would make of it: nothing was sent for it. `changed`
-    are the instances that the state topic does not have yet; of a great many only some are held decoded.
+    Inputs that were dead-lettered are skipped, whatever this code would make of them: nothing was sent for them.
+    `changed` are the instances that the state topic does not have yet; of a great many only some are held decoded.
     """
 
     def __init__(self, process: Process[Any, Any, Any], store: StateStore) -> None:
@@ -47,12 +47,12 @@ class ProcessRefold:
         self._dead: set[int] = set()
 
     def skip(self, letter: RawRecord) -> None:
-        """An input that was dead-lettered is not taken now either."""
+        """Records an input that was dead-lettered, so that it is not taken now either."""
         if (offset := offset_in(letter, self._topic)) is not None:
             self._dead.add(offset)
 
     def add(self, record: RawRecord) -> None:
-        """Takes one input; one that could not be read then is passed over now."""
+        """Takes one input; an unreadable one is skipped, as it was then."""
         if header(record.headers, "ce_type") == BARRIER:
             return
         try:
@@ -73,7 +73,7 @@ class ProcessRefold:
             self._close(next(iter(self._open)))
 
     def adopt(self, key: str, record: bytes) -> None:
-        """Nothing: all that an instance knows comes from its inputs."""
+        """Does nothing: all that an instance knows comes from its inputs."""
 
     def take(self, most: int) -> list[tuple[str, bytes]]:
         """Up to `most` changed instances as records for the state topic; they count as unchanged from then on."""
@@ -97,12 +97,11 @@ class ProcessRefold:
 
 
 class Refold:
-    """Folds one partition's events into its state store; streams that already hold an event skip it.
+    """Recovers streams by folding one partition's events into its state store, each event once.
 
-    Events that cannot be folded are noted in `{category}.dead` by the workers that stand still at them; a checkpoint
-    behind such a letter says that somebody had them pass it over. `changed` are the streams that the state topic does
-    not have yet. What was answered is rebuilt as far as events tell: command ids that wrote something, without their
-    bodies' digests.
+    Workers that stop at events that cannot be folded note them in `{category}.dead`; a checkpoint behind such a letter
+    says that an operator had them skipped. `changed` are the streams that the state topic does not have yet. Answers
+    are rebuilt as far as events allow: command ids that wrote something, without the digests of their bodies.
     """
 
     def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
@@ -116,7 +115,7 @@ class Refold:
         self.passed: set[int] = set()
 
     def skip(self, letter: RawRecord) -> None:
-        """An event that was noted is passed over once a checkpoint says so; commands are of no concern here."""
+        """Records a noted event, which is skipped once a checkpoint says so; dead-lettered commands are ignored."""
         if (offset := offset_in(letter, self._topic)) is not None:
             if header(letter.headers, "dead_how") == PASSED.encode():
                 self.passed.add(offset)
@@ -124,7 +123,7 @@ class Refold:
                 self.noted[offset] = letter.offset
 
     def stream(self, key: str) -> Stream[Any]:
-        """The stream as far as it is folded."""
+        """The stream as folded so far."""
         if key in self.changed:
             return self.changed[key]
         record = self.store.get(key)
@@ -162,7 +161,7 @@ class Refold:
         stream = self.stream(key)
         if version != stream.version + 1:
             raise InfrastructureError(
-                f"{where}: stream {key!r} goes on at version {version}, but only {stream.version} are known; events "
+                f"{where}: stream {key!r} continues at version {version}, but only {stream.version} are known; events "
                 f"before it are missing, so the partition is not served"
             )
         try:
@@ -214,10 +213,11 @@ def _brief(value: object) -> str:
 
 
 class Refolding(Protocol):
-    """Brings the records of one partition up to a log; `changed` are those that the state topic lacks, by key.
+    """Brings the state records of one partition up to a log; `changed` are those that the state topic lacks.
 
     `refused` is how many records of the log this code could not take, though they were taken once. `noted` are the
-    offsets of those at which workers stand still, each with that of its letter; `passed` those that need not be folded.
+    offsets of those at which workers stop, each with the offset of its dead letter; `passed` those that need not be
+    folded.
     """
 
     store: StateStore
@@ -230,22 +230,22 @@ class Refolding(Protocol):
         """Folds one record of the log."""
 
     def adopt(self, key: str, record: bytes) -> None:
-        """Takes over what another version's record says of answers."""
+        """Takes over the answers in another version's state record."""
 
     def skip(self, letter: RawRecord) -> None:
-        """A dead letter: the record of the log that it is about was not taken, or need not be."""
+        """Takes a dead letter: the record of the log that it is about was not taken, or need not be."""
 
     def take(self, most: int) -> list[tuple[str, bytes]]:
         """Up to `most` changed records for the state topic."""
 
 
 class TaskSpec(Protocol):
-    """What a worker works at: `log` is the topic its state can be folded from, `writes` what else it writes of its own.
+    """The task of a worker: `log` is the topic to fold its state from, `writes` its other topics.
 
-    `time` is the topic that says what time it is, '' where nobody needs to know; `refusals` the one that says which
-    records of the log were not taken, or need not be, and `foretells` whether that must be known before any is folded;
-    `adopts` says whether records of another version tell what
-    one's own log does not; `rests` are the topics whose offsets the state remembers beside its own.
+    `time` is the topic of watermarks, '' where none are needed; `refusals` the topic of the records of the log that
+    were not taken, or need not be, and `foretells` whether these must be known before any is folded; `adopts` says
+    whether records of another version hold what one's own log does not; `rests` are the topics whose offsets the state
+    checkpoint holds beside its own.
     """
 
     name: str
@@ -261,20 +261,20 @@ class TaskSpec(Protocol):
     def processor(
         self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock
     ) -> PartitionProcessor[Any]:
-        """The processor that does it."""
+        """The processor of this task."""
 
     def refold(self, store: StateStore) -> Refolding:
-        """What makes up for records that the state topic lacks."""
+        """The recovery of records that the state topic lacks."""
 
     def span(self, checkpoint: ChangelogCheckpoint, start: int, end: int) -> tuple[int, int]:
-        """Which records of the log the state lacks, given its checkpoint, the next record to take and the log's end."""
+        """The range of the log that the state lacks, given its checkpoint, the next record and the log's end."""
 
     def partly(self, begin: int, start: int) -> tuple[int, int]:
-        """The `commands` and `events` of a checkpoint while only some of what was folded from `begin` on is written."""
+        """The `commands` and `events` of a checkpoint while only part of what was folded from `begin` on is written."""
 
 
 class CommandTask:
-    """Commands of a category; its state can be folded from the events."""
+    """The commands of a category; its state can be folded from the events."""
 
     def __init__(self, decider: Decider[Any, Any, Any]) -> None:
         self.decider, self.name, self.version = decider, decider.name, decider.version
@@ -286,7 +286,7 @@ class CommandTask:
     def processor(
         self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock
     ) -> PartitionProcessor[Any]:
-        """The processor that decides."""
+        """The command processor."""
         return CommandProcessor(
             app.name,
             self.decider,
@@ -299,7 +299,7 @@ class CommandTask:
         )
 
     def refold(self, store: StateStore) -> Refolding:
-        """Folds events."""
+        """The fold of the events."""
         return Refold(self.decider, store)
 
     def span(self, checkpoint: ChangelogCheckpoint, start: int, end: int) -> tuple[int, int]:
@@ -312,7 +312,7 @@ class CommandTask:
 
 
 class ProcessTask:
-    """Inputs of a process; its state can be folded from them, which sends nothing."""
+    """The inputs of a process; its state can be folded from them, which sends nothing."""
 
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         self.process, self.name, self.version = process, process.name, process.version
@@ -324,7 +324,7 @@ class ProcessTask:
     def processor(
         self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock
     ) -> PartitionProcessor[Any]:
-        """The processor that reacts."""
+        """The process manager's processor."""
         return ProcessManagerProcessor(
             app.name,
             self.process,
@@ -335,7 +335,7 @@ class ProcessTask:
         )
 
     def refold(self, store: StateStore) -> Refolding:
-        """Takes inputs again."""
+        """The fold of the inputs."""
         return ProcessRefold(self.process, store)
 
     def span(self, checkpoint: ChangelogCheckpoint, start: int, end: int) -> tuple[int, int]:
@@ -343,12 +343,12 @@ class ProcessTask:
         return checkpoint.commands, start
 
     def partly(self, begin: int, start: int) -> tuple[int, int]:
-        """Whoever comes next takes all these inputs again."""
+        """The next worker takes all these inputs again."""
         return begin, 0
 
 
 def task_for(app: App, name: str) -> TaskSpec:
-    """What a worker of this name does.
+    """The task of the worker of this name.
 
     Raises:
         ConfigurationError: the App has no decider and no process of that name.

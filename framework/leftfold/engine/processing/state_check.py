@@ -1,4 +1,4 @@
-"""Whether the state topic says what the events say: each stream's record against the fold of its events."""
+"""Checks a state topic against its events: each stream's record against the fold of its events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ProgressCallback = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Difference:
-    """A stream whose record disagrees; `found` and `expected` are its version and state as JSON."""
+    """A stream whose record differs; `found` and `expected` are its version and state as JSON."""
 
     partition: int
     key: str
@@ -34,7 +34,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class PartitionCheck:
-    """What one partition came to: how many events were folded, how many streams agree, and which do not."""
+    """The result of one partition: how many events were folded, how many streams agree, and which do not."""
 
     partition: int
     events: int
@@ -42,14 +42,14 @@ class PartitionCheck:
     differences: tuple[Difference, ...] = ()
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """The result as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> PartitionCheck:
         """Reads what `to_json` wrote."""
-        told = json.loads(text)
-        return cls(**{**told, "differences": tuple(Difference(**d) for d in told["differences"])})
+        found = json.loads(text)
+        return cls(**{**found, "differences": tuple(Difference(**d) for d in found["differences"])})
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,12 @@ class StateCheck:
 
     @classmethod
     def plan(cls, decider: Decider[Any, Any, Any], open_log: OpenBulkLog) -> StateCheck:
-        """A check up to the ends of now; the states' end comes first, so that no record is ahead of the events.
+        """A check up to the current ends of the topics.
+
+        The state topic's end is read first, so that no record is ahead of the events.
 
         Raises:
-            InfrastructureError: the first events are gone.
+            InfrastructureError: the log no longer holds the first events.
         """
         log = open_log()
         try:
@@ -82,7 +84,7 @@ class StateCheck:
 
     @property
     def partitions(self) -> range:
-        """The partitions there are."""
+        """The partitions of the category."""
         return range(len(self.ends.offsets[names.events(self.decider.name)]))
 
     def run(self, partition: int, tell: ProgressCallback) -> PartitionCheck:
@@ -106,11 +108,11 @@ class StateCheck:
         self, partition: int, found: Mapping[str, Stream[Any]], folded: Mapping[str, Stream[Any]]
     ) -> Iterator[Difference]:
         for key in sorted(found.keys() | folded.keys()):
-            one, other = self._told(found.get(key)), self._told(folded.get(key))
+            one, other = self._text(found.get(key)), self._text(folded.get(key))
             if one != other:
                 yield Difference(partition, key, one, other)
 
-    def _told(self, stream: Stream[Any] | None) -> str:
+    def _text(self, stream: Stream[Any] | None) -> str:
         version, state = (stream.version, stream.state) if stream else (0, self.decider.initial_state)
         return f'{{"version":{version},"state":{self.decider.state.encode(state).decode()}}}'
 

@@ -1,4 +1,4 @@
-"""The state of a stream: version, state, recent answers; its record in the state topic, and the checkpoint `@`."""
+"""The state of a stream: version, state and recent answers; its state record, and the changelog checkpoint `@`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _STATE = re.compile(rb'\{"version":[0-9]{1,18},"state":')
 _MOST = 1 << 63
 """Beyond the offsets of any topic."""
 MARK = b"@"
-"""A key that no stream has."""
+"""The key of changelog checkpoints, which no stream may have."""
 
 SETTLED = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.settled.v1"), ("content-type", JSON)]
-"""The headers of what ends a transaction that a broker forgot: a record with the key `@` that is no event."""
+"""The headers of a record that ends a transaction that a broker forgot. Its key is `@`, and it is no event."""
 
 
 def state_key(key: bytes) -> str:
-    """The stream that a state record is about; '' when it is about none."""
+    """The stream of a state record; '' when the record has none."""
     try:
         return "" if key == MARK else key.decode()
     except UnicodeDecodeError:
@@ -44,18 +44,19 @@ def state_key(key: bytes) -> str:
 
 
 def is_state(value: bytes) -> bool:
-    """Whether a record may be the state of a stream or an instance, as far as its beginning and end tell."""
+    """Whether a value may be the state record of a stream or an instance, by its beginning and end."""
     return _STATE.match(value) is not None and value.endswith(b"}")
 
 
 @dataclass(frozen=True)
 class ChangelogCheckpoint:
-    """The `@` record of a state partition: how far its commands and, before that batch, its events were known.
+    """The changelog checkpoint, record `@` of a state partition: how far its commands and events were known.
 
-    `start` is where the state partition began then: when it begins later by now, records are gone that `events` counts.
-    `topics` are the ids of the topics that these offsets belong to, by name; older records have none.
-    `per_command` is how many bytes of state a command has cost lately, `answers_dropped` how many answers ever left a
-    key's memory before their time: both as of the transaction before.
+    `commands` counts the batch of the checkpoint, `events` only those before it. `start` is where the state partition
+    began then: when it begins later by now, records that `events` counts no longer exist. `topics` are the ids of the
+    topics that these offsets belong to, by name; older records have none. `per_command` is how many bytes of state a
+    command has cost lately, `answers_dropped` how many answers ever left a key's memory before their time: both as of
+    the transaction before.
     """
 
     commands: int = 0
@@ -71,7 +72,7 @@ class ChangelogCheckpoint:
         return json.dumps(vars(self), separators=(",", ":")).encode()
 
     def is_of(self, topic: str, ids: Mapping[str, str]) -> bool:
-        """Whether this is about the topic that bears the name now, as far as both ids are known."""
+        """Whether this is about the topic that has the name now, as far as both ids are known."""
         known, now = self.topics.get(topic, ""), ids.get(topic, "")
         return not known or not now or known == now
 
@@ -83,7 +84,7 @@ class ChangelogCheckpoint:
 
     @classmethod
     def read(cls, value: bytes) -> ChangelogCheckpoint | None:
-        """The checkpoint in a record that anybody may have written; None when it is none."""
+        """The checkpoint in a record from an untrusted writer; None when the record holds none."""
         try:
             found = cls.decode(value)
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -101,9 +102,9 @@ KEEP, KEEP_SECONDS, KEEP_MOST, KEEP_BYTES = 32, 60.0, 1000, 131_072
 
 
 class RememberedAnswer(NamedTuple):
-    """What a command id was answered with: `events` written from version `first` on, or an `error` as in a nack.
+    """The answer to a command id: `events` written from version `first` on, or an `error` as in a nack.
 
-    `seen` is when it was given, in seconds since 1970, and not before the broker appended the command; `encoded` its
+    `seen` is when it was given, in seconds since 1970, and not before the broker appended the command; `encoded` is its
     part of the state record.
     """
 
@@ -130,7 +131,7 @@ def answer(
 class Stream(Generic[S]):
     """One stream: `answered` by command id, oldest first; `origins` the highest (offset, index) per origin.
 
-    `weight` is what the encoded answers weigh in bytes, -1 while nothing has asked.
+    `weight` is the size of the encoded answers in bytes, -1 before it is first computed.
     """
 
     version: int
@@ -140,15 +141,15 @@ class Stream(Generic[S]):
     weight: int = field(default=-1, compare=False)
 
     def copy(self) -> Stream[S]:
-        """A copy that may change without touching this one."""
+        """A copy that may change without changing this one."""
         return Stream(self.version, self.state, dict(self.answered), dict(self.origins), self.weight)
 
     def remember(self, id_: str, given: RememberedAnswer, now: float | None = None) -> int:
-        """Adds an answer and drops those out of the window; returns how many young ones had to go.
+        """Adds an answer and drops those outside the window; returns how many recent ones were dropped.
 
-        Ages are measured at `now`, when the broker appended the command, or else when the answer was given: behind an
-        outage, repeats that were appended before an answer are still to come.
-        The window is bounded in bytes, too: each transaction writes all of it again.
+        Ages are measured at `now`, when the broker appended the command, or else when the answer was given: after an
+        outage, repeated commands that were appended before an answer are still to come. The window has a limit in
+        bytes, too: each transaction writes all of it again.
         """
         if self.weight < 0 or id_ in self.answered:
             self.answered[id_] = given
@@ -186,7 +187,7 @@ class StreamCodec(Generic[S]):
         return Stream(0, self._initial, {}, {})
 
     def encode(self, stream: Stream[S]) -> bytes:
-        """The record's value."""
+        """The state record's value."""
         return _HEAD + b'%d,"state":%b,"answered":[%b],"origins":%b}' % (
             stream.version,
             self._storage.encode(stream.state),
@@ -195,7 +196,7 @@ class StreamCodec(Generic[S]):
         )
 
     def shed(self, stream: Stream[S], excess: int) -> int:
-        """See Stream."""
+        """Drops remembered answers; see Stream."""
         return stream.shed(excess)
 
     @staticmethod
@@ -204,7 +205,7 @@ class StreamCodec(Generic[S]):
         return int(value[len(_HEAD) : value.index(b",")])
 
     def decode(self, value: bytes, seen: float) -> Stream[S]:
-        """The stream behind a record; its answers count as given at `seen`.
+        """The stream in a record; its answers count as given at `seen`.
 
         Raises:
             ContractError: the record is not one that `encode` wrote for this state type.
@@ -237,7 +238,7 @@ class MemoryStates:
         return self._records.get(key)
 
     def put(self, records: Iterable[tuple[str, bytes]]) -> None:
-        """Remembers records."""
+        """Stores records."""
         self._records.update(records)
 
     def items(self) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""The timers of a process as its state topic has them, and orders of operators to fire or cancel one (decision 31)."""
+"""The timers of a process in its state topic, and operators' orders to fire or cancel one (decision 31)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Action", "Order", "SetTimer", "TimerTable", "order_record"]
 
 
 class Action(StrEnum):
-    """What is to be done with a timer."""
+    """What an operator can do with a timer."""
 
     FIRE = "fire"
     CANCEL = "cancel"
 
 
 class SetTimer(NamedTuple):
-    """A timer as it stands in the state of a process."""
+    """A timer in the state of a process."""
 
     partition: int
     key: str
@@ -41,7 +41,7 @@ class SetTimer(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """Who wants it and why, and what time it is in the log: the command that a fired timer sends bears that."""
+    """An operator's order: the actor, the reason, and the log time, which a fired timer's command carries."""
 
     action: Action
     actor: str
@@ -50,9 +50,9 @@ class Order:
 
 
 def order_record(app: str, process: str, timer: SetTimer, order: Order) -> Outgoing:
-    """The input that fires a timer early, or ends it, as the input `by` set it: another setting is left alone.
+    """The input that fires a timer early or ends it, as the input `by` set it. Another setting is not affected.
 
-    Each order has an id of its own, so that a trace tells which one took effect.
+    Each order has an id of its own, so that a trace shows which one took effect.
     """
     raw = timer.key.encode()
     value = {"name": timer.name, "at": timer.due.at, "by": timer.due.by, "actor": order.actor}
@@ -75,25 +75,25 @@ _BATCH, _WAIT, _PATIENCE = 500, 0.1, 15.0
 
 
 class TimerTable:
-    """Reads a state topic, or some partitions of it, and keeps the records that have timers.
+    """Reads a state topic, or some of its partitions, and keeps the records that have timers.
 
     Args:
-        reader: of committed records; whoever made it closes it.
-        starts: where the partitions begin that are to be read.
+        reader: of committed records; the caller closes it.
+        starts: where the partitions to be read begin.
     """
 
     def __init__(self, reader: LogReader, topic: str, starts: Position) -> None:
         self._reader, self._topic, self._partitions = reader, topic, frozenset(starts.offsets[topic])
         self._records: dict[str, tuple[int, bytes]] = {}
         self.keys: set[str] = set()
-        """Every instance that has a record."""
+        """The keys of all instances that have a record."""
         reader.seek(starts)
 
     def read(self) -> None:
-        """Reads on to where the topic ends now.
+        """Reads up to where the topic ends now.
 
         Raises:
-            InfrastructureError: nothing comes, or what is there is hidden by a transaction that stays open.
+            InfrastructureError: no records come, or they are hidden by a transaction that stays open.
         """
         ends = self._reader.ends([self._topic]).offsets[self._topic]
         wanted = Position({self._topic: {p: ends[p] for p in self._partitions}})
@@ -108,7 +108,7 @@ class TimerTable:
                 )
 
     def await_taken(self, timer: SetTimer, seconds: float) -> bool:
-        """Waits until a setting is gone, whoever ended it; False when it is still there after so many seconds."""
+        """Waits until a timer's setting has ended in any way; False when it is still set after so many seconds."""
         deadline = time.monotonic() + seconds
         while self._stands(timer):
             if time.monotonic() > deadline:
@@ -117,7 +117,7 @@ class TimerTable:
         return True
 
     def timers(self, key: str = "") -> Iterator[SetTimer]:
-        """Those that are set, of one instance if it is named."""
+        """The timers that are set, of one instance if a key is given."""
         named = (key,) if key in self._records else () if key else tuple(self._records)
         for one in named:
             partition, value = self._records[one]

@@ -1,4 +1,4 @@
-"""Events on their way to a reaction, and how far each partition is done when records finish out of order."""
+"""Pending deliveries of events to a reaction, and the frontier of each partition when records finish out of order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["DEAD_HEADERS", "Frontier", "PartitionId", "PendingDelivery", "Pendin
 PartitionId: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
-"""What a parked event has besides its own headers."""
+"""The headers that a parked event has besides its own."""
 
 
 @dataclass(eq=False, slots=True)
 class PendingDelivery:
-    """An event that is not done; `tries` counts the failed ones, `error` is what nobody could try because of.
+    """An event that is not done; `tries` counts the failed ones, `error` is why it cannot be tried.
 
     `taken` is where it was read: in the log, or where it is parked.
     """
@@ -44,16 +44,16 @@ class PendingDelivery:
 
     @property
     def place(self) -> PartitionId:
-        """Where it is from."""
+        """The topic and partition of the event."""
         return self.record.topic, self.record.partition
 
     def next_delivery(self) -> Delivery:
-        """What the next try is told."""
+        """The delivery that the next try gets."""
         return replace(self.delivery, attempt=self.tries + 1)
 
 
 class PendingReader:
-    """Reads what concerns a reaction."""
+    """Reads the events of a reaction from records."""
 
     def __init__(self, reaction: Reaction[Any]) -> None:
         self._reaction = reaction
@@ -61,10 +61,10 @@ class PendingReader:
         self._versions = {f"{s.category}.{s.name}": s.version for s in (c.__leftfold__ for c in reaction.events)}
 
     def read(self, record: RawRecord) -> PendingDelivery | None:
-        """The event in a record, None when it does not concern the reaction; broken ones have their `error`.
+        """The event in a record, None when the reaction does not listen to it; broken ones have their `error`.
 
         Raises:
-            ContractError: it is of a newer version than this code knows: code that does is on its way.
+            ContractError: it is of a newer version than this code knows; a deployment with newer code can read it.
         """
         self._check_version(record)
         try:
@@ -104,10 +104,10 @@ class PendingReader:
 
 
 def parked(pending: PendingDelivery, error: BaseException, partition: int, *, whole: bool = True) -> Outgoing:
-    """The record that parks an event: as it was written, with why, from where, how often it was tried and its key.
+    """The record that parks an event: as it was written, with reason, place, number of tries and idempotency key.
 
     Args:
-        whole: False leaves its bytes where they are, since the copy would be too heavy.
+        whole: False leaves its bytes in the log, since the copy would be too large.
     """
     record = pending.record
     headers: HeaderList = [
@@ -123,11 +123,11 @@ def parked(pending: PendingDelivery, error: BaseException, partition: int, *, wh
 
 
 class Frontier:
-    """Of each partition the oldest offset that is not done, behind which nothing is forgotten.
+    """The frontier of each partition: the oldest offset that is not done, from which a successor continues.
 
     Args:
-        most_open: how many records of a partition may wait. most_ahead: how many may have been taken since the oldest
-            that is not done: whoever takes over does those again.
+        most_open: how many records of a partition may wait.
+        most_ahead: how many may have been taken since the oldest that is not done: a successor does those again.
     """
 
     def __init__(self, *, most_open: int = 1000, most_ahead: int = 10_000) -> None:
@@ -137,27 +137,27 @@ class Frontier:
         self._done: dict[PartitionId, set[int]] = {}
 
     def hold(self, place: PartitionId, offset: int) -> None:
-        """A partition is read from here on."""
+        """Starts a partition at an offset."""
         self._reached[place], self._taken[place], self._done[place] = offset, deque(), set()
 
     def drop(self, places: Iterable[PartitionId]) -> None:
-        """These are somebody else's now."""
+        """Drops partitions that are assigned to another member."""
         for place in places:
             for known in (self._reached, self._taken, self._done):
                 known.pop(place, None)
 
     def take(self, place: PartitionId, offset: int, *, is_open: bool) -> None:
-        """A record was read; one that is not open needs nothing to be done."""
+        """Records that a record was read; one that is not open needs no work."""
         self._reached[place] = offset + 1
         if is_open:
             self._taken[place].append(offset)
 
     def reach(self, place: PartitionId, offset: int) -> None:
-        """Nothing lies before this offset that is not taken."""
+        """Records that all records before this offset are taken."""
         self._reached[place] = max(offset, self._reached[place])
 
     def done(self, place: PartitionId, offset: int) -> None:
-        """A record is done; of a partition that is no longer held nothing is known."""
+        """Records that a record is done; a partition that is no longer held is ignored."""
         if place not in self._taken:
             return
         taken, done = self._taken[place], self._done[place]
@@ -179,10 +179,10 @@ class Frontier:
         return self._reached[place]
 
     def is_full(self, place: PartitionId) -> bool:
-        """Whether no more of the partition is to be read for now."""
+        """Whether no more of the partition may be read for now."""
         taken = len(self._taken[place])
         return taken >= self._most_ahead or taken - len(self._done[place]) >= self._most_open
 
     def offsets(self) -> dict[PartitionId, int]:
-        """Where each partition goes on if all ends now."""
+        """The offset at which each partition continues if this process ends now."""
         return {place: taken[0] if taken else self._reached[place] for place, taken in self._taken.items()}

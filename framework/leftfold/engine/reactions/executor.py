@@ -1,4 +1,4 @@
-"""Runs handlers of reactions on threads, with a deadline, and tracks events that may have killed a process."""
+"""Runs handlers of reactions on threads, with a deadline, and tracks poison pills: events that may kill the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CLEAN", "DEATHS", "DeadlineExecutor", "PoisonPillTracker"]
 
 
 class Ended(NamedTuple):
-    """A try that is over, and what it failed of; `is_left`: that it failed was told when its deadline passed."""
+    """A try that has ended, and its error; `is_left`: its failure was already reported at its deadline."""
 
     pending: PendingDelivery
     error: BaseException | None
@@ -26,10 +26,11 @@ class Ended(NamedTuple):
 
 
 class DeadlineExecutor:
-    """Starts tries and tells of their ends. A try that outlives its deadline counts as failed, and its thread is left.
+    """Runs tries of a handler on threads and reports their ends; one past its deadline counts as failed.
 
-    Python cannot end a thread: those that hang are counted, and when there are far more than tries of one event could
-    leave, the process ends to be started anew. Until it ends, such a thread may still do what kills the process.
+    Python cannot end a thread, so the thread of such a try is left running. Left threads are counted, and when there
+    are far more than the tries of one event could leave, the process ends and must be restarted. Until it ends, such a
+    thread may still do what kills the process.
     """
 
     def __init__(self, reaction: Reaction[Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,32 +43,32 @@ class DeadlineExecutor:
 
     @property
     def free(self) -> int:
-        """How many more tries may begin."""
+        """How many more tries may start."""
         return self._reaction.at_once - len(self._under_way)
 
     def under_way(self) -> list[PendingDelivery]:
-        """What is being tried."""
+        """The deliveries that are being tried."""
         return [pending for pending, _ in self._under_way.values()]
 
     def left(self) -> list[PendingDelivery]:
-        """Whose threads were left and have not ended."""
+        """The deliveries whose threads were left and have not ended."""
         return [pending for pending, _ in self._left.values()]
 
     def near(self) -> list[PendingDelivery]:
-        """What is being tried, and what was left so lately that a death might well be its own.
+        """The deliveries being tried, and those left so recently that a death may be theirs.
 
-        A thread that never ends is near for one `timeout` more: nothing may wait for it for ever.
+        A thread that never ends counts for one `timeout` more: no delivery may wait for it for ever.
         """
         now = self._clock()
         return self.under_way() + [pending for pending, until in self._left.values() if now < until]
 
     def is_acting(self, pending: PendingDelivery) -> bool:
-        """Whether any thread is at this event, left or not."""
+        """Whether any thread works on this event, left or not."""
         here = (pending.place, pending.record.offset)
         return any(here == (one.place, one.record.offset) for one in (*self.under_way(), *self.left()))
 
     def start(self, pending: PendingDelivery) -> None:
-        """Begins a try."""
+        """Starts a try on a thread."""
         number = next(self._number)
         self._under_way[number] = (pending, self._clock() + self._reaction.timeout)
         threading.Thread(
@@ -75,21 +76,21 @@ class DeadlineExecutor:
         ).start()
 
     def ended(self, wait: float) -> list[Ended]:
-        """The tries that have ended, left ones too, waited for when none has yet; and those whose time is over.
+        """The tries that have ended, left ones too, and those past their deadline; waits when none has ended yet.
 
         Raises:
             Fenced: too many threads hang.
         """
         found: list[Ended] = []
         try:
-            told = self._ends.get(timeout=wait) if wait > 0 else self._ends.get_nowait()
+            ended = self._ends.get(timeout=wait) if wait > 0 else self._ends.get_nowait()
             while True:
-                number, error = told
+                number, error = ended
                 if number in self._under_way:
                     found.append(Ended(self._under_way.pop(number)[0], error))
                 else:
                     found.append(Ended(self._left.pop(number)[0], error, is_left=True))
-                told = self._ends.get_nowait()
+                ended = self._ends.get_nowait()
         except Empty:
             return found + self._overdue()
 
@@ -110,81 +111,82 @@ class DeadlineExecutor:
         error: BaseException | None = None
         try:
             self._reaction.call(pending.event, pending.next_delivery())
-        except BaseException as failure:  # noqa: BLE001  # SystemExit too: whatever it is, the event is not done
+        except BaseException as failure:  # noqa: BLE001  # SystemExit too: the event is not done, whatever was raised
             error = failure
         self._ends.put((number, error))
 
 
 DEATHS = 3
-"""How many processes an event may kill."""
+"""How many processes an event may kill before it is parked."""
 CLEAN, _WORKING = "", "w"
-_WARY_FOR = 20_000
+_CAUTIOUS_FOR = 20_000
 _MOST_NOTED = 64
 _MOST_BYTES = 3500
 _FRAME = len('{"deaths":{},"at":[]}')
 
 
 class PoisonPillTracker:
-    """Deaths by partition, kept in the metadata of its offset, which a group's next member finds there.
+    """Tracks poison pills: deaths by partition, stored in the offset metadata for the group's next member.
 
-    A partition that was not left in order is *wary*: what is begun there is noted before. What was noted when a process
-    died is suspect: it is tried alone, so that a death then is its own. A try that ends, however it ends, clears it.
+    A partition that was not handed over in order is *cautious*: events that begin there are noted before. An event
+    noted when a process died is suspect: it is tried alone, so that a death then is its own. A try that ends, in any
+    way, clears it.
 
-    A broker refuses long notes (`offset.metadata.max.bytes` is 4,096). What is under way always fits, with its deaths;
-    of the rest the highest counts stay, then the lowest offsets, and what is left out counts as innocent.
+    A broker refuses long notes (`offset.metadata.max.bytes` is 4,096). Deliveries under way always fit, with their
+    deaths; of the rest the highest counts stay, then the lowest offsets, and what is left out counts as innocent.
     """
 
     def __init__(self) -> None:
         self._deaths: dict[PartitionId, dict[int, int]] = {}
-        self._wary: dict[PartitionId, int] = {}
+        self._cautious: dict[PartitionId, int] = {}
 
     def hold(self, place: PartitionId, left: str) -> None:
-        """A partition that was left so; what is no note of ours counts as left in order."""
+        """Takes a partition with the metadata left in its offset; text of another format counts as left in order."""
         deaths, at = _read(left)
         self._deaths[place] = {offset: deaths.get(offset, 0) + (offset in at) for offset in {*deaths, *at}}
         if left == _WORKING or left.startswith("{"):
-            self._wary[place] = _WARY_FOR
+            self._cautious[place] = _CAUTIOUS_FOR
 
     def drop(self, places: Iterable[PartitionId]) -> None:
-        """These are somebody else's now."""
+        """Drops partitions that are assigned to another member."""
         for place in places:
             self._deaths.pop(place, None)
-            self._wary.pop(place, None)
+            self._cautious.pop(place, None)
 
     def took(self, place: PartitionId) -> None:
-        """An event of the partition was read; behind a great many the one that killed would have come again."""
-        if place in self._wary:
-            self._wary[place] -= 1
-            if self._wary[place] <= 0 and not self._deaths.get(place):
-                del self._wary[place]
+        """Counts an event that was read; after a great many the suspect one would have come again."""
+        if place in self._cautious:
+            self._cautious[place] -= 1
+            if self._cautious[place] <= 0 and not self._deaths.get(place):
+                del self._cautious[place]
 
     def room(self, under_way: int) -> int:
-        """How many more may begin: a note is short, and says all that is under way."""
-        return _MOST_NOTED - under_way if self._wary else _WARY_FOR
+        """How many more may start: a note is short, and must name every delivery under way."""
+        return _MOST_NOTED - under_way if self._cautious else _CAUTIOUS_FOR
 
     def deaths(self, pending: PendingDelivery) -> int:
-        """How many processes in a row have died while it was under way."""
+        """How many processes in a row have died while this delivery was under way."""
         return self._deaths.get(pending.place, {}).get(pending.record.offset, 0)
 
     def cleared(self, pending: PendingDelivery) -> None:
-        """No try of it goes on, and the process lives."""
+        """Clears an event: all its tries have ended, and the process lives."""
         self._deaths.get(pending.place, {}).pop(pending.record.offset, None)
 
     def note(self, place: PartitionId, offset: int, under_way: Collection[int], hanging: Collection[int] = ()) -> str:
-        """What to leave behind at an offset while there is work.
+        """The metadata to commit with an offset while deliveries are under way.
 
         Args:
-            under_way: the offsets of what is being tried there.
-            hanging: of what was given up there, whose threads have not ended.
+            under_way: the offsets of the deliveries being tried there.
+            hanging: the offsets of deliveries given up there, whose threads have not ended.
         """
-        return self._told(place, offset, under_way, hanging) if place in self._wary else _WORKING
+        return self._encoded(place, offset, under_way, hanging) if place in self._cautious else _WORKING
 
     def handoff_metadata(self, place: PartitionId, offset: int) -> str:
-        """What to leave behind when the partition is left in order: what is under way has killed nobody."""
-        told = self._told(place, offset, (), ())
-        return told if '"deaths"' in told else CLEAN
+        """The metadata to commit when the partition is handed over in order: deliveries under way count as harmless."""
+        note = self._encoded(place, offset, (), ())
+        return note if '"deaths"' in note else CLEAN
 
-    def _told(self, place: PartitionId, offset: int, under_way: Collection[int], hanging: Collection[int]) -> str:
+    def _encoded(self, place: PartitionId, offset: int, under_way: Collection[int], hanging: Collection[int]) -> str:
         known = {one: count for one, count in self._deaths.get(place, {}).items() if one >= offset}
         at = {one for one in (*under_way, *hanging) if one >= offset}
 
@@ -201,14 +203,14 @@ class PoisonPillTracker:
             kept.append(one)
         kept.sort()
         deaths = {str(one): known[one] for one in kept if one in known}
-        told = {**({"deaths": deaths} if deaths else {}), "at": [one for one in kept if one in at]}
-        return json.dumps(told, separators=(",", ":"))
+        note = {**({"deaths": deaths} if deaths else {}), "at": [one for one in kept if one in at]}
+        return json.dumps(note, separators=(",", ":"))
 
 
 def _read(left: str) -> tuple[dict[int, int], set[int]]:
-    """The deaths that were known before, and what was under way."""
+    """The deaths that were known before, and the offsets that were under way."""
     try:
-        told: Any = json.loads(left)
-        return {int(offset): int(count) for offset, count in told.get("deaths", {}).items()}, set(map(int, told["at"]))
+        note: Any = json.loads(left)
+        return {int(offset): int(count) for offset, count in note.get("deaths", {}).items()}, set(map(int, note["at"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}, set()

@@ -1,4 +1,4 @@
-"""Delivers events to a reaction: one at a time per stream, in order, retried after a pause, then parked."""
+"""The reaction processor: delivers events one at a time per stream, in order, with retries, then parks them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _Stream = tuple[str, int, bytes]
 
 
 class DeliveryQueue:
-    """Queues of events by stream. It starts nothing and knows no clock.
+    """Queues of pending deliveries by stream. It starts no thread and reads no clock.
 
     Args:
-        chance: 0..1, to spread what failed together.
+        chance: a random number from 0 to 1 that spreads retries of deliveries that failed together.
     """
 
     def __init__(self, reaction: Reaction[Any], chance: Callable[[], float] = random.random) -> None:
@@ -40,7 +40,7 @@ class DeliveryQueue:
         return sum(map(len, self._queues.values()))
 
     def add(self, pending: PendingDelivery) -> None:
-        """An event behind those of its stream."""
+        """Adds an event behind those of its stream."""
         queue = self._queues.get(pending.stream)
         if queue is None:
             self._queues[pending.stream] = deque([pending])
@@ -61,16 +61,16 @@ class DeliveryQueue:
         return None
 
     def put_back(self, pending: PendingDelivery) -> None:
-        """It did not begin; it is the next one again."""
+        """Returns an event that did not start; it is the next one again."""
         if pending.stream in self._queues:
             self._ready.appendleft(pending.stream)
 
     def wait(self, now: float, most: float) -> float:
-        """Seconds until something is to be tried again, `most` at the most."""
+        """Seconds until the next retry, at most `most`."""
         return min(most, max(0.0, self._later[0][0] - now)) if self._later else most
 
     def done(self, pending: PendingDelivery) -> bool:
-        """The event needs no more tries, so the next one of its stream is ready; False when it was dropped."""
+        """Removes a finished event, so that the next one of its stream is ready; False when it was dropped."""
         queue = self._queues.get(pending.stream)
         if queue is None or queue[0] is not pending:
             return False
@@ -82,7 +82,7 @@ class DeliveryQueue:
         return True
 
     def failed(self, pending: PendingDelivery, error: BaseException, now: float) -> bool:
-        """Whether it is tried again later; if not, it is to be parked, and its stream waits until it is."""
+        """Schedules a retry; False when the event is to be parked, and its stream waits until it is."""
         pending.tries += 1
         queue = self._queues.get(pending.stream)
         if queue is None or queue[0] is not pending:
@@ -94,17 +94,17 @@ class DeliveryQueue:
         return True
 
     def drop(self, places: Collection[PartitionId]) -> None:
-        """Forgets the events of partitions that are somebody else's now."""
+        """Drops the events of partitions that are assigned to another member."""
         for stream in [stream for stream in self._queues if stream[:2] in places]:
             del self._queues[stream]
 
 
 Park = Callable[[PendingDelivery, BaseException], None]
-"""Writes to where parked events are; it is written when this returns."""
+"""Writes an event to the topic of parked events; it is written when this returns."""
 
 
 class Handoff(NamedTuple):
-    """What is left behind of a partition: where to go on, and a note about what may have killed a process."""
+    """The handoff of a partition: the offset to continue at, and a note about possible poison pills."""
 
     offset: int
     note: str
@@ -114,9 +114,10 @@ class ReactionProcessor:
     """The loop of a reaction without its log; one thread calls it.
 
     Args:
-        park: called for events that nobody can act on; if it raises, they are not done.
-        note: called before anything begins: whether what `left` says then is where a successor finds it.
-        told: called with each failed try, and whether that was the last one.
+        park: called for events that failed for good; if it raises, they are not done.
+        note: called before a try starts: whether the metadata that `left` returns is stored for a successor.
+
+    The callback for failures gets each failed try, and whether it was the last one.
     """
 
     def __init__(
@@ -129,40 +130,43 @@ class ReactionProcessor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._park, self._note, self._told, self._clock = park, note, told, clock
-        self.frontier, self._suspects = Frontier(), PoisonPillTracker()
-        self._beginning: list[PendingDelivery] = []
+        self.frontier, self._poison_pills = Frontier(), PoisonPillTracker()
+        self._starting: list[PendingDelivery] = []
         self._alone: deque[PendingDelivery] = deque()
-        self._reader, self._errands, self._actors = (
+        self._reader, self._queue, self._executor = (
             PendingReader(reaction),
             DeliveryQueue(reaction),
             DeadlineExecutor(reaction, clock),
         )
 
     def hold(self, place: PartitionId, left: Handoff) -> None:
-        """A partition is acted on from where it was left."""
+        """Takes a partition from the offset of its handoff."""
         self.frontier.hold(place, left.offset)
-        self._suspects.hold(place, left.note)
+        self._poison_pills.hold(place, left.note)
 
     def left(self) -> dict[PartitionId, Handoff]:
-        """What a successor is to find of each partition if this process dies now."""
-        at, hanging = _offsets((*self._actors.under_way(), *self._beginning)), _offsets(self._actors.left())
+        """The handoff of each partition for a successor if this process dies now."""
+        at, hanging = _offsets((*self._executor.under_way(), *self._starting)), _offsets(self._executor.left())
         return {
-            place: Handoff(offset, self._suspects.note(place, offset, at.get(place, set()), hanging.get(place, set())))
+            place: Handoff(
+                offset, self._poison_pills.note(place, offset, at.get(place, set()), hanging.get(place, set()))
+            )
             for place, offset in self.frontier.offsets().items()
         }
 
     def handoff_metadata(self, places: Collection[PartitionId]) -> dict[PartitionId, Handoff]:
-        """What a successor is to find of partitions that are left in order."""
+        """The handoff of partitions that are given up in order."""
         offsets = {place: offset for place, offset in self.frontier.offsets().items() if place in places}
         return {
-            place: Handoff(offset, self._suspects.handoff_metadata(place, offset)) for place, offset in offsets.items()
+            place: Handoff(offset, self._poison_pills.handoff_metadata(place, offset))
+            for place, offset in offsets.items()
         }
 
     def take(self, record: RawRecord, taken: tuple[PartitionId, int] | None = None) -> None:
-        """A record that comes next in its partition.
+        """Takes the next record of a partition.
 
         Args:
-            taken: where it was taken from, if that is not where it stands in the log.
+            taken: where it was read, if that is not its place in the log.
 
         Raises:
             ContractError: it is of a newer version than this code knows.
@@ -172,51 +176,51 @@ class ReactionProcessor:
         self.frontier.take(place, offset, is_open=pending is not None)
         if pending is not None:
             pending.taken = place, offset
-            self._suspects.took(pending.place)
-            self._errands.add(pending)
+            self._poison_pills.took(pending.place)
+            self._queue.add(pending)
 
     def step(self, most: float) -> bool:
-        """Starts what may start, and waits up to `most` seconds for something to end; whether anything is under way."""
-        self._beginning = self._chosen()
-        if self._beginning:
+        """Starts the next tries, and waits up to `most` seconds for one to end; returns whether any is under way."""
+        self._starting = self._chosen()
+        if self._starting:
             if self._note():
-                for pending in self._beginning:
-                    self._actors.start(pending)
+                for pending in self._starting:
+                    self._executor.start(pending)
             else:
-                for pending in reversed(self._beginning):
-                    self._errands.put_back(pending)
-            self._beginning = []
-        busy = bool(self._actors.under_way())
-        self._end(self._errands.wait(self._clock(), most) if busy else 0.0)
+                for pending in reversed(self._starting):
+                    self._queue.put_back(pending)
+            self._starting = []
+        busy = bool(self._executor.under_way())
+        self._end(self._queue.wait(self._clock(), most) if busy else 0.0)
         return busy
 
     def settle(self, places: Collection[PartitionId] | None, seconds: float) -> bool:
-        """Starts nothing, and waits for what is under way in some partitions, or in all; whether it has all ended."""
+        """Waits for the tries in some partitions, or in all, and starts none; returns whether all have ended."""
         deadline = self._clock() + seconds
-        while any(places is None or pending.place in places for pending in self._actors.under_way()):
+        while any(places is None or pending.place in places for pending in self._executor.under_way()):
             if (left := deadline - self._clock()) <= 0:
                 return False
             self._end(min(left, 0.1))
         return True
 
     def drop(self, places: Collection[PartitionId]) -> None:
-        """Lets go of partitions; what is still under way there ends unheard."""
-        self._errands.drop(places)
-        self._suspects.drop(places)
+        """Drops partitions; tries under way there end without effect."""
+        self._queue.drop(places)
+        self._poison_pills.drop(places)
         self._alone = deque(pending for pending in self._alone if pending.place not in places)
         self.frontier.drop(places)
 
     def _chosen(self) -> list[PendingDelivery]:
-        """What begins now. What may have killed a process begins alone, so that no other is blamed for its death."""
-        near = self._actors.near()
-        if any(map(self._suspects.deaths, near)):
+        """The deliveries to start now; a suspect starts alone, so that no other is blamed for its death."""
+        near = self._executor.near()
+        if any(map(self._poison_pills.deaths, near)):
             return []
         if self._alone:
             return [] if near else [self._alone.popleft()]
         chosen: list[PendingDelivery] = []
-        room = min(self._actors.free, self._suspects.room(len(self._actors.under_way())))
-        while len(chosen) < room and (pending := self._errands.next(self._clock())) is not None:
-            deaths = self._suspects.deaths(pending)
+        room = min(self._executor.free, self._poison_pills.room(len(self._executor.under_way())))
+        while len(chosen) < room and (pending := self._queue.next(self._clock())) is not None:
+            deaths = self._poison_pills.deaths(pending)
             if pending.error is not None:
                 self._parked(pending, pending.error)
             elif deaths >= DEATHS:
@@ -230,14 +234,14 @@ class ReactionProcessor:
         return chosen
 
     def _end(self, wait: float) -> None:
-        for pending, error, is_left in self._actors.ended(wait):
-            if not self._actors.is_acting(pending):
-                self._suspects.cleared(pending)
+        for pending, error, is_left in self._executor.ended(wait):
+            if not self._executor.is_acting(pending):
+                self._poison_pills.cleared(pending)
             if is_left:
                 continue
             if error is None:
                 self._done(pending)
-            elif self._errands.failed(pending, error, self._clock()):
+            elif self._queue.failed(pending, error, self._clock()):
                 self._told(pending, error, False)
             else:
                 self._parked(pending, error)
@@ -248,12 +252,12 @@ class ReactionProcessor:
         self._done(pending)
 
     def _done(self, pending: PendingDelivery) -> None:
-        if self._errands.done(pending):
+        if self._queue.done(pending):
             self.frontier.done(*pending.taken)
 
 
 def _offsets(pendings: Iterable[PendingDelivery]) -> dict[PartitionId, set[int]]:
-    """Where events are, by partition."""
+    """The offsets of deliveries, by partition."""
     found: dict[PartitionId, set[int]] = {}
     for pending in pendings:
         found.setdefault(pending.place, set()).add(pending.record.offset)

@@ -1,4 +1,4 @@
-"""Positions at which a view may be examined, never inside a decision, and a fold that stops there."""
+"""End offsets at which a view may be examined, never inside a decision, and a fold that stops there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK = 1000
 
 
 def between_decisions(log: BulkLog, position: Position) -> Position:
-    """The position, moved back in each partition to the last place between two decisions, and to the stable end."""
+    """The position, moved back in each partition to the last boundary of a decision before the stable end."""
     ends = log.stable_ends(position.offsets)
     return Position(
         {
@@ -50,7 +50,7 @@ def _last(records: Sequence[BulkRecord]) -> BulkRecord | None:
 
 
 def ranges_to(generation: Generation, cuts: Mapping[int, Position]) -> tuple[OffsetRange, ...]:
-    """What must be read to fold each of these buckets up to its own place."""
+    """The ranges to read to fold each of these buckets up to its own end offsets."""
     ends = reduce(or_, cuts.values(), Position())
     partitions = (
         (topic, partition)
@@ -65,7 +65,7 @@ def ranges_to(generation: Generation, cuts: Mapping[int, Position]) -> tuple[Off
 def before_cuts(
     items: Iterable[KeyedUpdate], cuts: Mapping[int, Position], sources: Sequence[OffsetRange]
 ) -> Iterator[KeyedUpdate]:
-    """The items of some buckets that lie before each bucket's own place."""
+    """The updates of some buckets that lie before each bucket's own end offsets."""
     for item in items:
         cut, source = cuts.get(item.bucket), sources[item.source]
         if cut is not None and item.offset < cut.next_offset(source.topic, source.partition):

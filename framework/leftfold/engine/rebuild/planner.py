@@ -1,4 +1,4 @@
-"""What a rebuild will read, in how many tasks and where, and what it will cost in time and memory."""
+"""The plan of a rebuild: what it reads, in how many tasks, on which engine, at what cost."""
 
 from __future__ import annotations
 
@@ -39,35 +39,39 @@ FOLD_RATE = 88_000
 SORT_RATE = 55_000
 """Events per second and core that are sorted first: half of `year.rebuild.product_sales`' 1,802,892 in 16.3 s."""
 EMIT_SHARE = 0.5
-"""How much of that is spent before the sort, by tasks of source partitions, and not behind it, by tasks of buckets."""
+"""The share of the sorted fold's time that tasks of source partitions spend before the sort. The rest is per bucket."""
 READ_RATE = 1_580_000
-"""Events per second that one broker hands out: `rebuild.reading`, a lower bound, since clients shared its machine."""
+"""Events per second that one broker delivers: `rebuild.reading`, a lower bound, since clients shared its machine."""
 WRITE_RATE = 213_000
 """Rows per second that one Redis takes: `sink.rows`."""
 START_SECONDS = 8.0
-"""From the launch of Spark to the first event: 6.5 to 8.7 s on two cores."""
+"""Seconds from the launch of Spark to the first event: 6.5 to 8.7 s on two cores."""
 PER_TASK = 8
 """Source partitions that a task reads, one after another, where there are more of them than cores."""
 BASE_MB = 560
-"""Of a task besides rows: the largest of the year's was `year.peak.spark task`, 577 MB, with 13,000 rows in it."""
+"""Memory of a task besides rows: the year's largest was `year.peak.spark task`, 577 MB, with 13,000 rows in it.
+"""
 EXECUTOR_MB = 1_500
-"""Of Spark's JVM on each machine: `year.peak.spark driver and executor`, 1,043 and 1,879 MB in two runs."""
+"""Memory of Spark's JVM on each machine: `year.peak.spark driver and executor`, 1,043 and 1,879 MB in two runs."""
 ITEM_KB = 0.45
-"""Of what a process holds of an event that it sorts in memory: a tuple with key, time and a body of 120 bytes."""
+"""Memory of an event that a process sorts: a tuple with key, time and a body of 120 bytes."""
 ROW_KB = 1.0
-"""Of a row in a task's dict: a dataclass of some five fields, its key, and its encoded form while it is written."""
+"""Memory of a row in a task's dict: its dataclass of some five fields, its key, and its encoded form.
+"""
 STORED_KB = 0.46
-"""Of a row in Redis with its place in the key list: `year.peak.redis`, 103.7 MB, over the year's 227,000 rows."""
+"""Memory of a row in Redis with its key list entry: `year.peak.redis`, 103.7 MB, over the year's 227,000 rows.
+"""
 EVENTS_PER_ROW = 8
-"""Where nobody says how many rows there are. A basket of the reference application has 11.6 events."""
+"""Events per row where the number of rows is unknown. A basket of the reference application has 11.6 events."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be rebuilt.
+    """The work of a rebuild.
 
     Args:
-        partitions: of the topics it reads, in all. rows: how many there are at the end; None = one per 8 events.
+        partitions: of the topics it reads, in total.
+        rows: how many there are at the end; None = one per 8 events.
         stream_keyed: it is folded in place. Any other view is sorted into `buckets` first.
     """
 
@@ -85,7 +89,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What it runs on: Spark's cores over some machines, brokers that share the partitions, servers of Redis."""
+    """The hardware of a rebuild: Spark's cores over some machines, brokers that share the partitions, Redis servers."""
 
     cores: int
     machines: int = 1
@@ -95,11 +99,14 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What it comes to.
+    """The forecast cost of a rebuild.
 
     Args:
-        running: tasks at once. limit: what holds it up: more of anything else would not help.
-        task_mb: of each task. machine_mb: of each machine of Spark's. stored_mb: of all of Redis, for this generation.
+        running: tasks at once.
+        limit: the bottleneck: more of anything else would not help.
+        task_mb: of each task.
+        machine_mb: of each machine of Spark's.
+        stored_mb: of all of Redis, for this generation.
     """
 
     tasks: int
@@ -112,7 +119,7 @@ class Forecast:
 
 
 def forecast(work: Workload, on: Hardware) -> Forecast:
-    """The model: the slowest of folding, reading and writing, behind Spark's start."""
+    """Forecasts the cost: the slowest of folding, reading and writing, after Spark's start."""
     reading, folding = min(on.cores, work.partitions), min(on.cores, work.buckets)
     if work.stream_keyed:
         folds = work.events / (FOLD_RATE * reading)
@@ -144,7 +151,7 @@ def forecast(work: Workload, on: Hardware) -> Forecast:
 
 
 def _task_count(partitions: int, cores: int) -> int:
-    """About eight partitions a task, in multiples of the cores."""
+    """The number of tasks: about eight partitions each, in multiples of the cores."""
     return min(partitions, max(1, ceil(partitions / (PER_TASK * cores))) * cores)
 
 
@@ -159,7 +166,8 @@ class RebuildPlan:
     Args:
         ends: the stable ends of the log, where every range stops: no decision is cut in two there.
         tasks: the ranges each task reads, one after another.
-        cores: how many tasks run at once. folded: False for a view that is computed from tables.
+        cores: how many tasks run at once.
+        folded: False for a view that is computed from tables.
         here: it runs in this process, without Spark.
     """
 
@@ -175,17 +183,17 @@ class RebuildPlan:
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """Everything that is read, by topic and partition."""
+        """All ranges to read, by topic and partition."""
         return tuple(sorted(part for task in self.tasks for part in task))
 
     @property
     def events(self) -> int:
-        """How many events are expected: at most so many, since offsets also count the ends of transactions."""
+        """The upper bound of the number of events: offsets also count the ends of transactions."""
         return sum(part.end - part.start for part in self.ranges)
 
     @property
     def seconds(self) -> float:
-        """The predicted time: of the work, and of Spark's start."""
+        """The predicted seconds of the work and of Spark's start."""
         return (0.0 if self.here else START_SECONDS) + self.work
 
     @property
@@ -207,8 +215,8 @@ class RebuildPlan:
     def memory(self) -> int:
         """The predicted memory of all tasks at once, in MB.
 
-        A task holds the rows of one partition beside what every task takes; one that sorts leaves that to Spark,
-        which spills to disk, while this process holds all that it sorts.
+        A task holds the rows of one partition besides what every task needs; one that sorts leaves that to Spark, which
+        spills to disk, while this process holds all that it sorts.
         """
         largest = max((p.end - p.start for p in self.ranges), default=0) if self.stream_keyed else 0
         task = BASE_MB + largest / EVENTS_PER_ROW * ROW_KB / 1024
@@ -217,7 +225,7 @@ class RebuildPlan:
 
     @property
     def how(self) -> str:
-        """What is done with the events, for people."""
+        """How the events are folded, as text."""
         sorted_ = "sorted by key, then folded" if self.folded else "computed from tables"
         how = "each partition folded in place" if self.stream_keyed else sorted_
         return f"{how} into {self.buckets} buckets"
@@ -227,7 +235,7 @@ class RebuildPlan:
 
 
 def together(plans: Sequence[RebuildPlan]) -> str:
-    """What is said of views that are rebuilt in one pass over the same topics; the time is that of all of them."""
+    """The plan of views that are rebuilt in one pass over the same topics, as text. The time is that of all of them."""
     first, *others = plans
     read = ", ".join(f"{topic} ({count} partitions)" for topic, count in first.topics.items())
     seconds = first.seconds + sum(plan.work for plan in others)
@@ -247,13 +255,13 @@ def together(plans: Sequence[RebuildPlan]) -> str:
 
 
 def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int = BUCKETS) -> RebuildPlan:
-    """Plans a rebuild of a view up to where the log is stable now.
+    """Plans a rebuild of a view up to the current stable end of the log.
 
     Args:
         buckets: of the new generation; those of a stream-keyed view are its source partitions instead.
 
     Raises:
-        InfrastructureError: the first records of the log are gone, so no fold of it would be right.
+        InfrastructureError: the log no longer holds its first records, so a fold of it would be wrong.
     """
     topics = topics_of(view, log.partitions)
     plan = plan_to(view, topics, log.stable_ends(topics), cores=cores, buckets=buckets)
@@ -280,7 +288,7 @@ def plan_ranges(
 
 
 def _tasks(ranges: Sequence[OffsetRange], cores: int) -> tuple[tuple[OffsetRange, ...], ...]:
-    """The ranges dealt out to a multiple of `cores` tasks, about 8 each, the largest first to the lightest task."""
+    """The ranges in a multiple of `cores` tasks, about 8 each, the largest first to the lightest task."""
     count = min(len(ranges), max(1, -(-len(ranges) // (PER_TASK * cores))) * cores)
     tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
     weights = [0] * count
@@ -292,7 +300,7 @@ def _tasks(ranges: Sequence[OffsetRange], cores: int) -> tuple[tuple[OffsetRange
 
 
 MOST_SORTED = 2_000_000
-"""How many events a process sorts at most, since it does so in memory; Spark spills to disk."""
+"""How many events a process sorts at most, since it sorts in memory; Spark spills to disk."""
 
 
 class EngineChoice(NamedTuple):
@@ -306,7 +314,7 @@ class EngineChoice(NamedTuple):
 
 
 def choose_engine(plans: Sequence[RebuildPlan]) -> EngineChoice:
-    """The engine that is expected to be done first; views that are computed and large sorts are Spark's.
+    """Chooses the engine with the shorter forecast; computed views and large sorts run on Spark.
 
     Args:
         plans: of all views, for as many cores as Spark would have.

@@ -54,34 +54,34 @@ __all__ = [
 
 
 def unfinished(store: BulkStore, view: View[Any, Any], options: RebuildOptions) -> Generation | None:
-    """The newest generation that a rebuild of the same code began with the same intention and did not make live.
+    """The newest unfinished generation of a rebuild with the same code and options.
 
-    One whose rebuild is at work is left to it.
+    One whose rebuild still holds its lease is left to it.
     """
     if options.fresh or not options.fold:
         return None
-    exclusive_lease = members(store, names.rebuilds(view.name))
+    leased = members(store, names.rebuilds(view.name))
     found = [
         as_it_is
         for generation in store.registry(view.name).generations.values()
         if (generation.hash, generation.fold, generation.name) == (view.hash, options.fold, options.pin)
         and generation.phase in (Phase.BULK, Phase.SEALED)
         and generation.ends.offsets
-        and generation.attempt not in exclusive_lease
+        and generation.attempt not in leased
         and (as_it_is := _as_it_is(store, generation)) is not None
     ]
     return max(found, key=lambda generation: generation.created, default=None)
 
 
 def _as_it_is(store: BulkStore, generation: Generation) -> Generation | None:
-    """A generation as its checkpoints say: they are sealed before the registry hears of it. None = it is not whole."""
+    """A generation with the phase of its checkpoints, which are sealed before the registry. None = it is incomplete."""
     checkpoints = store.checkpoints(generation)
     phases = {checkpoint.phase for checkpoint in checkpoints.values()}
     return generation.in_phase(phases.pop()) if len(checkpoints) == generation.buckets and len(phases) == 1 else None
 
 
 def resumed(plan: RebuildPlan, generation: Generation, store: BulkStore) -> RebuildPlan:
-    """What is left of a plan: the same ends as before, without the partitions whose buckets are whole."""
+    """The rest of a plan: the same ends as before, without the partitions whose buckets are complete."""
     whole = store.finished(generation).keys() if generation.stream_keyed else frozenset[int]()
     tasks = [
         tuple(
@@ -96,22 +96,26 @@ def resumed(plan: RebuildPlan, generation: Generation, store: BulkStore) -> Rebu
 
 
 Runner = Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]
-"""Runs a job's tasks somewhere and returns one result per bucket that has any items."""
+"""Runs a job's tasks and returns one result per bucket that has any items."""
 
 
 @dataclass(frozen=True)
 class RebuildOptions:
-    """What an operator may choose.
+    """The options of a rebuild.
 
     Args:
-        cores: tasks at once. buckets: of the new generation, unless it is stream-keyed.
-        keep: seconds for which the predecessor stays, followed by projectors, for a rollback; 0 removes it at the swap.
-        swap_anyway: goes live even if the predecessor's rows differ.
-        hold: stops before the swap: projectors follow the new generation, and nobody reads it until it is promoted.
+        cores: tasks at once.
+        buckets: of the new generation, unless it is stream-keyed.
+        keep: seconds for which the previous generation stays, followed by projectors, for a rollback; 0 removes it at
+            the swap.
+        swap_anyway: goes live even if the previous generation's rows differ.
+        hold: stops before the swap: projectors follow the new generation, but readers do not see it until it is
+            promoted.
         pin: builds a generation of this name that stays where the plan ends, and swaps nothing.
-        fold: says which code folds; a rebuild of the same code goes on where another one ended. '' = never.
-        fresh: begins anew all the same.
-        patience: seconds for a projector to take the new generation over. timeout: seconds for catching up.
+        fold: the hash of the fold code; a rebuild of the same code resumes an interrupted one. '' = never.
+        fresh: starts from the beginning in any case.
+        patience: seconds for a projector to take the new generation over.
+        timeout: seconds for catching up.
     """
 
     cores: int = 2
@@ -128,12 +132,13 @@ class RebuildOptions:
 
 
 class Rebuild:
-    """Rebuilds one view.
+    """The rebuild of one view.
 
     Args:
-        open_log, open_sink: made in tasks. open_reader: made here, for catching up.
-        run: where tasks run; in this process unless said otherwise.
-        report: told about progress a few times a second.
+        open_log, open_sink: called in tasks.
+        open_reader: called here, for catching up.
+        run: runs the tasks; in this process by default.
+        report: called with the progress a few times a second.
     """
 
     def __init__(
@@ -153,10 +158,10 @@ class Rebuild:
         self._open_log, self._open_reader, self._open_sink = open_log, open_reader, open_sink
 
     def plan(self, as_of: Position | None = None) -> RebuildPlan:
-        """What would be read now, and what that would cost.
+        """A plan of what a rebuild would read now, and what it would cost.
 
         Args:
-            as_of: where to stop, moved back out of a decision; None = where the log is stable now.
+            as_of: where to stop, moved back out of a decision; None = the stable end of the log.
         """
         cores, buckets = self.options.cores, self.options.buckets
         with closing(self._open_log()) as log:
@@ -169,12 +174,12 @@ class Rebuild:
             return plan
 
     def run(self, plan: RebuildPlan | None = None) -> RebuildResult:
-        """Builds, catches up and swaps; what was done before an interruption is gone on with.
+        """Builds, catches up and swaps; resumes what was finished before an interruption.
 
         Raises:
             ContractError: an event cannot be read or folded and cannot be parked either.
             Fenced: another process removed or took over the new generation, or another one went live meanwhile.
-            InfrastructureError: somebody else rebuilds this view; or the log, the store or Spark is not there, or
+            InfrastructureError: another process rebuilds this view; or the log, the store or Spark is not reachable, or
                 catching up took too long.
         """
         with self.begun(plan) as begun:
@@ -182,7 +187,7 @@ class Rebuild:
             return self.swap(begun)
 
     def like(self, plan: RebuildPlan) -> RebuildPlan:
-        """The plan of a view that reads the same topics, as one of this view."""
+        """The plan of another view that reads the same topics, for this view."""
         return plan_to(self.view, plan.topics, plan.ends, cores=self.options.cores, buckets=self.options.buckets)
 
     def fold(self, begun: Begun) -> None:
@@ -196,7 +201,7 @@ class Rebuild:
 
     @contextmanager
     def begun(self, plan: RebuildPlan | None = None) -> Iterator[Begun]:
-        """A generation to be filled while the block runs; nobody else rebuilds the view meanwhile."""
+        """A generation to fill while the block runs, under an exclusive lease on the view's rebuilds."""
         name, watch = self.view.name, Stopwatch(self._report)
         group, what = names.rebuilds(name), f"view {name} is being rebuilt"
         with exclusive_lease(self._store, group, what) as me:
@@ -207,7 +212,7 @@ class Rebuild:
             before = None if before and other_log(before, ids) else before
             sweep(self._store, self.view, self.options.keep, but=before)
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
-            # Planning may have taken long, or this process was paused in it.
+            # Planning may have taken long, or this process was paused during it.
             check_alone(self._store, group, me, what)
             generation = taken_over(self._store, before, me) if before else self._open(plan, ids, me)
             try:
@@ -226,7 +231,7 @@ class Rebuild:
         check_attempt(self._store.registry(self.view.name), begun.generation)
         self._store.seal(begun.generation, sealed_marks(begun.generation, begun.plan.ends, everything))
         if not self.options.pin:
-            # From here on projectors follow it, which a pinned one must not see.
+            # From here on projectors follow it, which they must not do with a pinned one.
             sealed = begun.generation.in_phase(Phase.SEALED)
 
             def seal(registry: Registry) -> Registry:
@@ -236,7 +241,7 @@ class Rebuild:
             change(self._store, self.view.name, seal)
 
     def swap(self, begun: Begun) -> RebuildResult:
-        """Brings a sealed generation up to the live one and puts it in its place, or behind its name."""
+        """Brings a sealed generation up to the live one and swaps it in, or pins it."""
         sealed = begun.generation.in_phase(Phase.SEALED)
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, begun.watch)
         if self.options.pin:
@@ -253,15 +258,15 @@ class Rebuild:
 
     def _open(self, plan: RebuildPlan, ids: Mapping[str, str], attempt: str) -> Generation:
         codes = (self.options.fold,) if self.options.fold else ()
-        told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes, "ids": ids}
-        told["attempt"] = attempt
-        return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
+        details: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes, "ids": ids}
+        details["attempt"] = attempt
+        return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **details)
 
     def _check_tails(self) -> None:
-        """Checks that what goes live would not stand still, for only projectors of other code run.
+        """Checks that projectors of this code can keep a new live generation up to date.
 
         Raises:
-            ConfigurationError: it would.
+            ConfigurationError: only projectors of other code run, so it would not be folded any further.
         """
         fold, view = self.options.fold, self.view
         if not fold or self.options.hold or self.options.pin or self.options.swap_anyway:
@@ -269,8 +274,8 @@ class Rebuild:
         found = attendance(self._store, view.name, view.hash, [fold])
         if found.members and not found.of(fold):
             raise ConfigurationError(
-                f"view {view.name}: its tails run other code than this ({shown(found.members)}) and would not fold "
-                f"what this code builds; hold it back until one of it runs: leftfold rebuild {view.name} --hold, "
+                f"view {view.name}: its projectors run other code than this ({shown(found.members)}) and would not "
+                f"fold what this code builds; hold it back until one of it runs: leftfold rebuild {view.name} --hold, "
                 f"then leftfold run {view.name} with this code, then leftfold promote {view.name}"
             )
 
@@ -291,7 +296,7 @@ class Rebuild:
 
 @dataclass
 class Begun:
-    """A rebuild under way: what its job is (None = there is nothing to fold any more), and what was whole before."""
+    """A rebuild under way: its job (None = no events are left to fold), and the buckets completed before."""
 
     rebuild: Rebuild
     generation: Generation
@@ -314,14 +319,15 @@ def sealed_marks(generation: Generation, ends: Position, results: Sequence[Bucke
 
 
 _MORE = 60.0
-"""Seconds beyond the time for catching up for which a kept generation stays that is being promoted."""
+"""Seconds beyond the catch-up timeout for which a previous generation stays while it is promoted."""
 
 
 class Promotion:
-    """Swaps a generation in that is there already; it waits until no reader can go back in time.
+    """The promotion of an existing generation: swaps it in when no reader can go back in time.
 
     Args:
-        open_log: says where the log ends. open_reader: for catching up while no projector runs.
+        open_log: for the end of the log.
+        open_reader: for catching up while no projector runs.
     """
 
     def __init__(
@@ -339,18 +345,19 @@ class Promotion:
         self._options = replace(options, swap_anyway=True, hold=False)
 
     def run(self, named: str) -> RebuildResult:
-        """Makes a generation live and keeps the one it replaces.
+        """Makes a generation live and retains the one it replaces.
 
-        Of the live one it only takes the folding back, for the projectors of this code.
+        If it is live already, it is only claimed again for the projectors of this code.
 
         Args:
-            named: `held`, `kept` (what this code folded, else the newest), `live`, or an id.
+            named: `held`, `kept` (the one this code folded, else the newest), `live`, or an id.
 
         Raises:
-            ViewNotBuilt: there is no such generation. ConfigurationError: it is live already, or not to go live, or no
-            projector of the code that folds it is at work.
+            ViewNotBuilt: there is no such generation.
+            ConfigurationError: it is live already, or must not go live, or no projector of the code that folds it is at
+                work.
             Fenced: it was removed, or others went live too often meanwhile.
-            InfrastructureError: the log or the store is not there, or catching up took too long.
+            InfrastructureError: the log or the store is not reachable, or catching up took too long.
         """
         generation = self._meant(named)
         if self._store.registry(self.view.name).live_of(self.view.hash) == generation:
@@ -377,7 +384,7 @@ class Promotion:
         return Swap(self.view, generation, self._store, self._open_reader, self._options, watch).run(ends, 0)
 
     def _meant(self, named: str) -> Generation:
-        """The generation of a name; of kept ones first what this code folds, and be it the live one, once before."""
+        """The generation of a name; of previous ones first one that this code folded, even the live one."""
         registry, fold = self._store.registry(self.view.name), self._options.fold
         live = registry.live_of(self.view.hash)
         if named != "kept" or live is None or may_fold(live, fold):
@@ -388,7 +395,7 @@ class Promotion:
         return max(mine, key=birth) if mine else resolve(registry, self.view, named)
 
     def _prolonged(self, generation: Generation) -> Generation:
-        """The generation, which does not end while it is being promoted, and is folded by the code it was read with."""
+        """The generation with an extended retention time, folded by the code that it was read with."""
         until = max(generation.until, moment(self._options.timeout + _MORE)) if generation.until else ""
 
         def prolonged(registry: Registry) -> Registry:
@@ -407,7 +414,7 @@ class Promotion:
         return replace(generation, until=until)
 
     def _taken_back(self, live: Generation, fold: str) -> RebuildResult:
-        """Gives the live generation back to the projectors of this code, which folded it or one that it replaced."""
+        """Claims the live generation again for the projectors of this code, which folded it or its predecessor."""
         if fold not in (*live.folds, *live.superseded):
             check_claim(live, fold)
         check_tails(self._store, live.claimed(fold), fold, self._options.patience)
@@ -437,7 +444,7 @@ class Promotion:
 
 
 PassRunner = Callable[[Sequence[BulkJob], RebuildPlan, ProgressCallback], list[list[BucketResult]]]
-"""Runs several jobs over the same ranges somewhere; returns each job's results, one per bucket that has any items."""
+"""Runs several jobs over the same ranges; returns each job's results, one per bucket that has any items."""
 
 
 def run_here_together(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
@@ -450,11 +457,11 @@ def rebuild_together(
 ) -> list[RebuildResult]:
     """Rebuilds several views that read the same topics, reading each partition once.
 
-    One that goes on where it was interrupted before is rebuilt by itself at the end: what is left of it is another
-    part of the log.
+    A rebuild that resumes an interrupted one is run by itself at the end: the rest of its plan is another part of the
+    log.
 
     Raises:
-        LeftfoldError: what `Rebuild.run` raises. What was swapped in before stays so.
+        LeftfoldError: what `Rebuild.run` raises. What was swapped in before stays live.
     """
     with ExitStack() as stack:
         begun = [stack.enter_context(rebuild.begun(rebuild.like(plan))) for rebuild in rebuilds]
@@ -468,7 +475,7 @@ def rebuild_together(
 
 
 def _fold(begun: Sequence[Begun], plan: RebuildPlan, run: PassRunner) -> None:
-    """Folds all of them at once; the first one's progress is that of all."""
+    """Folds all of them in one pass; the first one's progress is that of all."""
     watch = begun[0].watch
     for one in begun:
         one.watch.end()

@@ -1,4 +1,4 @@
-"""The refresh of a computed view: a new generation up to given end offsets, then the swap."""
+"""The refresh of a computed view: builds a new generation up to given end offsets, then swaps it in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["ComputedRow", "Refresh", "computed", "computed_all", "write_computed
 
 
 class ComputedRow(NamedTuple):
-    """An encoded row with its bucket; sorted, rows of one key are side by side."""
+    """An encoded row with its bucket; when sorted, rows of one key are adjacent."""
 
     bucket: int
     key: str
@@ -38,11 +38,11 @@ class ComputedRow(NamedTuple):
 
 
 def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, buckets: int) -> ComputedRow:
-    """A row as it will be stored in a generation of so many buckets.
+    """A row as it is stored in a generation of so many buckets.
 
     Raises:
         NoRowKey: the view's `key` gives an empty text, or one that cannot be stored.
-        ContractError: it fails on the row, or gives something else than its type.
+        ContractError: `key` fails on the row, or gives a value of another type.
     """
     try:
         key = view.row_key(row)
@@ -57,7 +57,7 @@ def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, bucke
 def computed_all(
     view: TableView[Any, Any], rows: Iterable[Any], buckets: int, unnamed: Callable[[Any], None]
 ) -> list[ComputedRow]:
-    """Rows as they will be stored; those whose key names none are left out and given to `unnamed`."""
+    """Rows as they are stored; those without a valid key are left out and given to `unnamed`."""
     found = []
     for row in rows:
         try:
@@ -107,14 +107,15 @@ class _Tally:
 
 
 class Refresh(Rebuild):
-    """Computes a view again and shows it; nothing follows it afterwards, so it stays at its cut until the next one.
+    """A refresh: computes a view again and swaps it in; no projector follows the new generation.
 
-    Readers see the old rows or the new ones, never both. A predecessor at the very same cut must have the same rows,
-    unless the view joins reference files, which may have changed.
+    It stays at its end offsets until the next refresh. Readers see the old rows or the new ones, never both. A previous
+    generation at the very same end offsets must have the same rows, unless the view joins reference files, which may
+    have changed.
     """
 
     def stands_at(self, plan: RebuildPlan) -> bool:
-        """Whether the live generation is whole and at the plan's cut already."""
+        """Whether the live generation is complete and already at the plan's end offsets."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
         checkpoints = self._store.checkpoints(live) if live is not None else {}
         if live is None or len(checkpoints) < live.buckets or dict(live.topics) != plan.topics or self.foreign():
@@ -122,7 +123,7 @@ class Refresh(Rebuild):
         return covered(live, checkpoints).covers(plan.ends.only(plan.topics))
 
     def foreign(self) -> str:
-        """Why the live generation does not belong to the topics that are there, and what to type; '' when it does."""
+        """Why the live generation does not belong to the current topics, with the command to type; '' when it does."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
         return other_log(live, self._ids()) if live is not None else ""
 
@@ -155,7 +156,7 @@ class Refresh(Rebuild):
         )
 
     def _predecessor(self) -> Generation | None:
-        """The live generation; one that has lost checkpoints is of no use to anybody and is removed."""
+        """The live generation; one that has lost checkpoints cannot be used and is removed."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
         if live is None or len(self._store.checkpoints(live)) == live.buckets:
             return live
@@ -200,7 +201,7 @@ class Refresh(Rebuild):
         change(self._store, self.view.name, point)
 
     def _tidied(self, old: Generation | None) -> str:
-        """Removes the predecessor unless it is kept; returns its id if it stays, for readers in the middle of it."""
+        """Removes the previous generation unless it is retained; returns its id if it stays, for reads under way."""
         if old is None or old.phase is Phase.BULK:
             return ""
         if self.options.keep > 0:

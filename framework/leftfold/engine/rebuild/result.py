@@ -29,12 +29,14 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """A finished rebuild; `swapped` False means that readers still see the predecessor, and `held` that this is wanted.
+    """The result of a rebuild; `swapped` False means that readers still see the predecessor.
 
     Args:
-        events: how many were read. rows: how many the generation holds.
+        events: how many were read.
+        rows: how many the generation holds.
         checksum, old_checksum: of both generations at equal positions; 0 where there is nothing to compare.
-        why: the reason when they were not compared, '' else.
+        why: the reason when they were not compared, '' otherwise.
+        held: the new generation waits for a promotion, as requested.
         seconds: by phase.
         parked: by encoded row key.
         kept: the predecessor's id while it is still there; '' = none.
@@ -57,7 +59,7 @@ class RebuildResult:
 
     @property
     def exit_code(self) -> int:
-        """0, or 3 when the new generation differs or is worse, and no swap was made though one was wanted."""
+        """0, or 3 when the new generation differs or is worse and was not swapped in."""
         return 0 if self.swapped or self.held else 3
 
     def __str__(self) -> str:
@@ -76,12 +78,12 @@ class RebuildResult:
             lines.append(f"  ... and {len(parked) - _SHOWN:,} more parked keys")
         if self.held:
             lines.append(
-                f"  held: tails keep it up to date and readers still see {self.predecessor or 'nothing'}. "
+                f"  held: projectors keep it up to date and readers still see {self.predecessor or 'nothing'}. "
                 f"Compare: leftfold diff {self.view} --live --held; then: leftfold promote {self.view}"
             )
         elif self.agreement is Agreement.WORSE and not self.swapped:
             lines.append(
-                f"  not swapped: readers still see {self.predecessor}. Mend the fold or the event class and rebuild; "
+                f"  not swapped: readers still see {self.predecessor}. Fix the fold or the event class and rebuild; "
                 f"or go live as it is: leftfold rebuild {self.view} --anyway"
             )
         elif not self.swapped:
@@ -98,9 +100,9 @@ class RebuildResult:
 
 
 class Comparison:
-    """Compares bucket by bucket, each whenever a look finds both of its checkpoints at one place.
+    """Compares two generations bucket by bucket, each when both of its checkpoints have equal positions.
 
-    Generations with different numbers of buckets are compared as a whole, which needs all checkpoints at one place.
+    Generations with different numbers of buckets are compared as a whole, which needs all checkpoints at one position.
     """
 
     def __init__(self, old: Generation, new: Generation) -> None:
@@ -110,7 +112,7 @@ class Comparison:
         self.why, self._worse = "", False
 
     def look(self, old: Mapping[int, Checkpoint], new: Mapping[int, Checkpoint]) -> bool:
-        """Compares what can be compared now; True when there is nothing left to compare."""
+        """Compares the buckets that can be compared now; True when none is left."""
         if not self._alike:
             old, new = _whole(old), _whole(new)
         for bucket in list(self._open):
@@ -127,13 +129,13 @@ class Comparison:
 
     @property
     def sums(self) -> tuple[int, int]:
-        """The checksums of all that was compared, old and new."""
+        """The checksums of all compared buckets, old and new."""
         old, new = zip(*self._sums.values(), strict=True) if self._sums else ((), ())
         return sum(old) % CHECKSUM_MODULUS, sum(new) % CHECKSUM_MODULUS
 
     @property
     def agreement(self) -> Agreement:
-        """What came of it so far."""
+        """The result so far."""
         if any(one != other for one, other in self._sums.values()):
             return Agreement.DIFFERENT
         if self._worse:
@@ -146,7 +148,7 @@ def _same(one: Position, other: Position) -> bool:
 
 
 def _whole(checkpoints: Mapping[int, Checkpoint]) -> dict[int, Checkpoint]:
-    """All checkpoints as one; none when they are not at one place."""
+    """All checkpoints merged into one; none when their positions differ."""
     first = checkpoints.get(0)
     if first is None or not all(_same(first.position, checkpoint.position) for checkpoint in checkpoints.values()):
         return {}

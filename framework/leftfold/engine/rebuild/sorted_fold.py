@@ -33,7 +33,7 @@ def sampled(key: str, share: float) -> bool:
 def partitions_for(share: float, checkpoints: Mapping[int, Checkpoint]) -> tuple[Mapping[int, Checkpoint], float]:
     """The buckets of a stream-keyed view that a sample reads, the largest first, and the share of their rows.
 
-    Keys are spread over partitions by their hash, so the rows of one are a sample, too, and nothing else need be read.
+    Keys are spread over partitions by their hash, so the rows of one are a sample, and no other partition need be read.
     """
     rows = sum(checkpoint.rows for checkpoint in checkpoints.values())
     chosen: dict[int, Checkpoint] = {}
@@ -47,16 +47,16 @@ def partitions_for(share: float, checkpoints: Mapping[int, Checkpoint]) -> tuple
 
 
 _MOST_KEYS = 1_000_000
-# Begins the body of an item of NO_ROW, and neither that of an event nor JSON.
+# Starts the body of an update of NO_ROW, and neither that of an event nor JSON.
 _REASON = b"\0"
 # The named constructor costs twice as much.
 _new: Any = tuple.__new__
 
 
 class KeyedUpdate(NamedTuple):
-    """One touch of one row; sorted, these are in the order in which a bucket is folded.
+    """One update of one row; when sorted, updates are in the order in which a bucket is folded.
 
-    `source` numbers the topic-partitions of the plan, `nth` the touches of one event, `body` is for UpdateReader and
+    `source` numbers the topic-partitions of the plan, `nth` the updates of one event, `body` is for UpdateReader and
     `time` the event's.
     """
 
@@ -70,14 +70,14 @@ class KeyedUpdate(NamedTuple):
 
 
 class OpenedRecords:
-    """Decodes records for several views at once, those of types that none of them reads but once per type."""
+    """Decodes records for several views at once; types that none of them reads are decoded once only."""
 
     def __init__(self, views: Iterable[View[Any, Any]]) -> None:
         self._decoder = EventDecoder(views)
         self._passed: set[bytes] = set()
 
     def of(self, part: OffsetRange, records: Iterable[BulkRecord]) -> list[tuple[RawRecord, Decoded]]:
-        """The records that any view may want, as they stand in the log and decoded."""
+        """The records that any view may want, each raw and decoded."""
         passed = self._passed
         if passed:
             records = [r for r in records if header(r.headers() or (), "ce_type") not in passed]
@@ -91,10 +91,11 @@ class OpenedRecords:
 
 
 class UpdateSorter:
-    """Makes items of records.
+    """Turns records into keyed updates.
 
     Args:
-        buckets: of the generation. share: makes items of only so many of the row keys, chosen by their hash.
+        buckets: of the generation.
+        share: makes updates for this share of the row keys only, chosen by their hash.
     """
 
     def __init__(self, view: View[Any, Any], buckets: int, share: float = 1.0) -> None:
@@ -102,12 +103,12 @@ class UpdateSorter:
         self._places: dict[str, int] = {}
 
     def items(self, source: int, records: Iterable[tuple[RawRecord, Decoded]]) -> Iterator[KeyedUpdate]:
-        """The items of some records of a partition, which is number `source` of the plan.
+        """The updates of some records of a partition, which is number `source` of the plan.
 
         Raises:
-            ContractError: an event cannot be read, or the view's `key` or `each` fails on it. No row can be told that
-                such an event belongs to, so none can be parked, and the rebuild stops. One that names no row is an
-                item of NO_ROW.
+            ContractError: an event cannot be read, or the view's `key` or `each` fails on it. The row of such an event
+                is unknown, so none can be parked, and the rebuild stops. An event that names no row is an update of
+                NO_ROW.
         """
         is_mine, events, bucket_of = self._is_mine, self._view.events, self._bucket
         for whole, decoded in records:
@@ -142,7 +143,7 @@ class UpdateSorter:
 
 
 class UpdateReader:
-    """Makes what a view's fold takes of item bodies."""
+    """Reads the argument of a view's fold from the body of an update."""
 
     def __init__(self, view: View[Any, Any]) -> None:
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
@@ -150,12 +151,12 @@ class UpdateReader:
         self.read: Callable[[bytes], Any] = self._event if storage is None else storage.decode
 
     def value(self, body: bytes) -> Any:
-        """The same, but an exception if there is nothing that could be folded."""
+        """The same, but returns an exception if there is nothing that could be folded."""
         if body.startswith(_REASON):
             return NoRowKey(body.removeprefix(_REASON).decode())
         try:
             return self.read(body)
-        except Exception as error:  # noqa: BLE001  # what cannot be read parks its row
+        except Exception as error:  # noqa: BLE001  # an unreadable body parks its row
             return error
 
     def _event(self, body: bytes) -> Any:
@@ -164,7 +165,7 @@ class UpdateReader:
 
 
 def _reason(item: NoRowKey) -> bytes:
-    """The body of an item that names no row: why it does not."""
+    """The body of an update that names no row: the reason."""
     return _REASON + str(item).encode()
 
 
@@ -172,11 +173,11 @@ _RUN = 1000
 
 
 class BucketFold:
-    """Folds the sorted items of one bucket: iterate over `rows`, then take `result`.
+    """Folds the sorted updates of one bucket: iterate over `rows`, then take `result`.
 
     Args:
         sources: the partitions that `KeyedUpdate.source` numbers.
-        aside: keys that the checksum leaves out, as it does parked ones.
+        aside: keys that the checksum leaves out, like parked ones.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class BucketFold:
         self._aside = aside
 
     def rows(self, items: Iterable[KeyedUpdate]) -> Iterator[BulkRow]:
-        """The rows of the bucket, in the order of their keys as the items come."""
+        """The rows of the bucket, in the key order of the updates."""
         codec = self._view.rows
         for key, group in groupby(items, attrgetter("key")):
             row = self._folded(key, group)
@@ -204,11 +205,11 @@ class BucketFold:
             yield BulkRow(key, fields, None, codec.index_entries(row))
 
     def result(self) -> BucketResult:
-        """What the bucket's checkpoint will say."""
+        """The result of the bucket, from which its checkpoint is made."""
         return BucketResult(self._bucket, self._checksum % CHECKSUM_MODULUS, self._rows, self._time, self.parked)
 
     def _folded(self, key: str, items: Iterator[KeyedUpdate]) -> Any:
-        """The row of a key; from a run of its items on that does not end well it is looked at after each one."""
+        """The row of a key; from the first run of updates that fails on, it is checked after each update."""
         row: Any = None
         tracked: StepwiseFold[KeyedUpdate] | None = None
         while run := list(islice(items, _RUN)):
@@ -216,7 +217,7 @@ class BucketFold:
                 try:
                     row = self._run(row, run)
                     continue
-                except Exception:  # noqa: BLE001  # step by step it meets the same trouble, or shows where it began
+                except Exception:  # noqa: BLE001  # step by step meets the same error, or shows where it began
                     tracked = StepwiseFold(self._view, row)
             for item in run:
                 tracked.fold(self._reader.value(item.body), item, item.time)
@@ -229,7 +230,7 @@ class BucketFold:
         return tracked.good
 
     def _run(self, row: Any, run: Sequence[KeyedUpdate]) -> Any:
-        """The row after a run, which raises if that cannot be folded or stored."""
+        """The row after a run of updates; raises if it cannot be folded or stored."""
         evolve, read, time = self._evolve, self._reader.read, self._time
         for item in run:
             row = evolve(row, read(item.body))

@@ -1,4 +1,4 @@
-"""The bulk fold of a stream-keyed view: one partition into a dict of rows, as a Follower would have folded it."""
+"""The bulk fold of a stream-keyed view: folds one partition into a dict of rows, as a ProjectionWriter would."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ __all__ = ["StreamFold"]
 class StreamFold:
     """Folds the records of one partition; `add` them in order, then take `rows` and `result`.
 
-    Nearly all records are what `engine.lane` writes: known types, headers in their order. Those take the short way
-    through `add`; any other, and any that fails on it, takes the long way, which decodes and parks as a Follower does.
+    Nearly all records are written by command processors: known types, headers in a fixed order. Those take the fast
+    path through `add`; any other, and any that fails on it, takes the slow path, which decodes and parks as a
+    ProjectionWriter does.
 
     Args:
-        tracked: the keys of rows to be looked at after every event, because they could not be stored in the end.
+        tracked: the keys of rows to be checked after every event, because the final row could not be stored.
     """
 
     def __init__(self, view: View[Any, Any], part: OffsetRange, *, tracked: Collection[str] = ()) -> None:
@@ -48,11 +49,11 @@ class StreamFold:
 
     def add(self, records: Sequence[BulkRecord]) -> None:
         """Folds the next records."""
-        told = records.told() if isinstance(records, ToldRecords) else None
-        if told is None:
+        fields = records.told() if isinstance(records, ToldRecords) else None
+        if fields is None:
             self._add_read(records)
         else:
-            self._add_told(records, told)
+            self._add_fields(records, fields)
 
     def _add_read(self, records: Sequence[BulkRecord]) -> None:
         reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
@@ -67,7 +68,7 @@ class StreamFold:
                 key = record.key()
                 state = states.get(key) or self._begin(key)  # type: ignore[arg-type]  # None fails there
                 state[0] = evolve(state[0], reads[type_](record.value()))
-            except Exception:  # noqa: BLE001  # the long way meets the same trouble and says what it is
+            except Exception:  # noqa: BLE001  # the slow path meets the same error and describes it
                 self._time = latest
                 self._add_slowly(record)
                 latest = self._time
@@ -77,9 +78,9 @@ class StreamFold:
                     latest = at
         self._time = latest
 
-    def _add_told(self, records: Sequence[BulkRecord], told: Iterable[tuple[Any, ...]]) -> None:
+    def _add_fields(self, records: Sequence[BulkRecord], fields: Iterable[tuple[Any, ...]]) -> None:
         reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
-        for place, (type_, at, sequence, key, value) in enumerate(told):
+        for place, (type_, at, sequence, key, value) in enumerate(fields):
             if type_ in passed:
                 continue
             try:
@@ -98,10 +99,10 @@ class StreamFold:
         self._time = latest
 
     def rows(self) -> list[BulkRow]:
-        """The rows that are there, encoded.
+        """The existing rows, encoded.
 
         Raises:
-            RowEncodingError: some of them cannot be; fold the partition again with these keys `tracked`.
+            RowEncodingError: some of them cannot be encoded; fold the partition again with these keys `tracked`.
         """
         self._settle()
         codec, found, wrong = self._view.rows, [], dict[str, Exception]()
@@ -117,7 +118,7 @@ class StreamFold:
         return found
 
     def result(self, rows: Sequence[BulkRow], aside: Collection[str] = ()) -> BucketResult:
-        """The checkpoint of these rows; its checksum leaves out keys that are parked or `aside`."""
+        """The result of these rows; its checksum leaves out keys that are parked or `aside`."""
         digest, parked = self._view.rows.digest, self.parked
         checksum = sum(digest(key, fields) for key, fields, _, _ in rows if key not in parked and key not in aside)
         return BucketResult(
@@ -132,7 +133,7 @@ class StreamFold:
         return state
 
     def add_decoded(self, records: Iterable[tuple[RawRecord, Decoded]]) -> None:
-        """Folds the next records, which somebody has decoded for several views."""
+        """Folds the next records, which were decoded once for several views."""
         states, evolve, events, latest = self._states, self._evolve, self._view.events, self._time.decode()
         for whole, decoded in records:
             if decoded.error is None and not isinstance(decoded.event, events):
@@ -162,7 +163,7 @@ class StreamFold:
             self._reads.setdefault(type_, partial(self._codec.wanted, type_))
 
     def _add_decoded(self, decoded: Decoded) -> bool:
-        """Folds or parks one record; whether its type can be read."""
+        """Folds or parks one record; returns whether its type can be read."""
         try:
             if decoded.error is not None:
                 raise decoded.error
@@ -207,7 +208,7 @@ class StreamFold:
             self._stuck[text] = state
 
     def _settle(self) -> None:
-        """Parks what was tracked and cannot be stored in the end."""
+        """Parks the tracked rows whose final row cannot be stored."""
         for text, row in self._tracked.items():
             at, good = row.trouble_at, row.good_at
             self._stuck[text] = [row.good, good.version if good is not None else 0, text]

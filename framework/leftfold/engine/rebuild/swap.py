@@ -1,4 +1,4 @@
-"""The end of a rebuild: catch up with the live generation, compare with it, take its place."""
+"""The swap at the end of a rebuild: catch up with the live generation, compare with it, replace it."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ __all__ = ["CatchUp", "Swap"]
 
 _BATCH = 4000
 _LOOK_SECONDS = 0.03
-"""Between two looks at what the projectors have folded: each reads all checkpoints."""
+"""Seconds between two looks at what the projectors have folded: each reads all checkpoints."""
 
 
 class CatchUp:
-    """Keeps sealed generations moving until a condition holds.
+    """Keeps sealed generations up to date until a condition holds.
 
-    Tails are seen by the tokens they leave. A projector that starts later takes over: its flush makes ours fail.
+    Projectors are detected by the tokens they write. A projector that starts later takes over: its flush makes the
+    flush of this process fail.
 
     Args:
-        generations: the new one first. The others come along if they can.
-        fold: which code folds; what another code has claimed is left to the projectors of that.
-        patience: seconds for a projector to show up.
-        tell: told how many events were folded here.
+        generations: the new one first. The others are folded too if that is possible.
+        fold: the hash of the fold code; generations that another code has claimed are left to its projectors.
+        patience: seconds to wait for a projector.
+        tell: called with the number of events that were folded here.
     """
 
     def __init__(
@@ -66,40 +67,40 @@ class CatchUp:
         self._moved = time.monotonic()
 
     def wait(self, reached: Callable[[], bool], *, timeout: float, awaited: str) -> None:
-        """Goes on until `reached`.
+        """Folds until `reached` returns true.
 
         Raises:
-            InfrastructureError: it was not within `timeout` seconds; `awaited` says what.
+            InfrastructureError: it did not within `timeout` seconds; `awaited` describes the condition.
             ContractError: the view stopped at an event.
         """
         deadline = time.monotonic() + timeout
         while not reached():
             if time.monotonic() > deadline:
                 raise InfrastructureError(
-                    f"view {self._view.name}: waited {timeout:g} s for {awaited}; is a tail of it stuck? "
-                    f"leftfold status tells how far each is"
+                    f"view {self._view.name}: waited {timeout:g} s for {awaited}; is a projector of it stuck? "
+                    f"See how far each is: leftfold status"
                 )
             self.step()
 
     @property
     def alone(self) -> bool:
-        """Whether this rebuild folds and nothing but the new generation comes along."""
+        """Whether this rebuild folds, and folds the new generation only."""
         return self._group is not None and all(
             writer.stopped or writer.generation is not self._generations[-1] for writer in self._group.writers
         )
 
     def step(self) -> None:
-        """Folds what is there, or waits a moment for the projectors that do."""
+        """Folds new events, or waits a moment for the projectors that do."""
         if self._group is not None:
             self._fold(self._group)
         elif time.monotonic() - self._moved > self._patience and self._is_mine(self._generations[0]):
-            self._group = SharedSubscription(self._open, list(self._followers()), self._store)
+            self._group = SharedSubscription(self._open, list(self._writers()), self._store)
         else:
             self._watch()
             time.sleep(_LOOK_SECONDS)
 
     def close(self) -> None:
-        """Lets go of the log."""
+        """Closes the subscription to the log."""
         if self._group is not None:
             self._group.close()
             self._group = None
@@ -110,7 +111,7 @@ class CatchUp:
             self._moved = time.monotonic()
         self._tokens = tokens
 
-    def _followers(self) -> Iterator[ProjectionWriter]:
+    def _writers(self) -> Iterator[ProjectionWriter]:
         yield ProjectionWriter(self._view, self._generations[0], self._store)
         for generation in self._generations[1:]:
             with suppress(ViewNotBuilt):
@@ -119,7 +120,7 @@ class CatchUp:
                     yield writer
 
     def _is_mine(self, generation: Generation) -> bool:
-        """Whether this code may fold it, as the registry says now; asked behind each look at its checkpoints."""
+        """Whether this code may fold it, as the registry says now; asked after each look at its checkpoints."""
         now = self._store.registry(self._view.name).generations.get(generation.id, generation)
         return may_fold(now, self._fold_hash)
 
@@ -135,14 +136,14 @@ class CatchUp:
 
 
 _NEAR = 200_000
-"""A predecessor that nobody follows is brought up by this rebuild if it is at most so many offsets behind."""
+"""How many offsets a live generation without projectors may be behind for this rebuild to bring it up to date."""
 _COMPARE_SECONDS = _LEVEL_SECONDS = 15.0
 _ATTEMPTS = 5
 _NOWHERE = Position()
 
 
 class Swap:
-    """Makes a sealed generation live."""
+    """The swap: makes a sealed generation live."""
 
     def __init__(
         self,
@@ -157,10 +158,12 @@ class Swap:
         self._open, self._options, self._watch = open_reader, options, watch
 
     def run(self, ends: Position, events: int) -> RebuildResult:
-        """Waits until no reader could go back in time, compares and swaps; what may not be swapped in is removed.
+        """Waits until no reader could go back in time, compares and swaps.
+
+        A generation that may not go live is removed.
 
         Args:
-            ends: what must be reached when there is no predecessor of the same hash.
+            ends: what must be reached when there is no previous generation of the same hash.
 
         Raises:
             Fenced: the generation was removed, or others went live too often meanwhile.
@@ -184,7 +187,7 @@ class Swap:
         )
 
     def pin(self, events: int) -> RebuildResult:
-        """Puts the generation behind its name, as it is; readers of the view go on with the live one."""
+        """Pins the generation under its name, as it is; readers of the view keep the live one."""
         self._watch.begin("pin")
         before = self._store.registry(self._view.name).live_of(self._new.hash, self._new.name)
         change(self._store, self._view.name, lambda r: self._checked(r).pinned(self._new))
@@ -193,24 +196,22 @@ class Swap:
         return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
 
     def _predecessor(self) -> Generation | None:
-        """The live generation; one that has lost checkpoints is of no use to anybody and is removed."""
+        """The live generation; one that has lost checkpoints cannot be used and is removed."""
         live = self._store.registry(self._view.name).live_of(self._view.hash)
         if live is None or len(self._store.checkpoints(live)) == live.buckets:
             return live
         remove(self._store, live)
         return None
 
-    def _marks(self) -> dict[int, Checkpoint]:
+    def _checkpoints(self) -> dict[int, Checkpoint]:
         checkpoints = self._store.checkpoints(self._new)
         if len(checkpoints) < self._new.buckets:
-            raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
+            raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by another process")
         return checkpoints
 
     @contextmanager
     def _level(self, old: Generation | None, ends: Position) -> Iterator[tuple[Generation | None, CatchUp]]:
-        """Brings the new generation as far as readers are, and keeps it there within the block; the old one with it, if
-        it is near.
-        """
+        """Keeps the new generation level with readers within the block, and the old one too if it is near."""
         self._watch.begin("catch up")
         pair = [self._new] if old is None or self._lag(old, ends) > _NEAR else [self._new, old]
         catch_up = CatchUp(
@@ -229,14 +230,13 @@ class Swap:
             catch_up.close()
 
     def _past(self, old: Generation | None, ends: Position = _NOWHERE) -> bool:
-        # The old checkpoints are read first: what they say can only be less than what is true when the new ones are
-        # read.
+        # The old checkpoints are read first: their positions can only be behind those when the new ones are read.
         target = (
             ends
             if old is None
             else reduce(or_, (m.position for m in self._store.checkpoints(old).values()), Position())
         )
-        return covered(self._new, self._marks()).covers(target)
+        return covered(self._new, self._checkpoints()).covers(target)
 
     def _lag(self, old: Generation, ends: Position) -> int:
         at = reduce(or_, (checkpoint.position for checkpoint in self._store.checkpoints(old).values()), Position())
@@ -248,10 +248,10 @@ class Swap:
         if old is None:
             return Agreement.ALONE, (0, 0), ""
         if near is None:
-            return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and nobody follows it"
+            return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and no projector follows it"
         self._watch.begin("compare")
         comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
-        while not comparison.look(self._store.checkpoints(old), self._marks()):
+        while not comparison.look(self._store.checkpoints(old), self._checkpoints()):
             if catch_up.alone:
                 return Agreement.UNKNOWN, comparison.sums, f"{old.id} does not move on"
             if time.monotonic() > deadline:
@@ -260,7 +260,7 @@ class Swap:
         return comparison.agreement, comparison.sums, comparison.why
 
     def _pointed(self, old: Generation | None, near: Generation | None, catch_up: CatchUp) -> bool:
-        """Points at the new generation; False when another one is live than the one just compared with.
+        """Makes the new generation live; False when another one is live than the one just compared with.
 
         Where the old one is near, the new one is not behind it at that moment: no reader goes back in time.
         """
@@ -271,7 +271,7 @@ class Swap:
             live = self._checked(registry).live_of(self._new.hash)
             if (live and live.id) != (old and old.id):
                 return False
-            # A live generation that never stands still long enough must not keep the new one out for ever.
+            # A live generation that keeps moving must not prevent the swap for ever.
             level = None if near is None or time.monotonic() > deadline else While(near, partial(self._past, near))
             after = registry.pointed(self._new, now(), moment(self._options.keep))
             if self._store.change_registry(self._view.name, registry, after, level):
@@ -279,12 +279,12 @@ class Swap:
             catch_up.step()
 
     def _checked(self, registry: Registry) -> Registry:
-        """The registry, if the new generation is still this rebuild's in it."""
+        """The registry, if the new generation still belongs to this rebuild in it."""
         check_attempt(registry, self._new)
         return registry
 
     def _hold(self) -> None:
-        """Puts the new generation in the place of the one held before, if any."""
+        """Holds the new generation, in place of the one held before, if any."""
         self._watch.begin("hold")
         registry = self._checked(self._store.registry(self._view.name))
         for other in registry.generations.values():
@@ -296,7 +296,7 @@ class Swap:
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
     ) -> RebuildResult:
-        checkpoints = self._marks().values()
+        checkpoints = self._checkpoints().values()
         kept = self._tidied(old) if swapped else ""
         if not swapped and not self._options.hold:
             remove(self._store, self._new)
@@ -319,12 +319,12 @@ class Swap:
         )
 
     def _tidied(self, old: Generation | None) -> str:
-        """Removes what nobody needs any more; returns the id of the predecessor if it stays."""
+        """Removes generations that are no longer needed; returns the id of the previous one if it stays."""
         registry = self._store.registry(self._view.name)
         at_work = members(self._store, names.rebuilds(self._view.name)) - {self._new.attempt}
         for other in registry.generations.values():
             mine = other.hash == self._new.hash and other.created <= self._new.created and other.id != self._new.id
-            # A projector may have begun one of its own while there was none to follow.
+            # A projector may have created one of its own while there was none to follow.
             if mine and other.phase is Phase.SEALED and other.attempt not in at_work:
                 remove(self._store, other)
         if old is not None and self._options.keep <= 0:

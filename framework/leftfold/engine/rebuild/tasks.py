@@ -35,19 +35,19 @@ __all__ = ["BulkJob", "BulkPass", "PassResult", "ProgressCallback", "run_here", 
 
 
 ProgressCallback = Callable[[int], None]
-"""Takes the number of events read since it was told last."""
+"""Called with the number of events read since the last call."""
 
 
 @dataclass(frozen=True)
 class BulkJob:
-    """One generation to be filled; every field can be pickled if the factories can.
+    """The job of filling one generation; every field can be pickled if the factories can.
 
     Args:
         sources: the ranges to read; `KeyedUpdate.source` numbers them.
         max_parked: how many keys may be parked before the rebuild stops.
-        cuts: the only buckets to be folded, each up to its own place; None = all of them, whole ranges.
-        aside: keys that the checksum of a bucket leaves out beside those that this fold parks.
-        share: folds only so many of the row keys, chosen by their hash.
+        cuts: the only buckets to be folded, each up to its own end offsets; None = all of them, whole ranges.
+        aside: keys that the checksum of a bucket leaves out besides those that this fold parks.
+        share: folds this share of the row keys only, chosen by their hash.
     """
 
     view: View[Any, Any]
@@ -78,7 +78,7 @@ class BulkJob:
             sink.close()
 
     def finish_stream(self, fold: StreamFold, part: OffsetRange) -> BucketResult:
-        """Writes the bucket of a partition that somebody has folded up to its end."""
+        """Writes the bucket of a partition that a pass has folded up to its end."""
         self.check_parked(list(fold.parked.values()))
         with closing(self.open_sink()) as sink:
             try:
@@ -90,7 +90,7 @@ class BulkJob:
             return self._finished(sink, fold.result(rows, self._aside(part.partition)))
 
     def read_items(self, parts: Iterable[OffsetRange], tell: ProgressCallback) -> Iterator[KeyedUpdate]:
-        """What the events of some partitions fold into the rows of a view that is not stream-keyed.
+        """The keyed updates that the events of some partitions make for a view that is not stream-keyed.
 
         Raises:
             ContractError: an event stops the view.
@@ -108,7 +108,7 @@ class BulkJob:
             log.close()
 
     def fold_buckets(self, items: Iterable[KeyedUpdate]) -> Iterator[BucketResult]:
-        """Folds the sorted items of some whole buckets and writes their rows.
+        """Folds the sorted updates of some whole buckets and writes their rows.
 
         Raises:
             ContractError: too many keys are parked.
@@ -130,12 +130,12 @@ class BulkJob:
         return sink.finish(self.generation, result)
 
     def check_parked(self, parked: Sequence[Parked]) -> None:
-        """Raises ContractError when more keys are parked than may be."""
+        """Raises ContractError when more keys are parked than allowed."""
         if len(parked) > self.max_parked:
             first = parked[0]
             raise ContractError(
                 f"view {self.view.name}: more than {self.max_parked} keys are parked, the first at {first.topic}"
-                f"[{first.partition}]@{first.offset}: {first.error}; mend the fold and rebuild"
+                f"[{first.partition}]@{first.offset}: {first.error}; fix the fold and rebuild"
             )
 
     def _folded(self, log: BulkLog, part: OffsetRange, tell: ProgressCallback) -> tuple[StreamFold, list[BulkRow]]:
@@ -148,7 +148,7 @@ class BulkJob:
     def _folded_again(
         self, log: BulkLog, part: OffsetRange, tracked: Collection[str]
     ) -> tuple[StreamFold, list[BulkRow]]:
-        """The same, with a look after every event at those rows that cannot be stored."""
+        """The same fold, which checks the rows that cannot be stored after every event."""
         fold = self._fold(log, part, lambda count: None, tracked)
         rows = fold.rows()
         self.check_parked(list(fold.parked.values()))
@@ -167,10 +167,10 @@ class BulkJob:
         return fold
 
     def _sampled(self, records: Sequence[BulkRecord], wanted: dict[bytes, bool]) -> list[BulkRecord]:
-        """The records of a share of the streams; of the others nothing but the key is looked at.
+        """The records of a share of the streams; of other streams only the key is read.
 
         Args:
-            wanted: what was found of the keys so far.
+            wanted: the keys seen so far, and whether each belongs to the share.
         """
         encode, found = self.view.keys.encode, []
         for record in records:
@@ -194,7 +194,7 @@ class BulkJob:
 
 
 def run_here(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-    """Runs all tasks one after another; a view that is not stream-keyed is sorted in memory."""
+    """Runs all tasks one after another in this process; a view that is not stream-keyed is sorted in memory."""
     parts = [part for task in plan.tasks for part in task]
     if job.generation.stream_keyed:
         return list(job.fold_streams(parts, tell))
@@ -202,7 +202,7 @@ def run_here(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[Bu
 
 
 class PassResult(NamedTuple):
-    """What a partition gives to one of the jobs: items to be sorted, or the result of a bucket that is whole."""
+    """The output of a partition for one job: updates to be sorted, or the result of a complete bucket."""
 
     job: int
     items: Sequence[KeyedUpdate]
@@ -211,12 +211,12 @@ class PassResult(NamedTuple):
 
 @dataclass(frozen=True)
 class BulkPass:
-    """Jobs that read the same ranges; it can be pickled if they can."""
+    """Jobs that read the same ranges in one pass; it can be pickled if they can."""
 
     jobs: tuple[BulkJob, ...]
 
     def read(self, parts: Iterable[OffsetRange], tell: ProgressCallback) -> Iterator[PassResult]:
-        """Reads partitions one after another: folds them for stream-keyed views, and makes items for the others.
+        """Reads partitions one after another: folds them for stream-keyed views, and makes updates for the others.
 
         Raises:
             ContractError: an event stops a view, or too many keys of one are parked.
@@ -250,14 +250,14 @@ class BulkPass:
                     yield PassResult(number, (), self.jobs[number].finish_stream(fold, part))
 
     def fold(self, number: int, items: Iterable[KeyedUpdate]) -> Iterator[BucketResult]:
-        """Folds the sorted items of some whole buckets of one job."""
+        """Folds the sorted updates of some whole buckets of one job."""
         return self.jobs[number].fold_buckets(items)
 
 
 def run_pass_here(
     jobs: Sequence[BulkJob], parts: Iterable[OffsetRange], tell: ProgressCallback
 ) -> list[list[BucketResult]]:
-    """Runs a pass in this process; items are sorted in memory."""
+    """Runs a pass in this process; updates are sorted in memory."""
     whole = BulkPass(tuple(jobs))
     results: list[list[BucketResult]] = [[] for _ in jobs]
     items: list[list[KeyedUpdate]] = [[] for _ in jobs]
@@ -272,10 +272,10 @@ def run_pass_here(
 
 
 def tuned_gc() -> None:
-    """Leaves what is loaded to itself and collects new garbage seldom.
+    """Freezes the loaded objects in the garbage collector and makes collections rare.
 
-    Lanes and folds make millions of small values that die by reference count; the default thresholds spend a third
-    of the time looking for cycles among them.
+    Processors and folds make millions of small values that are freed by reference count; the default thresholds spend a
+    third of the time looking for cycles among them.
     """
     gc.collect()
     gc.freeze()

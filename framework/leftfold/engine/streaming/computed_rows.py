@@ -1,4 +1,4 @@
-"""Writes the groups that a Spark stream has changed: rows and checkpoints in one flush, fenced by a token per batch."""
+"""Writes the changed groups of a Spark stream: rows and checkpoints in one flush, fenced by a token per batch."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from leftfold.ports.protocols import ViewStore
 __all__ = ["QueryWriter", "batch_of", "no_beginning", "token"]
 
 
-def batch_of(marks: Mapping[int, Checkpoint]) -> int | None:
-    """The batch of a stream behind which all marks are; None when they are not at one, or no stream wrote them."""
-    found = {mark.token.rpartition(".")[1:] for mark in marks.values()}
+def batch_of(checkpoints: Mapping[int, Checkpoint]) -> int | None:
+    """The batch of a stream that all checkpoints have; None when they differ, or no stream wrote them."""
+    found = {checkpoint.token.rpartition(".")[1:] for checkpoint in checkpoints.values()}
     dot, number = found.pop() if len(found) == 1 else ("", "")
     return int(number) if dot and number.removeprefix("-").isdecimal() else None
 
 
 def no_beginning(topics: Iterable[str], starts: Position) -> str:
-    """Why no stream of Spark can begin with the first event of these topics; '' when it can.
+    """Why a Spark stream cannot start with the first event of these topics; '' when it can.
 
     Args:
         starts: the first offset that each partition still holds.
     """
-    gone = unreachable(starts.only(topics), Position())
-    if not gone:
+    missing = unreachable(starts.only(topics), Position())
+    if not missing:
         return ""
-    first = gone[0]
+    first = missing[0]
     return (
         f"{first.topic}[{first.partition}] begins at offset {first.end}, and a stream, which reads no archive, would "
         f"have to begin at 0"
@@ -42,7 +42,7 @@ def no_beginning(topics: Iterable[str], starts: Position) -> str:
 
 
 def token(run: str, batch: int) -> str:
-    """The token of every mark behind a batch of a run of a stream."""
+    """The token of every checkpoint after a batch of one run of a stream."""
     return f"{run}.{batch}"
 
 
@@ -56,14 +56,14 @@ class _Before(NamedTuple):
 
 
 class QueryWriter:
-    """Writes one generation; `marks` are what the store confirmed last.
+    """Writes rows into one generation; `checkpoints` are those that the store confirmed last.
 
     Args:
         groups: the fields of a row that name its group; two groups with one key are an error.
-        run: names this run of the stream. A writer that finds another run's token where it left its own is refused.
+        run: names this run of the stream. A writer that finds another run's token in place of its own is refused.
 
     Raises:
-        ViewNotBuilt: a mark is missing.
+        ViewNotBuilt: a checkpoint is missing.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class QueryWriter:
         self._view, self.generation, self._store, self._groups, self._run = view, generation, store, groups, run
         self.checkpoints: Mapping[int, Checkpoint] = store.checkpoints(generation)
         if len(self.checkpoints) < generation.buckets:
-            raise ViewNotBuilt(f"generation {generation.id} of view {view.name} lost marks; it is computed again")
+            raise ViewNotBuilt(f"generation {generation.id} of view {view.name} lost checkpoints; it is computed again")
 
     @property
     def batch(self) -> int | None:
-        """The batch behind which all marks are; None when they are not at one, or no stream wrote them."""
+        """The batch that all checkpoints have; None when they differ, or no stream wrote them."""
         return batch_of(self.checkpoints)
 
     def claim(self) -> bool:
-        """Puts this run's token into every mark, which fences the run before; False when that one moved meanwhile."""
+        """Puts this run's token into every checkpoint, which fences the run before; False if that one moved."""
         batch = self.batch
         return batch is not None and self._flush(batch, {}, Position())
 
     def write(self, batch: int, rows: Iterable[ComputedRow], reached: Position) -> bool:
-        """Writes the rows of a batch; every mark moves to `reached`, touched or not.
+        """Writes the rows of a batch; every checkpoint moves to `reached`, changed or not.
 
-        A batch that is in the marks already is not written again. False: another run was here, or the store lost or
-        went back behind what was written; nothing is written then.
+        A batch that the checkpoints already have is not written again. False: another run was here, or the store lost
+        writes or went back in time; nothing is written then.
 
         Raises:
             ContractError: two groups have one key.
@@ -108,21 +108,22 @@ class QueryWriter:
         return self._flush(batch, changed, reached)
 
     def exchange(
-        self, batch: int, rows: Iterable[ComputedRow], gone: Iterable[tuple[int, str]], reached: Position
+        self, batch: int, rows: Iterable[ComputedRow], deleted: Iterable[tuple[int, str]], reached: Position
     ) -> bool:
-        """Like `write`, with other rows taken away in the same flush.
+        """Like `write`, but also deletes rows in the same flush.
 
         Args:
-            rows: of each key one. gone: buckets and keys of rows that there shall be no more.
+            rows: at most one of each key.
+            deleted: buckets and keys of rows to delete.
         """
         changed = {row.key: row for row in rows}
-        return self._flush(batch, changed, reached, {key: bucket for bucket, key in gone if key not in changed})
+        return self._flush(batch, changed, reached, {key: bucket for bucket, key in deleted if key not in changed})
 
     def _flush(
-        self, batch: int, changed: Mapping[str, ComputedRow], reached: Position, gone: Mapping[str, int] = _NOTHING
+        self, batch: int, changed: Mapping[str, ComputedRow], reached: Position, deleted: Mapping[str, int] = _NOTHING
     ) -> bool:
         before = self._before(changed)
-        removed = self._removed(gone)
+        removed = self._removed(deleted)
         by_bucket: dict[int, list[ComputedRow]] = {bucket: [] for bucket in self.checkpoints}
         for row in changed.values():
             by_bucket[row.bucket].append(row)
@@ -147,9 +148,9 @@ class QueryWriter:
             self._check_group(key, row, changed[key])
         return found
 
-    def _removed(self, gone: Mapping[str, int]) -> dict[int, dict[str, _Before]]:
-        """What is there of rows that go, by bucket."""
-        places, codec = [(bucket, key) for key, bucket in gone.items()], self._view.rows
+    def _removed(self, deleted: Mapping[str, int]) -> dict[int, dict[str, _Before]]:
+        """The stored rows of the keys to delete, by bucket."""
+        places, codec = [(bucket, key) for key, bucket in deleted.items()], self._view.rows
         found: dict[int, dict[str, _Before]] = {}
         stored = self._store.read(self.generation, places).rows if places else ()
         for (bucket, key), fields in zip(places, stored, strict=True):
@@ -173,33 +174,35 @@ class QueryWriter:
     def _of_bucket(
         self, bucket: int, batch: int, rows: Sequence[ComputedRow], before: Mapping[str, _Before], reached: Position
     ) -> BucketFlush:
-        mark, codec = self.checkpoints[bucket], self._view.rows
-        checksum, count, changes = mark.checksum, mark.rows, []
+        checkpoint, codec = self.checkpoints[bucket], self._view.rows
+        checksum, count, changes = checkpoint.checksum, checkpoint.rows, []
         for row in rows:
             old = before[row.key]
             checksum += codec.digest(row.key, row.fields) - old.digest
             count += old.row is None
             changes.append(RowChange(row.key, row.fields, None, old.indexed, row.entries))
         moved = Checkpoint(
-            position=mark.position | reached.only(self.generation.topics),
+            position=checkpoint.position | reached.only(self.generation.topics),
             checksum=checksum % CHECKSUM_MODULUS,
             token=token(self._run, batch),
-            phase=mark.phase,
+            phase=checkpoint.phase,
             rows=count,
-            time=mark.time,
+            time=checkpoint.time,
         )
-        return BucketFlush(self.generation, bucket, mark.token, moved, codec.columns, codec.indexes, tuple(changes))
+        return BucketFlush(
+            self.generation, bucket, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes)
+        )
 
 
 def _without(flush: BucketFlush, removed: Mapping[str, _Before]) -> BucketFlush:
-    """The flush, in which some rows go as well."""
+    """The flush, which deletes some rows as well."""
     if not removed:
         return flush
-    mark = flush.checkpoint
-    checksum = (mark.checksum - sum(row.digest for row in removed.values())) % CHECKSUM_MODULUS
-    gone = tuple(RowChange(key, None, None, row.indexed, None) for key, row in removed.items())
+    before = flush.checkpoint
+    checksum = (before.checksum - sum(row.digest for row in removed.values())) % CHECKSUM_MODULUS
+    deletions = tuple(RowChange(key, None, None, row.indexed, None) for key, row in removed.items())
     return replace(
         flush,
-        checkpoint=replace(mark, checksum=checksum, rows=mark.rows - len(removed)),
-        changes=(*flush.changes, *gone),
+        checkpoint=replace(before, checksum=checksum, rows=before.rows - len(removed)),
+        changes=(*flush.changes, *deletions),
     )

@@ -1,4 +1,4 @@
-"""Rows of a view that a stream of the user's own computes, on their way into a generation."""
+"""Rows of a view that the user's own stream processor computes, written into a generation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ K = TypeVar("K", default=str)
 
 
 class ExternalRows(Generic[Row, K]):
-    """Gathers rows, the last of each key, and writes them with the position up to which all events are in them.
+    """Collects rows, the last of each key, and writes them with the position up to which they include all events.
 
-    One process at a time keeps a view: its token is in every checkpoint, so that none writes beside one that took over.
+    One process at a time writes a view: its token is in every checkpoint, so that none writes beside one that took
+    over. On request the rows go into a new generation, which readers do not see before `show`, beside the one that
+    another process writes.
 
     Args:
         topics: the partition counts of the topics that the stream reads.
-        anew: into a new generation, which nobody sees before `show`, beside the one that another process keeps.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class ExternalRows(Generic[Row, K]):
         self.is_live = False
 
     def alone(self) -> AbstractContextManager[object]:
-        """Keeps other processes from the view; one that dies is forgotten after 15 s.
+        """An exclusive lease on the view's rows; that of a dead process expires after 15 s.
 
         Raises:
-            InfrastructureError: another one keeps it, or makes it anew.
+            InfrastructureError: another process writes or rebuilds the view.
         """
         name = self.view.name
         if self.anew:
@@ -60,9 +61,9 @@ class ExternalRows(Generic[Row, K]):
         return exclusive_lease(self._store, names.streams(name, self.view.hash), f"view {name} is kept")
 
     def open(self) -> Generation:
-        """Takes over the newest generation of this code, or makes one that begins with the first event.
+        """Takes over the newest generation of this code, or creates one that starts with the first event.
 
-        Readers keep what they see until that is shown: each bucket of it still is what its checkpoint says.
+        Readers see the live generation until `show`: each of its buckets still matches its checkpoint.
 
         Raises:
             Fenced: another process moved it just now.
@@ -86,34 +87,34 @@ class ExternalRows(Generic[Row, K]):
 
     @property
     def generation(self) -> Generation:
-        """Where they are written."""
+        """The generation of these rows."""
         return self._open_writer().generation
 
     def put(self, row: Row) -> None:
-        """This is the row of its key now."""
+        """Sets the row of its key."""
         key = self.view.row_key(row)
         self._rows[key] = row
         self._gone.pop(key, None)
 
     def delete(self, key: K) -> None:
-        """There is no row of this key any more."""
+        """Deletes the row of a key."""
         encoded = self.view.keys.encode(key)
         self._rows.pop(encoded, None)
         self._gone[encoded] = partition_of(encoded.encode(), BUCKETS)
 
     def take(self) -> tuple[list[ComputedRow], list[tuple[int, str]]]:
-        """What is to be written, which is then no longer waiting.
+        """Takes the collected changes: rows to write, and buckets and keys to delete.
 
         Raises:
             ContractError: a row cannot be stored.
         """
         rows = [computed(self.view, row, BUCKETS) for row in self._rows.values()]
-        gone = [(bucket, key) for key, bucket in self._gone.items()]
+        deleted = [(bucket, key) for key, bucket in self._gone.items()]
         self._rows, self._gone = {}, {}
-        return rows, gone
+        return rows, deleted
 
     def write(self, taken: tuple[list[ComputedRow], list[tuple[int, str]]], reached: Position) -> None:
-        """Writes what was taken; all events before `reached` are in the rows then.
+        """Writes the changes from `take`; the rows then include all events before `reached`.
 
         Raises:
             Fenced: another process has taken over, or the store went back in time.
@@ -121,16 +122,16 @@ class ExternalRows(Generic[Row, K]):
         writer = self._open_writer()
         if not writer.exchange(self._batch + 1, *taken, reached):
             raise Fenced(
-                f"view {self.view.name}: its marks are not what this process wrote last; another one keeps it, "
+                f"view {self.view.name}: its checkpoints are not what this process wrote last; another one keeps it, "
                 f"or Redis went back in time"
             )
         self._batch += 1
 
     def show(self) -> None:
-        """Points readers at these rows.
+        """Makes the generation of these rows live.
 
         Raises:
-            Fenced: another process has removed them.
+            Fenced: another process has removed it.
         """
         generation = self.generation
 
@@ -145,27 +146,29 @@ class ExternalRows(Generic[Row, K]):
         self.is_live = True
 
     def check_current(self) -> None:
-        """Checks that readers see no newer rows than these.
+        """Checks that readers see no newer generation than this one.
 
         Raises:
-            Fenced: they do: a rebuild has made them.
+            Fenced: they do: a rebuild has made it.
         """
         mine, live = self.generation, self._store.registry(self.view.name).live_of(self.view.hash)
         if live is not None and birth(live) > birth(mine):
-            raise Fenced(f"view {self.view.name} was made anew as generation {live.id}; its stream goes on with that")
+            raise Fenced(
+                f"view {self.view.name} was rebuilt as generation {live.id}; its stream continues with that generation"
+            )
 
     def seen(self) -> Position:
-        """Up to where all events are in the rows that readers see; nowhere when they see none."""
+        """The position up to which the live rows include all events; an empty one when none are live."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
         return covered(live, self._store.checkpoints(live)) if live is not None else Position()
 
     def position(self) -> Position:
-        """Up to where all events are in the rows."""
+        """The position up to which these rows include all events."""
         writer = self._open_writer()
         return covered(writer.generation, writer.checkpoints)
 
     def discard(self) -> None:
-        """Removes the generation: nobody knows what is in it."""
+        """Removes the generation, whose content is uncertain."""
         remove(self._store, self.generation)
 
     def _taken(self, generation: Generation) -> QueryWriter | None:
@@ -187,5 +190,5 @@ class ExternalRows(Generic[Row, K]):
 
     def _open_writer(self) -> QueryWriter:
         if self._writer is None:
-            raise ViewNotBuilt(f"view {self.view.name}: open() comes first")
+            raise ViewNotBuilt(f"view {self.view.name}: call open() first")
         return self._writer

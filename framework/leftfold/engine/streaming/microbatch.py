@@ -1,4 +1,4 @@
-"""The life of a generation that micro-batches fold: created, continued, promoted, given up when lost."""
+"""The lifecycle of a generation that micro-batches fold: created, continued, promoted, dropped when lost."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ __all__ = ["GenerationLifecycle", "MicroBatchDriver", "OutOfStep"]
 
 
 RunJob = Callable[[MicroBatchTask], Sequence[BatchResult]]
-"""Runs the tasks of a batch somewhere."""
+"""Runs the tasks of a batch."""
 
 
 class OutOfStep(Exception):
-    """Another process has written, or the store went back in time: the next run begins at the checkpoints."""
+    """Another process has written, or the store went back in time: the next run starts from the checkpoints."""
 
 
 class MicroBatchDriver:
-    """Takes one generation from batch to batch.
+    """Folds micro-batches into one generation.
 
     Args:
-        checkpoints: as read when the run began. run: its name, in every token that it writes.
-        job: how tasks work. max_parked: how many keys may be parked before the view stops.
+        checkpoints: as read when the run began.
+        run: its name, in every token that it writes.
+        job: the class of the tasks.
+        max_parked: how many keys may be parked before the view stops.
     """
 
     def __init__(
@@ -54,15 +56,15 @@ class MicroBatchDriver:
         self._done: Position | None = None
 
     def position(self) -> Position:
-        """Where the run must begin to read for this generation."""
+        """Where the run must start to read for this generation."""
         return covered(self.generation, self.checkpoints)
 
     def fold(self, batch: int, span: tuple[Position, Position], run: RunJob, store: ViewStore) -> None:
-        """Folds a batch that holds what is between two positions; every checkpoint moves, touched or not.
+        """Folds the batch between two positions; every checkpoint moves, changed or not.
 
         Raises:
-            OutOfStep: nothing, or some buckets, were written.
-            ContractError: the view cannot go on.
+            OutOfStep: no bucket was written, or only some.
+            ContractError: the view cannot continue.
         """
         job = self._planned(batch, span)
         results = run(job)
@@ -101,7 +103,7 @@ class MicroBatchDriver:
         )
 
     def _move(self, reached: Position, token: str, store: ViewStore) -> None:
-        """Moves the checkpoints that no task has moved: of buckets that nothing touched."""
+        """Moves the checkpoints of buckets without changes, which no task has moved."""
         flushes, rows = [], self.view.rows
         for bucket, checkpoint in self.checkpoints.items():
             here = reached.only(self.generation.topics, bucket if self.generation.stream_keyed else None)
@@ -112,7 +114,7 @@ class MicroBatchDriver:
         if not flushes:
             return
         if not store.flush(flushes):
-            raise OutOfStep("the marks of buckets that nothing touched were written by somebody else")
+            raise OutOfStep("the checkpoints of unchanged buckets were written by another process")
         self.checkpoints |= {flush.bucket: flush.checkpoint for flush in flushes}
 
 
@@ -120,13 +122,13 @@ Report = Callable[[str, Mapping[str, Any]], None]
 
 
 class GenerationLifecycle:
-    """What of a view must be folded, for an engine that starts again whenever that changes.
+    """Finds the generations of a view that must be folded, for an engine that restarts when they change.
 
     Args:
-        log: told the ends of topics; nothing is read from it.
-        report: told what an operator should know: (what, details).
-        fold: says which code folds; what another code has claimed is left alone.
-        check: given the topics before a generation is begun; raises when their first events cannot be read.
+        log: asked for the ends of topics; no record is read from it.
+        report: called with (what, details) for the operator.
+        fold: the hash of the fold code; generations that another code has claimed are left alone.
+        check: called with the topics before a generation is created; raises when their first events cannot be read.
     """
 
     def __init__(
@@ -146,10 +148,10 @@ class GenerationLifecycle:
         self._started = set[str]() if started is None else started
         self._is_new = view.name not in self._started and not is_known(store.registry(view.name), view, fold)
         self._targets: dict[str, Position] = {}
-        self._told: dict[str, set[str]] = {}
+        self._reported: dict[str, set[str]] = {}
 
     def look(self) -> dict[str, Generation]:
-        """The generations to be brought along now; a first one is begun where there is none."""
+        """The generations to fold now; creates the first one where there is none."""
         registry = self._claimed(self._store.registry(self.view.name))
         found = followed(registry, self.view, self._fold)
         if not found and registry.live_of(self.view.hash) is None:
@@ -168,7 +170,7 @@ class GenerationLifecycle:
         return found
 
     def _is_of_this_log(self, generation: Generation) -> bool:
-        """Whether it was folded from the topics that are there now; if not, that is told once."""
+        """Whether it was folded from the current topics; if not, reports that once."""
         why = other_log(generation, self._ids.of(generation.topics))
         if why and generation.id not in self._foreign and generation.phase is not Phase.KEPT:
             self._foreign.add(generation.id)
@@ -176,7 +178,7 @@ class GenerationLifecycle:
         return not why
 
     def _claimed(self, registry: Registry) -> Registry:
-        """Claims what this code may fold, as a projector that starts does; tells once of what another code folds."""
+        """Claims what this code may fold, as a projector that starts does; reports once what other code folds."""
         for generation in list(registry.generations.values()):
             mine = generation.hash == self.view.hash and is_claimable(generation, self._fold)
             if mine and (self._is_new or not generation.fold):
@@ -184,18 +186,18 @@ class GenerationLifecycle:
         self._is_new = False
         self._started.add(self.view.name)
         for generation in followed(registry, self.view).values():
-            told = generation.id, generation.fold
-            if generation.phase is not Phase.KEPT and not may_fold(generation, self._fold) and told not in self._idle:
-                self._idle.add(told)
+            idle = generation.id, generation.fold
+            if generation.phase is not Phase.KEPT and not may_fold(generation, self._fold) and idle not in self._idle:
+                self._idle.add(idle)
                 details = {"view": self.view.name, "generation": generation.id, "folded by": generation.fold}
                 self._report("standing by", {**details, "do": way_back(generation, self._fold)})
         return registry
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint] | None:
-        """Its checkpoints; None = it is another code's now, or has lost some, and is given up."""
+        """The checkpoints of a generation; None = other code has claimed it, or some are lost and it is dropped."""
         checkpoints = self._store.checkpoints(generation)
         if len(checkpoints) == generation.buckets:
-            # Behind the checkpoints: a claim made before they were read is seen, and a later one changes their tokens.
+            # After the checkpoints: a claim made before they were read is seen, and a later one changes their tokens.
             return (
                 checkpoints
                 if generation.id in followed(self._store.registry(self.view.name), self.view, self._fold)
@@ -208,8 +210,8 @@ class GenerationLifecycle:
         return None
 
     def reached(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Tells of keys newly parked, and points at the generation once it has reached what was there at first."""
-        self._tell_parked(generation, checkpoints)
+        """Reports newly parked keys, and makes the generation live once it has reached its first target."""
+        self._report_parked(generation, checkpoints)
         target = self._targets.get(generation.id)
         if target is None or not covered(generation, checkpoints).covers(target):
             return
@@ -223,11 +225,11 @@ class GenerationLifecycle:
         )
         self._report("generation live", {"view": self.view.name, "generation": generation.id})
 
-    def _tell_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+    def _report_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
-        told = self._told.get(generation.id, set())
-        for key in parked.keys() - told:
+        known = self._reported.get(generation.id, set())
+        for key in parked.keys() - known:
             why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
             details = {"view": self.view.name, "generation": generation.id, "key": key, "at": place, "why": why.error}
             self._report("parked", details)
-        self._told[generation.id] = set(parked)
+        self._reported[generation.id] = set(parked)

@@ -25,10 +25,10 @@ __all__ = ["BatchResult", "MicroBatchTask", "MicroBatchWriter"]
 
 
 class MicroBatchWriter(ProjectionWriter):
-    """A ProjectionWriter that lives for one batch and knows only what `read` says.
+    """A ProjectionWriter for one batch, which gets its rows and checkpoints from `read`.
 
     Args:
-        places, read: the rows that the batch touches, and what the store says of them and of their buckets.
+        places, read: the rows that the batch changes, and what the store holds of them and of their buckets.
         token: of the checkpoints that it writes.
     """
 
@@ -59,14 +59,14 @@ class MicroBatchWriter(ProjectionWriter):
 
 
 class UpdateWriter(MicroBatchWriter):
-    """Folds items, which say themselves what touches which row, instead of records.
+    """Folds keyed updates, which name the rows they change, instead of records.
 
     Args:
         sources: the topic-partitions that `KeyedUpdate.source` numbers.
     """
 
-    def __init__(self, *told: Any, sources: Sequence[OffsetRange], **options: Any) -> None:
-        super().__init__(*told, **options)
+    def __init__(self, *args: Any, sources: Sequence[OffsetRange], **options: Any) -> None:
+        super().__init__(*args, **options)
         self._sources, self._value = sources, UpdateReader(self.view).value
 
     def _take(self, records: Sequence[KeyedUpdate]) -> list[RowAddress]:
@@ -83,18 +83,19 @@ def _folded(checkpoints: Mapping[int, Any], source: OffsetRange, item: KeyedUpda
 
 
 def _stub(source: OffsetRange, item: KeyedUpdate) -> Decoded:
-    """What a fold's trouble is told of: where the event stands, and its time."""
+    """The place and time of an update's event, for the report of a failed fold."""
     return Decoded(source.topic, source.partition, item.offset, item.key, None, None, 0, True, item.time)
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """How a bucket stands behind a batch.
+    """The state of a bucket after a batch.
 
     Args:
-        checkpoint: what is in the store now; None = nothing touched the bucket, and it is as it was.
+        checkpoint: the one in the store now; None = the batch changed nothing in the bucket.
         whole: where decisions end, for the partitions where that is not where the batch ends.
-        trouble: why the query must begin again at the checkpoints. stopped: why the view cannot go on at all.
+        trouble: why the query must restart from the checkpoints.
+        stopped: why the view cannot continue at all.
     """
 
     bucket: int
@@ -104,23 +105,23 @@ class BatchResult:
     stopped: str = ""
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """The result as one line of JSON."""
         checkpoint = None if self.checkpoint is None else asdict(replace(self.checkpoint, position=Position()))
         if checkpoint is not None and self.checkpoint is not None:
             checkpoint |= {"position": self.checkpoint.position.to_json()}
-        told = {"bucket": self.bucket, "mark": checkpoint, "whole": self.whole.to_json()}
-        return json.dumps(told | {"trouble": self.trouble, "stopped": self.stopped})
+        fields = {"bucket": self.bucket, "mark": checkpoint, "whole": self.whole.to_json()}
+        return json.dumps(fields | {"trouble": self.trouble, "stopped": self.stopped})
 
     @classmethod
     def from_json(cls, text: str) -> BatchResult:
         """Reads what `to_json` wrote."""
-        told = json.loads(text)
-        checkpoint, whole = told.pop("mark"), Position.from_json(told.pop("whole"))
-        return cls(**told, checkpoint=None if checkpoint is None else _mark(checkpoint), whole=whole)
+        fields = json.loads(text)
+        checkpoint, whole = fields.pop("mark"), Position.from_json(fields.pop("whole"))
+        return cls(**fields, checkpoint=None if checkpoint is None else _checkpoint(checkpoint), whole=whole)
 
 
-def _mark(told: Mapping[str, object]) -> Checkpoint:
-    fields = dict(told)
+def _checkpoint(found: Mapping[str, object]) -> Checkpoint:
+    fields = dict(found)
     parked: Mapping[str, Mapping[str, object]] = fields.pop("parked")  # type: ignore[assignment]  # as written above
     return Checkpoint(
         position=Position.from_json(str(fields.pop("position"))),
@@ -131,21 +132,21 @@ def _mark(told: Mapping[str, object]) -> Checkpoint:
 
 
 _WHOLE = -1
-"""The `nth` of an item that only says how far decisions of a source are whole; its offset says it."""
+"""The `nth` of an update that only carries, as its offset, how far decisions of a source are whole."""
 
 
 @dataclass(frozen=True)
 class MicroBatchTask:
     """One batch for one generation; every field can be pickled if the factories can.
 
-    A checkpoint written in a batch has the token `{run}.{batch}`. Whoever finds a token of this run, but not the one
-    that the driver knows, lets the position decide: behind this batch, and another attempt of the task was faster;
-    before it, and the store went back in time. Any other token is another writer's.
+    A checkpoint written in a batch has the token `{run}.{batch}`. A task that finds a token of this run, but not the
+    one that the driver knows, decides by the position: behind this batch, another attempt of the task was faster;
+    before it, the store went back in time. Any other token is another writer's.
 
     Args:
         tokens: of the checkpoints, as the driver wrote or read them last.
         done: up to where events are folded. `done` is before `begin` where a batch ended within a decision.
-        begin, end: what this batch holds.
+        begin, end: the range of this batch.
         parked: how many keys are parked in each bucket.
     """
 
@@ -164,7 +165,7 @@ class MicroBatchTask:
 
     @property
     def token(self) -> str:
-        """What checkpoints written in this batch hold."""
+        """The token of checkpoints written in this batch."""
         return f"{self.run}.{self.batch}"
 
     @property
@@ -179,12 +180,12 @@ class MicroBatchTask:
         )
 
     def expected(self, topic: str, partition: int) -> int:
-        """Up to where a partition is folded behind this batch, unless a task says otherwise."""
+        """The offset up to which a partition is folded after this batch, unless a task reports another."""
         done, begin = self.done.next_offset(topic, partition), self.begin.next_offset(topic, partition)
         return done if done < begin else self.end.next_offset(topic, partition)
 
     def fold_partitions(self, records: Iterable[RawRecord], store: ViewStore) -> Iterator[BatchResult]:
-        """Folds what came of some partitions of a stream-keyed view, one behind the other, into their buckets."""
+        """Folds the records of some partitions of a stream-keyed view, one after another, into their buckets."""
         for _, arrived in groupby(records, attrgetter("topic", "partition")):
             yield self._fold_partition(arrived, store)
 
@@ -202,7 +203,7 @@ class MicroBatchTask:
         return self._folded(store, places, whole, at, BatchResult(first.partition, whole=said))
 
     def read_items(self, records: Iterable[RawRecord]) -> Iterator[KeyedUpdate]:
-        """What came of some partitions, as items for the rows of a view that is not stream-keyed.
+        """The records of some partitions as keyed updates for a view that is not stream-keyed.
 
         Raises:
             ContractError: an event stops the view.
@@ -223,7 +224,7 @@ class MicroBatchTask:
         yield from writer.items(source, opened)
 
     def fold_buckets(self, items: Iterable[KeyedUpdate], store: ViewStore) -> Iterator[BatchResult]:
-        """Folds everything that touches some buckets of a view that is not stream-keyed; sorted by bucket and key."""
+        """Folds all updates of some buckets of a view that is not stream-keyed, sorted by bucket and key."""
         for bucket, found in groupby(items, attrgetter("bucket")):
             yield self._fold_bucket(bucket, found, store)
 
@@ -245,7 +246,7 @@ class MicroBatchTask:
         return next((count for count in range(len(ends), 0, -1) if ends[count - 1]), 0)
 
     def in_step(self, bucket: int, checkpoint: Checkpoint) -> bool:
-        """Whether a checkpoint is the one that this run wrote or read last, or one that another attempt has written."""
+        """Whether this run, or another attempt of its task, wrote or read the checkpoint last."""
         if checkpoint.token == self.tokens[bucket]:
             return True
         here = self.done.only(self.generation.topics, bucket if self.generation.stream_keyed else None)
@@ -256,13 +257,13 @@ class MicroBatchTask:
         return checkpoint.position.covers(reached)
 
     def writer(self, store: ViewStore, places: Sequence[RowAddress], read: Snapshot, bucket: int) -> MicroBatchWriter:
-        """Makes what folds into a bucket."""
+        """Makes the writer of a bucket."""
         elsewhere = sum(count for other, count in self.parked.items() if other != bucket)
-        told = (self.view, self.generation, store, places, read)
+        args = (self.view, self.generation, store, places, read)
         if self.generation.stream_keyed:
-            return MicroBatchWriter(*told, token=self.token, max_parked=self.max_parked - elsewhere)
+            return MicroBatchWriter(*args, token=self.token, max_parked=self.max_parked - elsewhere)
         most = self.max_parked - elsewhere
-        return UpdateWriter(*told, sources=self.sources, token=self.token, max_parked=most)
+        return UpdateWriter(*args, sources=self.sources, token=self.token, max_parked=most)
 
     def _folded(
         self,
@@ -272,7 +273,7 @@ class MicroBatchTask:
         reached: Position,
         result: BatchResult,
     ) -> BatchResult:
-        """The result with what comes of folding into its bucket."""
+        """The result after folding into its bucket."""
         bucket = result.bucket
         if not places:
             return result
@@ -280,7 +281,7 @@ class MicroBatchTask:
         checkpoint = read.checkpoints.get(bucket)
         if checkpoint is None or not self.in_step(bucket, checkpoint):
             found = "is lost" if checkpoint is None else f"was written by {checkpoint.token}"
-            return replace(result, trouble=f"the mark of bucket {bucket} {found}")
+            return replace(result, trouble=f"the checkpoint of bucket {bucket} {found}")
         if self.is_done(checkpoint, reached):
             return replace(result, checkpoint=checkpoint)
         writer = self.writer(store, places, read, bucket)
@@ -289,7 +290,7 @@ class MicroBatchTask:
         return replace(result, checkpoint=writer.checkpoints[bucket], stopped=writer.stopped)
 
     def _from_done(self, first: RawRecord, rest: Iterator[RawRecord]) -> Iterator[RawRecord]:
-        """What came, behind what earlier batches could not fold because its decision was not whole."""
+        """The records of the batch, after those that earlier batches held back since their decision was not whole."""
         done = self.done.next_offset(first.topic, first.partition)
         part = OffsetRange(first.topic, first.partition, done, self.begin.next_offset(first.topic, first.partition))
         if part.start < part.end:
@@ -301,7 +302,7 @@ class MicroBatchTask:
         yield from chain((first,), rest)
 
     def _reached(self, held: int | None, first: RawRecord) -> int:
-        """Where folding goes on: at what is held back, or where the batch ends."""
+        """The offset at which the next batch continues: that of a record held back, or the batch's end."""
         return held if held is not None else self.end.next_offset(first.topic, first.partition)
 
     def _said(self, topic: str, partition: int, reached: int) -> Position:
@@ -309,7 +310,7 @@ class MicroBatchTask:
         return Position() if reached == expected else Position.at(topic, partition, reached)
 
     def _key(self, record: Decoded) -> str | None:
-        """The row that a record of a stream-keyed view may touch; an event of another type touches none."""
+        """The row that a record of a stream-keyed view may change; an event of another type changes none."""
         if record.event is None and record.error is None:
             return None
         for key in (record.key, NO_KEY):
@@ -326,7 +327,7 @@ def _ends_decision(record: RawRecord) -> bool:
 
 
 def _overlaid(position: Position, over: Position) -> Position:
-    """The position with what another one names in place of its own."""
+    """A position with the offsets of another one in place of its own."""
     offsets = {topic: dict(partitions) for topic, partitions in position.offsets.items()}
     for topic, partitions in over.offsets.items():
         offsets.setdefault(topic, {}).update(partitions)

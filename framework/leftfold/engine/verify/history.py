@@ -28,7 +28,7 @@ __all__ = ["History", "ReplayedRow", "RowStep", "RowsFold", "explain"]
 
 @dataclass(frozen=True)
 class RowUpdate:
-    """One event that touches a row; `item` is what is folded in, an exception if that cannot be told."""
+    """One event that changes a row; `item` is the fold's argument, or an exception if it cannot be read."""
 
     key: str
     item: Any
@@ -37,11 +37,12 @@ class RowUpdate:
 
 
 class History:
-    """Reads the touches of some rows, each up to a place of its own.
+    """Reads the updates of some rows, each up to its own end offsets.
 
     Args:
-        wanted: for each encoded row key where it stops. since: for each where it begins; None = at the beginning.
-        tell: told how many events were read.
+        wanted: the end offsets of each encoded row key.
+        since: the start offsets of each; None = the start of the log.
+        tell: called with the number of events read.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class History:
         return sum(part.end - part.start for part in self.ranges)
 
     def of(self, log: BulkLog, part: OffsetRange) -> Iterator[RowUpdate]:
-        """The touches in one of the `ranges`, in their order.
+        """The updates in one of the `ranges`, in their order.
 
         Raises:
             ContractError: an event cannot be read or assigned to rows; a view that is not stream-keyed stops there.
@@ -118,9 +119,9 @@ class History:
 
 @dataclass(frozen=True)
 class RowStep:
-    """What one event did to a row; `error` says why it could not be folded in, or what it waits for.
+    """The effect of one event on a row. `error` says why it could not be folded, or what it waits for.
 
-    After an event that leaves a row which cannot be stored another one may make up for both.
+    After an event that leaves a row which cannot be stored, a later event may make the row storable with both included.
     """
 
     touch: RowUpdate
@@ -130,7 +131,7 @@ class RowStep:
 
 
 class ReplayedRow:
-    """A row as it is folded: the last one that can be stored."""
+    """A row that is folded again from its events: the last version that can be stored."""
 
     def __init__(self, view: View[Any, Any]) -> None:
         self._tracked: StepwiseFold[RowUpdate] = StepwiseFold(view)
@@ -143,22 +144,22 @@ class ReplayedRow:
 
     @property
     def version(self) -> int | None:
-        """Its stream's version where the view is stream-keyed, None else."""
+        """Its stream's version where the view is stream-keyed, None otherwise."""
         at = self._tracked.good_at
         return at.decoded.version if at is not None and self._stream_keyed else None
 
     @property
     def parked(self) -> RowUpdate | None:
-        """The event that parks it here, if any does."""
+        """The event that parks the row, if any."""
         return self._tracked.trouble_at
 
     @property
     def error(self) -> str:
-        """Why that parks it."""
+        """Why that event parks the row."""
         return self._tracked.error
 
     def step(self, touch: RowUpdate) -> RowStep:
-        """Folds one more event in, unless the fold has failed."""
+        """Folds one more event, unless the fold has failed."""
         before = self.row
         self._tracked.fold(touch.item, touch)
         if self.parked is None:
@@ -168,10 +169,10 @@ class ReplayedRow:
 
 
 class RowsFold:
-    """Some rows folded from the whole log up to a place, and on from there.
+    """Folds some rows from the start of the log up to given positions, and further from there.
 
     Args:
-        wanted: for each encoded key where it is folded to.
+        wanted: the position of each encoded key.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class RowsFold:
         self._fold(wanted)
 
     def go_on(self, position: Position) -> None:
-        """Folds every row on to a position, or anew where the store went back behind what is folded."""
+        """Folds every row further to a position, or from the start where the store went back behind that."""
         if not all(position.covers(reached) for reached in self._reached.values()):
             self.rows = {key: ReplayedRow(self._view) for key in self.rows}
             self._reached = dict.fromkeys(self.rows, Position())
@@ -206,10 +207,10 @@ def explain(
     *,
     tell: Callable[[int], None] = lambda count: None,
 ) -> Iterator[RowStep]:
-    """What made a row, event by event, up to a place of the log.
+    """The history of a row, event by event, up to a position of the log.
 
-    Events of one partition stay in their order; those of several are merged by their time, which makes no difference
-    to the row in the end.
+    Events of one partition stay in their order; those of several are merged by their time, which makes no difference to
+    the final row.
 
     Args:
         key: encoded.
@@ -224,7 +225,7 @@ def explain(
 
 
 def _timed(history: History, part: OffsetRange, open_log: OpenBulkLog) -> Iterator[tuple[str, RowUpdate]]:
-    """The touches of a partition, each with the latest time so far: that of a later one may be earlier."""
+    """The updates of a partition, each with the latest time so far: that of a later one may be earlier."""
     latest = ""
     with closing(open_log()) as log:
         touches = list(history.of(log, part))

@@ -1,4 +1,4 @@
-"""Parked keys folded again from the beginning: with a mended fold they go on, with the same one they stay parked."""
+"""Folds parked keys again from the beginning: they are freed if the fold was fixed, else they stay parked."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Retried:
-    """What came of it: keys that go on, and those that stay parked with the reason."""
+    """The result of a retry: the freed keys, and those that stay parked with the reason."""
 
     freed: tuple[str, ...]
     parked: Mapping[str, str]
 
 
 class RowRetry:
-    """Frees parked keys of one generation while projectors go on: each bucket is flushed under its token, as they do
-    it.
+    """Frees parked keys of one generation while projectors run.
+
+    Each bucket is flushed under its token, as projectors flush it.
     """
 
     def __init__(self, view: View[Any, Any], store: ViewStore, open_log: OpenBulkLog) -> None:
         self.view, self._store, self._open_log = view, store, open_log
 
     def run(self, generation: Generation, keys: Collection[str] = ()) -> Retried:
-        """Folds parked keys again; those whose fold does not fail get their row and are parked no more.
+        """Folds parked keys again; those whose fold succeeds get their row and are freed.
 
         Args:
             keys: encoded; all parked ones when none is named.
 
         Raises:
             ContractError: one of the keys is not parked.
-            InfrastructureError: projectors wrote all the while, and no moment was found within a minute.
+            InfrastructureError: projectors wrote all the time, and no flush succeeded within a minute.
         """
         checkpoints = self._store.checkpoints(generation)
         if len(checkpoints) < generation.buckets:
@@ -73,7 +74,7 @@ class RowRetry:
         return Retried(tuple(sorted(freed)), still)
 
     def _free(self, generation: Generation, bucket: int, fold: RowsFold) -> list[str]:
-        """Brings the rows to where the bucket stands and writes them there, again whenever a projector was faster."""
+        """Folds the rows up to the bucket's checkpoint and writes them, again whenever a projector was faster."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             checkpoint = self._store.checkpoints(generation)[bucket]
@@ -83,7 +84,7 @@ class RowRetry:
                 return list(whole)
         raise InfrastructureError(
             f"view {self.view.name}: bucket {bucket} of {generation.id} was written all the while; try again, or stop "
-            f"the tails for a moment"
+            f"the projectors for a moment"
         )
 
     def _flush(

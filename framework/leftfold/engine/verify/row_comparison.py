@@ -26,14 +26,14 @@ __all__ = ["MOST_SUSPECTS", "CloseLook", "ComparingSink", "Fields", "fields_of",
 
 
 MOST_SUSPECTS = 10_000
-"""How much of one bucket may seem to differ before the rest is left for another time."""
+"""How many suspects of one bucket are recorded; the rest is left to another run."""
 _CHUNK = 500
 _PAGE = 2000
 
 
 @dataclass(frozen=True)
 class _Opener:
-    """Makes sinks where tasks run."""
+    """A factory of sinks for tasks."""
 
     open_store: Callable[[], ViewStore] | None
     share: float
@@ -46,14 +46,14 @@ class _Opener:
 
 
 class ComparingSink:
-    """A BulkSink that writes nothing; with a store it remembers what seems to be otherwise there.
+    """A BulkSink that writes nothing; with a store it records the rows that seem to differ there.
 
     Rows are read in chunks, and of the others only keys and index entries are kept, of one bucket at a time.
 
     Args:
         share: of the keys that are folded at all.
-        sets: compares the entries of indexes and who is missing in the key list, too.
-        most: how much of a bucket is remembered.
+        sets: compares the entries of indexes, and the keys missing in the key list, too.
+        most: how many suspects of a bucket are recorded.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class ComparingSink:
         return count
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
-        """The result with what seems to be otherwise, but for rows that are parked."""
+        """The result with the suspects of its bucket, except parked rows."""
         wrong = (one for one in self._wrong if one.key not in result.parked)
         return replace(result, wrong=tuple(islice(wrong, self._most)))
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Closes the store."""
         if self._store is not None:
             self._store.close()
 
@@ -136,7 +136,7 @@ class ComparingSink:
             self._suspect(Suspect(key))
 
     def _suspect(self, one: Suspect) -> None:
-        # Twice as many, since those that turn out to be parked are dropped in the end.
+        # Twice as many, since suspects that turn out to be parked are dropped at the end.
         if len(self._wrong) < 2 * self._most:
             self._wrong[one] = None
 
@@ -155,7 +155,7 @@ def _keys(store: ViewStore, generation: Generation, bucket: int) -> Iterator[str
 
 
 def _entries(store: ViewStore, generation: Generation, bucket: int, index: str) -> Iterator[tuple[str, str]]:
-    """Every entry of an index; each page begins with the last entry of the one before, if that is still there."""
+    """Every entry of an index; each page starts with the last entry of the one before, if that still exists."""
     last, page = ("", ""), store.ask(Entries(generation, bucket, index, ("", ""), _PAGE))
     while page:
         yield from page
@@ -170,10 +170,10 @@ _TOGETHER = 5_000
 
 
 class CloseLook:
-    """Looks at rows that seem to differ, each at the place where its bucket stood when it was read.
+    """Compares suspect rows with the log, each at the position of its bucket when it was read.
 
     Args:
-        sets: at all of a row that is not parked, so also at the key list and the indexes. Differences there are told as
+        sets: compares the key list and the indexes too, for rows that are not parked. Differences there are reported as
             if they were fields of the row: `#` is its place in the key list, `#field` what the index of that field has.
     """
 
@@ -196,13 +196,15 @@ class CloseLook:
         most: int,
         tell: Callable[[int], None] = lambda count: None,
     ) -> tuple[RowDifference, ...]:
-        """The first rows that are not what the log says; `one` is the row as it is stored, `other` as it is folded.
+        """The first rows that differ from the log; `one` is the stored row, `other` the folded one.
 
         Args:
-            suspects: rows, each with index entries that it should not have. tell: told how many were looked at.
+            suspects: rows, each with index entries that it should not have.
+            tell: called with the number of rows compared.
 
         Raises:
-            ViewNotBuilt: the generation is gone. InfrastructureError: a bucket never stood still.
+            ViewNotBuilt: the generation no longer exists.
+            InfrastructureError: a bucket never stood still.
         """
         found: list[RowDifference] = []
         rest = iter(suspects.items())
@@ -234,7 +236,7 @@ class CloseLook:
         return _standing(self._generation, place, self._store, asked)
 
     def _entries_of(self, stored: Mapping[bytes, bytes] | None) -> Sequence[Entry]:
-        """The index entries that a row as it is stored should have."""
+        """The index entries that a stored row should have."""
         if stored is None or not self._indexes:
             return ()
         codec = self._view.rows
@@ -250,15 +252,15 @@ class CloseLook:
             return RowDifference(key, one, other)
         stored, mine = self._stored_sets(stands), self._folded_sets(folded)
         if one != other:
-            # The entries that the row should have were not asked for then: only strays tell something.
+            # The entries that the row should have were not asked for then: only stray ones count.
             for name in [name for name in mine if name != _LISTED and stored.get(name, mine[name]) == mine[name]]:
                 stored.pop(name, None)
                 del mine[name]
-        told = {name for name in stored.keys() | mine.keys() if stored.get(name) != mine.get(name)}
-        return RowDifference(key, _with(one, stored, told), _with(other, mine, told))
+        differing = {name for name in stored.keys() | mine.keys() if stored.get(name) != mine.get(name)}
+        return RowDifference(key, _with(one, stored, differing), _with(other, mine, differing))
 
     def _stored_sets(self, stands: Standing) -> dict[str, str]:
-        """Where a row stands listed, by name."""
+        """The sets that list a row in the store, by name."""
         found = {_LISTED: "listed"} if stands.listed else {}
         for index, value in sorted(stands.entries):
             name = _LISTED + index
@@ -266,19 +268,19 @@ class CloseLook:
         return found
 
     def _folded_sets(self, folded: ReplayedRow | None) -> dict[str, str]:
-        """Where a row as it is folded should stand."""
+        """The sets that should list a folded row, by name."""
         if folded is None or folded.row is None:
             return {}
         values = self._view.rows.index_entries(folded.row) if self._indexes else ()
         return {_LISTED: "listed", **{_LISTED + i: value for i, value in zip(self._indexes, values, strict=True)}}
 
 
-def _with(fields: Fields | None, sets: Mapping[str, str], told: Collection[str]) -> Fields | None:
-    return {**(fields or {}), **{name: text for name, text in sets.items() if name in told}} or None
+def _with(fields: Fields | None, sets: Mapping[str, str], differing: Collection[str]) -> Fields | None:
+    return {**(fields or {}), **{name: text for name, text in sets.items() if name in differing}} or None
 
 
 def row_and_place(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Position]:
-    """A row and where exactly it stands."""
+    """A stored row and the exact position of its bucket."""
     checkpoint, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
     return _text(stands.fields), checkpoint.position
 
@@ -289,10 +291,10 @@ def _standing(
     store: ViewStore,
     asked: Callable[[Mapping[bytes, bytes] | None], tuple[Entry, ...]],
 ) -> tuple[Checkpoint, Standing]:
-    """All that is stored of a row, and its bucket's checkpoint while that stood still.
+    """What is stored of a row, and its bucket's checkpoint, which did not move during the read.
 
     Args:
-        asked: which index entries are looked for, by the row's fields.
+        asked: gives the index entries to look for from the row's fields.
     """
     entries, deadline = asked(None), time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
@@ -320,5 +322,5 @@ def fields_of(view: View[Any, Any], row: Any, version: int | None) -> Fields | N
         return None
     columns = (column.decode() for column in view.rows.columns)
     values = (value.decode(errors="replace") for value in view.rows.encode(row))
-    told = {} if version is None else {"@version": str(version)}
-    return {**dict(zip(columns, values, strict=True)), **told}
+    numbered = {} if version is None else {"@version": str(version)}
+    return {**dict(zip(columns, values, strict=True)), **numbered}

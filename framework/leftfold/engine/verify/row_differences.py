@@ -1,4 +1,4 @@
-"""Two generations of a view row by row: which rows differ, and in which fields."""
+"""The differences of two generations of a view: which rows differ, and in which fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Both: TypeAlias = tuple[Snapshot, Snapshot]
 
 @dataclass(frozen=True)
 class RowDifference:
-    """A row that is not the same in both generations; None where there is none."""
+    """A row that differs between two generations; None where there is none."""
 
     key: str
     one: Fields | None
@@ -38,11 +38,11 @@ class RowDifference:
 
 @dataclass
 class Diff:
-    """What differs between two generations.
+    """The differences of two generations.
 
     Args:
-        only_one, only_other, different: how many rows. unsettled: rows that could not be seen at one place of the log
-            in both, since both move.
+        only_one, only_other, different: how many rows.
+        unsettled: rows that could not be read at one position of the log in both, since both move.
         samples: the first rows that differ.
     """
 
@@ -71,13 +71,15 @@ def diff(
 ) -> Diff:
     """Compares all rows of two generations of one view.
 
-    Where both follow the log, a row that seems to differ counts only if it does so with both checkpoints at one place.
+    Where both follow the log, a row that seems to differ counts only if it does so with both checkpoints at one
+    position.
 
     Args:
-        samples: how many rows that differ are kept whole. tell: told how many rows were compared.
+        samples: how many rows that differ are kept whole.
+        tell: called with the number of rows compared.
 
     Raises:
-        ViewNotBuilt: one of them is gone or not whole.
+        ViewNotBuilt: one of them does not exist any more or is not complete.
     """
     found = Diff(one, other)
     moving = Phase.PINNED not in (one.phase, other.phase)
@@ -115,7 +117,7 @@ def _compare(found: Diff, keys: Sequence[str], store: ViewStore, samples: int, *
         if key not in seen:
             found.unsettled += 1
         elif a is None and b is None:
-            continue  # gone from both by now
+            continue  # deleted in both meanwhile
         elif a == b:
             found.equal += 1
         else:
@@ -131,7 +133,7 @@ def _count(found: Diff, difference: RowDifference, samples: int) -> None:
 
 
 def _settled(found: Diff, keys: list[str], store: ViewStore) -> dict[str, _Seen]:
-    """Rows of both as they were with both checkpoints at one place; those that were never seen so are left out.
+    """Rows of both generations read with both checkpoints at one position; others are left out.
 
     A row is never older than its checkpoint, and not newer where the checkpoint's token is the same before and after it
     is read.
@@ -149,9 +151,9 @@ def _settled(found: Diff, keys: list[str], store: ViewStore) -> dict[str, _Seen]
 
 
 def _level(found: Diff, key: str, before: _Both, after: _Both) -> bool:
-    """Whether both checkpoints of a row stood still between two looks, at one place of the log."""
-    first = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), before, strict=True)]
-    then = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), after, strict=True)]
+    """Whether both checkpoints of a row stood still between two reads, at one position of the log."""
+    first = [_checkpoint_of(g, snapshot, key) for g, snapshot in zip((found.one, found.other), before, strict=True)]
+    then = [_checkpoint_of(g, snapshot, key) for g, snapshot in zip((found.one, found.other), after, strict=True)]
     still = [checkpoint.token for checkpoint in first] == [checkpoint.token for checkpoint in then]
     return still and first[0].position.covers(first[1].position) and first[1].position.covers(first[0].position)
 
@@ -162,7 +164,7 @@ def _both(found: Diff, keys: Sequence[str], store: ViewStore) -> _Both:
     return one, other
 
 
-def _mark(generation: Generation, snapshot: Snapshot, key: str) -> Checkpoint:
+def _checkpoint_of(generation: Generation, snapshot: Snapshot, key: str) -> Checkpoint:
     checkpoint = snapshot.checkpoints.get(place_of(generation, key)[0])
     if checkpoint is None:
         raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")

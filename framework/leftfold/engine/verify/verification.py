@@ -35,7 +35,7 @@ _LONGEST = 1.0
 
 
 class Throttle:
-    """Pauses this thread so that the processor time of the whole process stays at a share of the time that passes.
+    """Pauses this thread so that the process's CPU time stays at a share of the elapsed time.
 
     All of the process counts, not this thread alone: the Kafka client fetches and unpacks in threads of its own.
 
@@ -55,13 +55,13 @@ class Throttle:
         self._spent, self._since = worked(), clock()
 
     def pause(self) -> None:
-        """Sleeps off what was worked too much since the beginning, a second at most at a time."""
+        """Sleeps until the CPU time is within its share again, at most one second."""
         due = self._due()
         if due > 0:
             self._sleep(min(due, _LONGEST))
 
     def rest(self) -> None:
-        """Sleeps off all that was worked too much."""
+        """Sleeps until the CPU time is within its share again."""
         while self._due() > 0:
             self.pause()
 
@@ -73,26 +73,29 @@ def throttled(run: _Runner, throttle: Throttle) -> _Runner:
     """A runner in this thread that pauses after every batch of events."""
 
     def slowly(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        def told(count: int) -> None:
+        def tell_and_pause(count: int) -> None:
             tell(count)
             throttle.pause()
 
-        return run(job, plan, told)
+        return run(job, plan, tell_and_pause)
 
     return slowly
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of verifying a generation.
+    """The result of verifying a generation.
 
     Args:
-        position: where it stood. events: how many were folded, at most.
-        stored, folded: the sums of the buckets' checksums. wrong: the buckets whose checksums differ.
-        parked: keys left out of both, since they are parked. newly: keys that this code parks, and why.
-        deep: whether the rows themselves were compared. seeming: how many seemed to differ at first, those included
-            that projectors changed meanwhile. rows: the first of those that really do.
-        unsettled: buckets where more seemed to differ than was looked at closely, all of it written meanwhile.
+        position: its position. events: how many were folded, at most.
+        stored, folded: the sums of the buckets' checksums.
+        wrong: the buckets whose checksums differ.
+        parked: keys left out of both, since they are parked.
+        newly: keys that this code parks, and why.
+        deep: whether the rows themselves were compared.
+        seeming: how many rows seemed to differ at first, including those that projectors changed meanwhile.
+        rows: the first of those that really differ.
+        unsettled: buckets with more suspects than were compared closely, all of them written meanwhile.
     """
 
     view: str
@@ -117,7 +120,7 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """3 when something differs, 4 when projectors wrote more meanwhile than could be looked at."""
+        """3 when a row or checksum differs, 4 when projectors wrote more meanwhile than could be compared."""
         return 3 if self.wrong or self.rows else 4 if self.unsettled else 0
 
 
@@ -126,9 +129,10 @@ class Sample:
     """What folding a share of the rows with this code would change.
 
     Args:
-        rows: how many were folded. differing: how many seemed to differ, those included that projectors changed
-        meanwhile.
-        differences: those among the first of them that really do. newly: keys that this code parks, and why.
+        rows: how many were folded.
+        differing: how many seemed to differ, including those that projectors changed meanwhile.
+        differences: those among the first of them that really differ.
+        newly: keys that this code parks, and why.
     """
 
     view: str
@@ -145,9 +149,10 @@ class Verify:
     """Verifies generations of one view.
 
     Args:
-        open_log: made in tasks. open_store: made in tasks too, when rows are compared.
-        run: where tasks run; in this process unless said otherwise.
-        suspects: how much of one bucket may seem to differ; what is beyond is not looked at.
+        open_log: called in tasks.
+        open_store: called in tasks too, when rows are compared.
+        run: runs the tasks; in this process by default.
+        suspects: how many suspects of one bucket are compared; the rest is not.
     """
 
     def __init__(
@@ -166,7 +171,7 @@ class Verify:
         self._run, self._cores, self._report, self._suspects = run, cores, report, suspects
 
     def run_named(self, named: str, *, deep: bool = False) -> Verification:
-        """Verifies the generation that is called so; when it is replaced and removed meanwhile, the one that is then.
+        """Verifies the generation of this name; when it is replaced and removed meanwhile, the one that has it then.
 
         Raises:
             ViewNotBuilt: there is none, or it has lost checkpoints.
@@ -180,16 +185,16 @@ class Verify:
                     raise
 
     def run(self, generation: Generation, *, deep: bool = False, most: int = 100) -> Verification:
-        """Verifies a generation at the place where it stands now; projectors go on meanwhile.
+        """Verifies a generation at its current position, while projectors continue to write it.
 
         Each bucket's checkpoint says which checksum its rows have; that is compared with the fold of the log.
 
         Args:
-            deep: compares the rows themselves, the key lists and the indexes, too, and tells the first `most` rows
-                that differ. A checkpoint does not know what somebody else did to its rows.
+            deep: compares the rows themselves, the key lists and the indexes, too, and returns the first `most` rows
+                that differ. A checkpoint does not show what another program did to its rows.
 
         Raises:
-            ConfigurationError: it was made by other code or from other topics, or is not whole yet.
+            ConfigurationError: it was made by other code or from other topics, or is not complete yet.
             ViewNotBuilt: it has lost checkpoints.
         """
         checkpoints = self._checked(generation)
@@ -201,11 +206,11 @@ class Verify:
         rows = look.differences(suspects, most, watch.tell)
         watch.end()
         beyond = (b for b, r in results.items() if len(r.wrong) >= self._suspects) if len(rows) < most else ()
-        told = self._verification(generation, checkpoints, results, sum(watch.seconds.values()))
-        return replace(told, deep=deep, seeming=len(suspects), rows=rows, unsettled=tuple(sorted(beyond)))
+        result = self._verification(generation, checkpoints, results, sum(watch.seconds.values()))
+        return replace(result, deep=deep, seeming=len(suspects), rows=rows, unsettled=tuple(sorted(beyond)))
 
     def _checked(self, generation: Generation) -> dict[int, Checkpoint]:
-        """The checkpoints of a generation that can be verified."""
+        """The checkpoints of a generation, if it can be verified."""
         if generation.hash != self.view.hash or generation.phase is Phase.BULK:
             raise ConfigurationError(
                 f"generation {generation.id} of view {self.view.name} is {generation.phase.value} and of schema "
@@ -219,13 +224,14 @@ class Verify:
         return checkpoints
 
     def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:
-        """Folds a share of the rows with this code and compares them with those of a generation where it stands.
+        """Folds a share of the rows with this code and compares them with a generation at its position.
 
-        Of a view that is keyed by its stream only as many partitions are read as hold so many rows, and only events of
-        the chosen streams are decoded. The row of any other event is in it, so each must be read and decoded.
+        Of a stream-keyed view only as many partitions are read as hold so many rows, and only events of the chosen
+        streams are decoded. For any other view the row is named in the event, so each event must be read and decoded.
 
         Args:
-            share: of the row keys, 0 to 1. most: how many rows that differ are looked at closely and kept.
+            share: of the row keys, 0 to 1.
+            most: how many rows that differ are compared closely and returned.
         """
         checkpoints: Mapping[int, Checkpoint] = self._store.checkpoints(generation)
         within = share
@@ -244,7 +250,7 @@ class Verify:
         )
 
     def plan(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> RebuildPlan:
-        """What is read."""
+        """The plan of what is read."""
         ranges = ranges_to(generation, {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()})
         return plan_ranges(self.view, dict(generation.topics), ranges, cores=self._cores, buckets=generation.buckets)
 
@@ -281,14 +287,14 @@ class Verify:
             return {bucket: found.get(bucket) or self._unfolded(sink, generation, bucket) for bucket in checkpoints}
 
     def _unfolded(self, sink: ComparingSink, generation: Generation, bucket: int) -> BucketResult:
-        """A bucket that nothing is folded into: there should be no row."""
+        """The result of a bucket that no event is folded into: it should have no row."""
         sink.write(generation, bucket, self.view.rows.columns, self.view.rows.indexes, ())
         return sink.finish(generation, BucketResult(bucket))
 
     def _suspects_in(
         self, checkpoints: Mapping[int, Checkpoint], results: Mapping[int, BucketResult]
     ) -> Mapping[RowAddress, Collection[Entry]]:
-        """What seems to be stored otherwise, row by row, but for those that are parked."""
+        """The suspects by row, except parked ones."""
         found: dict[RowAddress, set[Entry]] = {}
         for bucket, result in results.items():
             for key, index, value in result.wrong:
@@ -303,7 +309,7 @@ class Verify:
         results: Mapping[int, BucketResult],
         seconds: float,
     ) -> Verification:
-        """What the checksums say."""
+        """The result by the checksums."""
         newly = {
             key: why.error
             for bucket, result in results.items()

@@ -1,4 +1,4 @@
-"""Which code folds a generation: the last to claim it; projectors of any other code stand by for it."""
+"""Claims of generations by fold code: the last code to claim one folds it; projectors of other code stand by."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ __all__ = [
     "is_known",
     "may_fold",
     "member_of",
-    "mend",
     "mixture",
     "name_of",
+    "next_steps",
     "shown",
     "way_back",
 ]
 
 _SAYS_CODE = "+"
-"""Ends the name of a projector that shows itself with its code, too; those of an older version show only a name."""
+"""The suffix of a projector's member name that also publishes its code; an older version publishes only a name."""
 _LOOK_SECONDS = 0.05
 _NOT_FOLDED = (Phase.BULK, Phase.PINNED)
 
 
 def may_fold(generation: Generation, fold: str) -> bool:
-    """Whether this code may write to a generation; code or generation may be unknown ('')."""
+    """Whether this code may write to a generation; the code of either may be unknown ('')."""
     return not fold or not generation.fold or generation.fold == fold
 
 
 def is_claimable(generation: Generation, fold: str, *, again: bool = False) -> bool:
-    """Whether a projector may claim a generation by itself: one that readers see, or that a projector began, never one
-    that a rebuild made for its own code.
+    """Whether a projector may claim a generation by itself.
+
+    It may claim one that readers see, or that a projector created, never one that a rebuild made for its own code.
 
     Args:
         again: also one that this code has folded before, or that replaced one of its own.
@@ -55,7 +56,7 @@ def is_claimable(generation: Generation, fold: str, *, again: bool = False) -> b
 
 
 def claimed(registry: Registry, generation: Generation, fold: str, *, again: bool = False) -> Registry:
-    """The registry with a generation claimed, if that is still open to this code."""
+    """The registry with a generation claimed, if it is still open to this code."""
     now = registry.generations.get(generation.id)
     return registry.with_generation(now.claimed(fold)) if now and is_claimable(now, fold, again=again) else registry
 
@@ -67,24 +68,24 @@ def is_known(registry: Registry, view: View[Any, Any], fold: str) -> bool:
 
 
 def member_of(name: str) -> str:
-    """What a projector is called that shows itself with its code, too."""
+    """The member name of a projector that publishes its code."""
     return name + _SAYS_CODE
 
 
 def name_of(member: str) -> str:
-    """The name of a projector, whichever way it shows itself."""
+    """The name of a projector, with or without published code."""
     return member.removesuffix(_SAYS_CODE)
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """The projectors of a view of one schema hash: all of them, and by code those that show one."""
+    """The projectors of a view of one schema hash: all of them, and by code those that publish one."""
 
     members: tuple[str, ...]
     coders: Mapping[str, tuple[str, ...]]
 
     def of(self, fold: str) -> tuple[str, ...]:
-        """Those that fold what this code has claimed: of this code, or of a version that shows none ('' = all)."""
+        """The projectors of this code, or of a version that publishes none; all of them for ''."""
         mine = self.coders.get(fold, ())
         return tuple(m for m in self.members if not fold or not m.endswith(_SAYS_CODE) or m in mine)
 
@@ -111,14 +112,15 @@ def check_claim(generation: Generation, fold: str) -> None:
 
 
 def check_tails(store: ViewStore, generation: Generation, fold: str, patience: float) -> None:
-    """Checks that a generation does not stand still once readers see it: a projector of its code is at work, or none at
-    all is and this code may bring it up to date.
+    """Checks that a projector will keep a generation up to date once readers see it.
+
+    A projector of its code must be at work, or none at all is and this code may bring it up to date.
 
     Args:
-        patience: seconds for a projector of its code to show itself, while others do.
+        patience: seconds to wait for a heartbeat of a projector of its code, while others send theirs.
 
     Raises:
-        ConfigurationError: it would stand still; says what to type.
+        ConfigurationError: no projector would fold it; the message names the command to type.
     """
     deadline = time.monotonic() + patience
     while True:
@@ -131,27 +133,27 @@ def check_tails(store: ViewStore, generation: Generation, fold: str, patience: f
     if found.members:
         whose = "this code" if generation.fold == fold else f"code {generation.fold}"
         raise ConfigurationError(
-            f"generation {generation.id} of view {generation.view} is for tails of {whose}, and only tails of other "
-            f"code run ({shown(found.members)}); start one of that code first: leftfold run {generation.view}"
+            f"generation {generation.id} of view {generation.view} is for projectors of {whose}, and only projectors "
+            f"of other code run ({shown(found.members)}); start one of that code first: leftfold run {generation.view}"
         )
     check_claim(generation, fold)
 
 
 def shown(members: Sequence[str]) -> str:
-    """Tails by their names."""
+    """The names of projectors as text."""
     return ", ".join(map(name_of, members))
 
 
 def mixture(store: ViewStore, registry: Registry, view: View[Any, Any], fold: str) -> list[str]:
-    """What an operator should know of the codes that fold the live and the held generations of this schema."""
+    """Messages for the operator about which codes fold the live and held generations of this schema."""
     mine = [g for g in registry.generations.values() if g.hash == view.hash and g.phase not in _NOT_FOLDED]
     found = attendance(store, view.name, view.hash, [fold, *(code for g in mine for code in g.folds)])
-    told = [_of_one(g, found, fold) for g in mine if g.phase is not Phase.KEPT]
-    return [text for text in told if text]
+    messages = [_of_one(g, found, fold) for g in mine if g.phase is not Phase.KEPT]
+    return [text for text in messages if text]
 
 
 def folded_by(generation: Generation, fold: str) -> str:
-    """Which codes folded a generation, when this one alone did not; '' otherwise."""
+    """A message about which codes folded a generation, when this code alone did not; '' otherwise."""
     others = [code for code in generation.folds if code != fold]
     if not fold or not others:
         return ""
@@ -165,14 +167,15 @@ def folded_by(generation: Generation, fold: str) -> str:
 def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
     view, code, right = generation.view, generation.fold, found.of(generation.fold)
     idle = [member for member in found.members if member not in right]
-    at_work = f"tails of code {code} at work on {generation.id} ({generation.phase.value}): {len(right)}"
+    at_work = f"projectors of code {code} at work on {generation.id} ({generation.phase.value}): {len(right)}"
     waiting = f"; of other code, standing by: {shown(idle)}" if idle else ""
     if not may_fold(generation, fold) or (len(generation.folds) > 1 and generation.phase is Phase.LIVE):
         before = f"first by {', '.join(generation.folds[:-1])}, now by {code}; " if len(generation.folds) > 1 else ""
         mine = f"; this code is {fold}" if fold and fold != code else ""
         mine += f", and gets it back by: {_way_back(view)}" if mine and fold in generation.folds else ""
         return (
-            f"view {view} was folded by other code of the same version: {before}{at_work}{waiting}{mine}; {mend(view)}"
+            f"view {view} was folded by other code of the same version: {before}{at_work}{waiting}{mine}; "
+            f"{next_steps(view)}"
         )
     if not idle:
         return ""
@@ -181,7 +184,7 @@ def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
 
 
 def way_back(generation: Generation, fold: str) -> str:
-    """What to do when a generation that another code folds is meant for this one."""
+    """What the operator can do when a generation that another code folds is meant for this code."""
     if fold in (*generation.folds, *generation.superseded):
         return _way_back(generation.view)
     return f"leftfold rebuild {generation.view} --hold, diff and promote"
@@ -191,8 +194,8 @@ def _way_back(view: str) -> str:
     return f"leftfold rollback {view}"
 
 
-def mend(view: str) -> str:
-    """What to do about a fold that has changed under one version."""
+def next_steps(view: str) -> str:
+    """What the operator can do about a fold that has changed under one version."""
     return (
         f"see what it changes: leftfold rebuild {view} --sample 1%; then leftfold rebuild {view} --hold, diff and "
         f"promote; or raise version= if old and new rows must not be mixed"

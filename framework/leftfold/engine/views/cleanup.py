@@ -37,17 +37,17 @@ __all__ = [
 
 
 _STAYS = (Phase.SEALED, Phase.HELD, Phase.LIVE)
-"""What no rebuild and no projector of other code ever removes."""
+"""Phases that no rebuild and no projector of other code ever removes."""
 
 
 def tails_of(store: ViewStore, view: str, hash_: str) -> tuple[str, ...]:
-    """The projectors at work on the generations of a hash. Readers and streams on Spark do not show themselves."""
+    """The projectors at work on the generations of a hash. Readers and streams on Spark send no heartbeat."""
     group = names.tails(view, hash_)
     return tuple(map(name_of, store.heartbeat([group], "", 0.0)[group]))
 
 
 def leftovers(store: ViewStore, view: View[Any, Any]) -> list[Generation]:
-    """The generations of other code that no projector attends any more, oldest first."""
+    """The generations of other code that no projector works on any more, oldest first."""
     found = [
         generation
         for generation in store.registry(view.name).generations.values()
@@ -58,42 +58,42 @@ def leftovers(store: ViewStore, view: View[Any, Any]) -> list[Generation]:
 
 
 def way_out(generation: Generation) -> str:
-    """What it is, and what to type when it is not wanted any more."""
+    """A message that describes the generation, with the command that removes it."""
     return (
         f"view {generation.view}: generation {generation.id} ({generation.phase.value}) was made by code of another "
-        f"version, of which no tail is at work; once none of that code runs or reads any more: "
+        f"version, of which no projector is at work; once none of that code runs or reads any more: "
         f"leftfold drop {generation.view} {generation.id} --yes"
     )
 
 
 class Orphans(NamedTuple):
-    """Generations that no registry lists, as far as they can be told by their keys."""
+    """Generations that no registry lists, as far as their keys show."""
 
     found: tuple[Generation, ...]
     whole: bool
-    """Whether the store was looked through to its end."""
+    """Whether the whole store was scanned."""
 
 
 def orphans(store: BulkStore, views: Collection[str], seconds: float = math.inf) -> Orphans:
     """The generations of some views that have keys and are in no registry.
 
-    One that is being made or removed at this moment may be among them.
+    One that is being created or removed at this moment may be among them.
     """
     there = store.stored(views, seconds)
-    # The registries are read last: what was registered while the keys were looked through is no orphan.
+    # The registries are read last: what was registered during the scan of the keys is no orphan.
     listed = {view: store.registry(view).generations for view in {view for view, _ in there.buckets}}
     lost = sorted((view, id_, count) for (view, id_), count in there.buckets.items() if id_ not in listed[view])
     return Orphans(tuple(_nameless(*one) for one in lost), there.whole)
 
 
 def remove_orphans(store: BulkStore, view: str) -> list[Generation]:
-    """Removes what of a view no registry lists, while no rebuild of it runs; returns what is gone.
+    """Removes the generations of a view that no registry lists, while no rebuild of it runs; returns them.
 
-    Each is registered first, as a bulk load of nobody's code: whoever was making it finds the registry changed and
-    makes another one, and if this process is killed the next rebuild removes the rest.
+    Each is registered first, as a bulk load without a code hash: a process that is creating it finds the registry
+    changed and creates another one, and if this process is killed the next rebuild removes the rest.
 
     Raises:
-        InfrastructureError: the view is being rebuilt, or the store is not there.
+        InfrastructureError: the view is being rebuilt, or the store is not reachable.
     """
     with exclusive_lease(store, names.rebuilds(view), f"view {view} is being rebuilt or tidied"):
         return [orphan for orphan in orphans(store, [view]).found if _is_removed(store, orphan)]
@@ -122,7 +122,7 @@ def remove(store: ViewStore, generation: Generation) -> None:
 
 
 def remove_ended(store: ViewStore, generation: Generation) -> None:
-    """Removes a kept generation that is past its time, unless it has been made live or prolonged meanwhile."""
+    """Removes a previous generation past its retention time, unless it was made live or prolonged meanwhile."""
 
     def without(registry: Registry) -> Registry:
         now = registry.generations.get(generation.id)
@@ -133,9 +133,9 @@ def remove_ended(store: ViewStore, generation: Generation) -> None:
 
 
 def abandon(store: BulkStore, generation: Generation, error: BaseException, *, resumable: bool) -> None:
-    """Removes a generation that failed before it was live, unless it became so or can be gone on with.
+    """Removes a generation that failed before it was live, unless it became live or can be resumed.
 
-    That can be done after an interruption or a lost server, but not after a fold that failed.
+    It can be resumed after an interruption or a lost server, but not after a fold that failed.
     """
     try:
         registry = store.registry(generation.view)
@@ -149,13 +149,13 @@ def abandon(store: BulkStore, generation: Generation, error: BaseException, *, r
             and isinstance(error, KeyboardInterrupt | InfrastructureError)
             and _has_something(store, registry, generation)
         ):
-            error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} goes on there")
+            error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} resumes it")
             return
         remove(store, generation)
     except LeftfoldError as failure:
         error.add_note(
             f"generation {generation.id} of view {generation.view} could not be removed either ({failure}); "
-            f"the next rebuild removes it or goes on with it"
+            f"the next rebuild removes or resumes it"
         )
 
 
@@ -165,24 +165,25 @@ def _has_something(store: BulkStore, registry: Registry, generation: Generation)
 
 
 def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:
-    """Removes predecessors whose time is over, and what rebuilds left that no rebuild continues.
+    """Removes previous generations past their retention time, and rebuild leftovers that no rebuild will resume.
 
-    What a rebuild that is at work fills stays.
+    A generation that a running rebuild fills stays.
 
     Args:
-        keep: seconds for which a predecessor stays that does not say when it ends. but: stays whatever it is.
+        keep: seconds for which a previous generation without an end time stays.
+        but: a generation that stays in any case.
     """
     registry, now = store.registry(view.name), datetime.fromtimestamp(time.time(), UTC)
-    # Asked behind the registry: a rebuild shows itself before it makes a generation.
-    exclusive_lease = members(store, names.rebuilds(view.name))
-    gone = [
+    # Read after the registry: a rebuild sends its heartbeat before it creates a generation.
+    leased = members(store, names.rebuilds(view.name))
+    over = [
         g
         for g in registry.generations.values()
-        if _is_over(g, registry, now, keep) and g.attempt not in exclusive_lease and (but is None or g.id != but.id)
+        if _is_over(g, registry, now, keep) and g.attempt not in leased and (but is None or g.id != but.id)
     ]
-    for generation in gone:
+    for generation in over:
         remove(store, generation)
-    return gone
+    return over
 
 
 def _is_over(generation: Generation, registry: Registry, now: datetime, keep: float) -> bool:
@@ -190,7 +191,7 @@ def _is_over(generation: Generation, registry: Registry, now: datetime, keep: fl
         case Phase.BULK:
             return True
         case Phase.SEALED:
-            # What a projector begins has no ends; it goes live when it has caught up.
+            # A generation that a projector created has no ends; it goes live when it has caught up.
             return bool(generation.ends.offsets) and generation.id not in registry.live.values()
         case Phase.KEPT:
             return has_ended(generation) if generation.until else _age(generation.since, now) > keep
@@ -202,31 +203,31 @@ def _age(since: str, now: datetime) -> float:
 
 
 class Undeclared(NamedTuple):
-    """A view that the code at hand does not know; another App may declare it."""
+    """A view that the code at hand does not declare; another App may declare it."""
 
     view: str
     generations: tuple[Generation, ...]
     """Oldest first."""
     tails: tuple[str, ...]
-    """Who is at work on any of them. Readers and streams on Spark do not show themselves."""
+    """The projectors at work on any of them. Readers and streams on Spark send no heartbeat."""
 
     def way_out(self, app: str) -> str:
-        """What it is, and what to type when it is not wanted any more."""
+        """A message that describes the view, with the command that removes it."""
         count = len(self.generations)
         return (
-            f"view {self.view}: app {app} does not declare it, and no tail is at work on its {count} "
+            f"view {self.view}: app {app} does not declare it, and no projector is at work on its {count} "
             f"generation{'' if count == 1 else 's'}; if no other App declares it: leftfold drop {self.view}"
         )
 
 
 def undeclared(store: BulkStore, declared: Collection[str], seconds: float = math.inf) -> list[Undeclared]:
-    """The views beside those that are declared, by name, as far as so many seconds are enough to find them."""
+    """The stored views that are not declared, by name, as far as a scan of so many seconds finds them."""
     others = sorted(store.registered(seconds).views.difference(declared))
     return [found for name in others if (found := undeclared_view(store, name)) is not None]
 
 
 def undeclared_view(store: BulkStore, name: str) -> Undeclared | None:
-    """What the store holds of a view; None when it has no registry of it."""
+    """What the store holds of a view; None when it has no registry for it."""
     generations = sorted(store.registry(name).generations.values(), key=birth)
     tails = {tail for hash_ in {g.hash for g in generations} for tail in tails_of(store, name, hash_)}
     return Undeclared(name, tuple(generations), tuple(sorted(tails))) if generations else None
@@ -235,8 +236,8 @@ def undeclared_view(store: BulkStore, name: str) -> Undeclared | None:
 def remove_undeclared(store: BulkStore, view: Undeclared) -> None:
     """Removes every generation of a view, while no rebuild of it runs.
 
-    They first become bulk loads of nobody's code, which no reader finds and no projector follows: if this process is
-    killed, the registry still names them, and it can be done again.
+    They first become bulk loads without a code hash, which no reader finds and no projector follows: if this process is
+    killed, the registry still names them, and the removal can be repeated.
 
     Raises:
         InfrastructureError: the view is being rebuilt, or a projector has begun to work on it.
@@ -244,15 +245,17 @@ def remove_undeclared(store: BulkStore, view: Undeclared) -> None:
     with exclusive_lease(store, names.rebuilds(view.view), f"view {view.view} is being rebuilt or removed"):
         now = undeclared_view(store, view.view)
         if now is not None and now.tails:
-            raise InfrastructureError(f"tails are at work on view {view.view}: {', '.join(now.tails)}; stop them first")
+            raise InfrastructureError(
+                f"projectors are at work on view {view.view}: {', '.join(now.tails)}; stop them first"
+            )
         change(store, view.view, lambda registry: _withdrawn(registry, view.generations))
         for generation in view.generations:
             store.unlink(generation)
         change(store, view.view, lambda registry: reduce(Registry.without, (g.id for g in view.generations), registry))
 
 
-def _withdrawn(registry: Registry, gone: Collection[Generation]) -> Registry:
-    ids = {generation.id for generation in gone}
+def _withdrawn(registry: Registry, removed: Collection[Generation]) -> Registry:
+    ids = {generation.id for generation in removed}
     generations = {
         id_: replace(generation, hash="", phase=Phase.BULK) if id_ in ids else generation
         for id_, generation in registry.generations.items()

@@ -1,4 +1,4 @@
-"""Events as folds see them: decoded once for all views that read them, with the trouble kept beside the event."""
+"""Decodes records for folds: once for all views that read them, with the error kept beside the event."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ __all__ = ["Decoded", "EventDecoder", "wanted_by", "whole_decisions"]
 # The named constructor costs twice as much.
 _new: Any = tuple.__new__
 _ends_decision = attrgetter("last")
-_WRITTEN_BY_LANES = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
+_PROCESSOR_HEADERS = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
 
 
 class Decoded(NamedTuple):
-    """One record: `event` is None for a type no view reads, `error` says why it cannot be read, `last` whether it
-    ends its decision (k = n), `type` is its wire type.
+    """A decoded record: its event or error, and its place in the log.
+
+    `event` is None for a type that no view reads, `error` says why it cannot be read, `last` whether it ends its
+    decision (k = n), `type` is its wire type.
     """
 
     topic: str
@@ -44,7 +46,7 @@ class Decoded(NamedTuple):
 
 
 class EventDecoder:
-    """Decodes the events of several views, each class once; what none of them reads is passed over, broken or not."""
+    """Decodes the events of several views, each class once; types that none of them reads are skipped, even broken."""
 
     def __init__(self, views: Iterable[View[Any, Any]]) -> None:
         classes = dict.fromkeys(cls for view in views for cls in view.events)
@@ -52,21 +54,21 @@ class EventDecoder:
         self._names = _names_of(classes)
 
     def decode(self, record: RawRecord) -> Decoded:
-        """The record, whatever is in it; a broken one carries its error."""
+        """The decoded record; a broken one carries its error."""
         return self.decode_all((record,))[0]
 
     def decode_all(self, records: Iterable[RawRecord]) -> list[Decoded]:
-        """Records, whatever is in them.
+        """Decodes records; broken ones carry their error.
 
-        Nearly all are what `engine.lane` writes, with headers in their order; a dictionary of these costs as much as
-        reading the event.
+        Nearly all are written by command processors, with headers in a fixed order; building a dictionary of them costs
+        as much as decoding the event.
         """
         wanted, found = self._codec.wanted, []
         for record in records:
             topic, partition, offset, key, value, headers, _ = record
             try:
                 (a, type_), (b, time), (c, sequence), (d, decision) = headers[3], headers[5], headers[6], headers[7]
-                if (a, b, c, d) != _WRITTEN_BY_LANES or not sequence.isdigit():
+                if (a, b, c, d) != _PROCESSOR_HEADERS or not sequence.isdigit():
                     found.append(self._decode_any(record))
                     continue
                 last = decision == b"1/1" or _is_last(decision)
@@ -74,7 +76,7 @@ class EventDecoder:
                     topic, partition, offset, key.decode(), wanted(type_, value), None, int(sequence), last,  # type: ignore[union-attr]
                     time.decode(), type_,
                 ))  # fmt: skip
-            except Exception:  # noqa: BLE001  # the long way meets the same trouble and says what it is
+            except Exception:  # noqa: BLE001  # the slow path meets the same error and describes it
                 decoded = self._decode_any(record)
             found.append(decoded)
         return found
@@ -114,7 +116,7 @@ def _name_of(type_: bytes) -> str:
 
 
 def wanted_by(view: View[Any, Any]) -> Callable[[Decoded], bool]:
-    """Tells whether a view folds a record that was decoded for several; broken ones that may be its own are."""
+    """A predicate: whether a view folds a decoded record; broken records that may be its own count."""
     events, names = view.events, _names_of(view.events)
 
     def is_wanted(record: Decoded) -> bool:
@@ -130,7 +132,7 @@ def _names_of(classes: Iterable[type[Event]]) -> set[str]:
 
 
 def whole_decisions(records: list[Decoded]) -> tuple[list[Decoded], list[Decoded]]:
-    """The records up to each partition's last whole decision, and the rest to be kept for the next batch."""
+    """Splits records into those up to each partition's last whole decision and the rest, for the next batch."""
     if all(map(_ends_decision, records)):
         return records, []
     latest = {(record.topic, record.partition): record.last for record in records}

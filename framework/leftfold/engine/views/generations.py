@@ -43,7 +43,7 @@ _HOW = {
     "held": "; make one: leftfold rebuild {view} --hold",
     "kept": "; there is one after a rebuild or a promote, for as long as --keep says",
 }
-"""How one comes by a generation of a kind."""
+"""How to get a generation of each kind."""
 
 
 def topics_of(view: View[Any, Any], count: Callable[[str], int]) -> dict[str, int]:
@@ -54,7 +54,7 @@ def topics_of(view: View[Any, Any], count: Callable[[str], int]) -> dict[str, in
 def new_generation(
     view: View[Any, Any], registry: Registry, topics: Mapping[str, int], phase: Phase, buckets: int = BUCKETS
 ) -> Generation:
-    """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, with a random suffix so that two makers differ."""
+    """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, with a random suffix so that concurrent ones differ."""
     number = 1 + max(map(_number, registry.generations), default=0)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
     return Generation(
@@ -63,25 +63,25 @@ def new_generation(
 
 
 def now() -> str:
-    """This second, as registries write it."""
+    """The current time to the second, in the registry's format."""
     return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def birth(generation: Generation) -> tuple[str, int]:
-    """What orders the generations of a view by their age."""
+    """The sort key of a view's generations by age."""
     return generation.created, _number(generation.id)
 
 
 def empty_marks(generation: Generation) -> dict[int, Checkpoint]:
-    """Marks at the start of the log."""
+    """Checkpoints at the start of the log."""
     return {bucket: Checkpoint(Position(), phase=generation.phase) for bucket in range(generation.buckets)}
 
 
 def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> Registry:
-    """Applies a change to the registry as it is when the change lands.
+    """Applies a change to the registry by compare-and-set, and repeats it when another process was faster.
 
     Raises:
-        InfrastructureError: others changed it a hundred times in between.
+        InfrastructureError: other processes changed it a hundred times in between.
     """
     for _ in range(100):
         before = store.registry(view)
@@ -99,19 +99,19 @@ def open_generation(
     buckets: int = BUCKETS,
     *,
     unless_followed: bool = False,
-    **told: Any,
+    **details: Any,
 ) -> Generation:
-    """Makes and registers a new, empty generation, its checkpoints first.
+    """Creates and registers a new, empty generation, its checkpoints first.
 
     Args:
-        unless_followed: returns one that projectors of this code follow already, if somebody was faster.
-        told: what else is known of it: `ends`, `name`, `folds`.
+        unless_followed: returns one that projectors of this code follow already, if another process was faster.
+        details: further fields of the generation: `ends`, `name`, `folds`.
     """
     while True:
         registry = store.registry(view.name)
-        if unless_followed and (there := followed(registry, view, told.get("folds", ("",))[-1])):
+        if unless_followed and (there := followed(registry, view, details.get("folds", ("",))[-1])):
             return next(iter(there.values()))
-        generation = replace(new_generation(view, registry, topics, phase, buckets), **told)
+        generation = replace(new_generation(view, registry, topics, phase, buckets), **details)
         if not store.create_marks(generation, empty_marks(generation)):
             continue
         if store.change_registry(view.name, registry, registry.with_generation(generation)):
@@ -120,8 +120,10 @@ def open_generation(
 
 
 def followed(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[str, Generation]:
-    """The generations that a projector of this code follows: those of its hash that are past bulk, not pinned, not kept
-    beyond their time, and not folded by another code.
+    """The generations that a projector of this code follows, by id.
+
+    Those of its hash that are not in the bulk phase, not pinned, not previous ones past their retention time, and not
+    folded by other code.
     """
     still = (Phase.BULK, Phase.PINNED)
     mine = {i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase not in still}
@@ -129,23 +131,23 @@ def followed(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[s
 
 
 def has_ended(generation: Generation) -> bool:
-    """Whether a kept generation is past its time."""
+    """Whether a previous generation is past its retention time."""
     until = generation.until if generation.phase is Phase.KEPT else ""
     return bool(until) and datetime.fromisoformat(until) <= datetime.fromtimestamp(time.time(), UTC)
 
 
 def moment(seconds: float) -> str:
-    """So many seconds from now, as registries write it."""
+    """The time in so many seconds, in the registry's format."""
     return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:
-    """The generation that somebody means by `live`, `held`, `kept`, an id, or the name of a pinned one.
+    """The generation that is called `live`, `held`, `kept`, an id, or the name of a pinned one.
 
     Of several held or kept ones it is the newest of this code's schema.
 
     Raises:
-        ViewNotBuilt: there is none; the message lists those that there are.
+        ViewNotBuilt: there is none; the message lists the existing ones.
     """
     generations = sorted(registry.generations.values(), key=lambda g: _number(g.id), reverse=True)
     mine = [generation for generation in generations if generation.hash == view.hash]
@@ -167,9 +169,9 @@ def _number(id_: str) -> int:
 
 
 _FRESH_SECONDS = 5.0
-"""How often a process that follows a log asks for the ids of its topics."""
+"""Seconds between the requests for topic ids of a process that follows a log."""
 _AGAIN_SECONDS = 30.0
-"""How long it goes by what it knows when the log did not answer, since each question may take seconds then."""
+"""Seconds for which known ids are used when the log did not answer, since each request may then take seconds."""
 
 
 class _Log(Protocol):
@@ -177,18 +179,21 @@ class _Log(Protocol):
 
 
 def known_ids(log: _Log, topics: Iterable[str]) -> dict[str, str]:
-    """The ids of topics; those that have none are left out."""
+    """The ids of topics, without those that have none."""
     return {topic: id_ for topic, id_ in log.identities(topics).items() if id_}
 
 
 def other_log(generation: Generation, ids: Mapping[str, str]) -> str:
-    """Why a generation does not belong to topics of these ids, and what to type; '' when it does, or is unknown to."""
+    """Why a generation does not belong to topics of these ids, with the command to type.
+
+    '' when it belongs to them, or when the ids are unknown.
+    """
     for topic, before in generation.ids.items():
         if ids.get(topic, before) != before:
             return (
                 f"generation {generation.id} of view {generation.view} was folded from another {topic} (its id was "
-                f"{before}, and is {ids[topic]}): it was deleted and made again, or is in another cluster; build it "
-                f"from this one: leftfold rebuild {generation.view}"
+                f"{before}, and is {ids[topic]}): the topic was deleted and created again, or is in another cluster; "
+                f"build it from this one: leftfold rebuild {generation.view}"
             )
     return ""
 
@@ -197,21 +202,21 @@ def check_log(generation: Generation, ids: Mapping[str, str]) -> None:
     """Checks that a generation belongs to topics of these ids.
 
     Raises:
-        ConfigurationError: it was folded from others.
+        ConfigurationError: it was folded from other topics.
     """
     if why := other_log(generation, ids):
         raise ConfigurationError(why)
 
 
 class Identities:
-    """The ids of a log's topics, asked for again every few seconds."""
+    """The ids of a log's topics, refreshed every few seconds."""
 
     def __init__(self, log: _Log) -> None:
         self._log, self._found, self._due = log, dict[str, str](), float("-inf")
         self._known: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of some topics; those of before while the log does not answer.
+        """The ids of some topics; the last known ones while the log does not answer.
 
         Raises:
             InfrastructureError: the log does not answer, and some of these topics were never asked for.

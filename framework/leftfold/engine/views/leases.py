@@ -1,4 +1,4 @@
-"""Leases on long work in a view store: members of a group that must renew themselves, and the attempt of a rebuild."""
+"""Leases on long work in a view store: exclusive membership of a group, and the attempt of a rebuild."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ _LEASE, _SHOWN_EVERY = 15.0, 3.0
 
 @contextmanager
 def exclusive_lease(store: ViewStore, group: str, what: str) -> Iterator[str]:
-    """Keeps others out of a group while the block runs, which gets the name under which it is there.
+    """Holds an exclusive lease on a group while the block runs; yields the name of the lease's holder.
 
-    A process that dies is forgotten after 15 s; one that is paused, too, and it may find others when it wakes.
+    The lease of a process that dies or is paused expires after 15 s; a process that resumes later may find another
+    holder.
 
     Args:
-        what: is named to those who are kept out, such as `view household_spend is being rebuilt`.
+        what: the work, for the error that other processes get, such as `view household_spend is being rebuilt`.
 
     Raises:
-        InfrastructureError: somebody else is at work; two that begin at one moment may both be told so.
+        InfrastructureError: another process holds the lease; two that begin at the same moment may both get this error.
     """
     me = f"{socket.gethostname()} (process {os.getpid()}, {secrets.token_hex(2)})"
     try:
@@ -59,22 +60,22 @@ def exclusive_lease(store: ViewStore, group: str, what: str) -> Iterator[str]:
 
 
 def check_alone(store: ViewStore, group: str, me: str, what: str) -> None:
-    """Shows a member of a group and raises InfrastructureError when there is another one."""
+    """Sends a heartbeat to a group and raises InfrastructureError when it has another member."""
     others = [member for member in store.heartbeat([group], me, _LEASE)[group] if member != me]
     if others:
         raise InfrastructureError(
-            f"{what} already by {others[0]}; wait for it, or end that process: what it has done is gone on with "
+            f"{what} already by {others[0]}; wait for it, or end that process: its finished work can be resumed "
             f"{_LEASE:g} s later"
         )
 
 
 def members(store: ViewStore, group: str) -> frozenset[str]:
-    """Who is at work in a group, by the names that `exclusive_lease` gives."""
+    """The members of a group with a valid lease, by the names that `exclusive_lease` gives."""
     return frozenset(store.heartbeat([group], "", 0.0)[group])
 
 
 def taken_over(store: ViewStore, generation: Generation, attempt: str) -> Generation:
-    """A generation that another attempt left, as one of this attempt from here on.
+    """Transfers a generation that another attempt left to this attempt.
 
     Raises:
         Fenced: it was removed or taken over meanwhile.
@@ -101,6 +102,6 @@ def check_attempt(registry: Registry, generation: Generation) -> None:
     if not is_of_attempt(registry, generation):
         by = registry.generations[generation.id].attempt
         raise Fenced(
-            f"generation {generation.id} of view {generation.view} was taken over by {by} while this rebuild did not "
-            f"show itself; wait for that one"
+            f"generation {generation.id} of view {generation.view} was taken over by {by} while this rebuild sent no "
+            f"heartbeat; wait for that one"
         )

@@ -1,4 +1,4 @@
-"""The fold of a projector: events into rows that stay in memory, from some checkpoints on."""
+"""The fold of a projector: folds events into rows that stay in memory, from given checkpoints on."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["LiveFold"]
 
 
 class LiveFold:
-    """Folds records into the rows of one generation; what its checkpoints have folded in already is passed over.
+    """Folds records into the rows of one generation; records that its checkpoints include are skipped.
 
-    `stopped` says why it cannot go on ('' = it can), `is_ahead` whether some checkpoint may be ahead of the next
+    `stopped` says why it cannot continue ('' = it can), `is_ahead` whether some checkpoint may be ahead of the next
     record.
 
     Args:
-        checkpoints: of the buckets to fold into; what concerns others is left out.
-        tracked: the rows to be looked at after every event, because they could not be stored where a flush had to be.
+        checkpoints: of the buckets to fold into; records of other buckets are left out.
+        tracked: the rows to be checked after every event, because they could not be stored at an earlier flush.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class LiveFold:
         self.skip(checkpoints)
         self.step = evolver(view)
         self._take = self._take_streams if generation.stream_keyed else self._take_others
-        # By bucket and what records call a row: of a stream-keyed view the key of its stream, else its own, encoded.
+        # By bucket and the name of the row in records: the stream's key for a stream-keyed view, else its own encoded
+        # key.
         self.rows: dict[RowAddress, FoldedRow] = {}
         self.unsent: dict[RowAddress, FoldedRow] = {}
         self._to_track = frozenset(tracked)
@@ -59,26 +60,24 @@ class LiveFold:
         self._unread: dict[RowAddress, tuple[str, list[tuple[Any, Decoded]]]] = {}
 
     def skip(self, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Leaves out from now on what these checkpoints have folded in: the log is read again from somewhere before
-        them.
-        """
+        """Skips from now on what these checkpoints include: the log is read again from a position before them."""
         self._done, self.is_ahead = _Done(checkpoints), True
 
     def take(self, records: Sequence[Decoded]) -> list[RowAddress]:
-        """Folds records; names the rows, by bucket and key, that `enter` must be given before anything else.
+        """Folds records; returns the rows, by bucket and key, that `enter` needs before anything else.
 
-        Records of rows that are not known yet wait for it.
+        Records of rows that are not in memory yet wait for it.
         """
         if not self.stopped:
             self._take(records)
         return self.missing()
 
     def missing(self) -> list[RowAddress]:
-        """The rows, by bucket and key, that `enter` must be given."""
+        """The rows, by bucket and key, that `enter` needs."""
         return [(bucket, key) for (bucket, _), (key, _) in self._unread.items()]
 
     def enter(self, read: Snapshot) -> None:
-        """Takes the rows that `take` named and folds what waited for them."""
+        """Takes the rows that `take` named and folds the records that waited for them."""
         unread, self._unread = self._unread, {}
         for (place, (key, items)), fields in zip(unread.items(), read.rows, strict=True):
             self._enter(place, stored_row(self._view, self.buckets[place[0]], key, fields))
@@ -115,10 +114,10 @@ class LiveFold:
         self.unsent[place] = row
 
     def changes(self) -> dict[int, list[RowChange]]:
-        """What is to be sent, by bucket; it is taken for sent from now on.
+        """The row changes to flush, by bucket; they count as sent from now on.
 
         Raises:
-            RowEncodingError: some rows cannot be encoded; nobody can go on with this.
+            RowEncodingError: some rows cannot be encoded; this fold must not be used any further.
         """
         unsent, self.unsent = self.unsent, {}
         changes: dict[int, list[RowChange]] = {number: [] for number in self.buckets}
@@ -135,7 +134,7 @@ class LiveFold:
         return changes
 
     def settle(self) -> None:
-        """Parks the tracked rows that cannot be stored now; no row is tracked any further."""
+        """Parks the tracked rows that cannot be stored now, and ends the tracking."""
         keyed = self._generation.stream_keyed
         for place, (row, found) in self._tracked.items():
             if found.good_at is not None:
@@ -148,13 +147,13 @@ class LiveFold:
         self._tracked, self._to_track = {}, frozenset()
 
     def evict(self, most: int) -> None:
-        """Forgets rows that were sent and have landed, the oldest first, until so many are left."""
+        """Evicts rows whose flush has landed, the oldest first, until so many are left."""
         over = len(self.rows) - most
         for place in list(islice((place for place in self.rows if place not in self.unsent), max(0, over))):
             self.rows.pop(place).bucket.is_whole = False
 
     def _take_streams(self, records: Sequence[Decoded]) -> None:
-        """Folds records of a stream-keyed view: nearly all are of rows that are known, and take the short way."""
+        """Folds records of a stream-keyed view; nearly all are of rows in memory and take the fast path."""
         rows, unsent, step, events, ahead = self.rows, self.unsent, self.step, self._view.events, self.is_ahead
         (topic,) = self._generation.topics
         for record in records:
@@ -174,13 +173,13 @@ class LiveFold:
                 bucket.time = time
 
     def _take_stream(self, record: Decoded) -> None:
-        """A record of a stream-keyed view, whatever is in it."""
+        """Folds one record of a stream-keyed view on the slow path."""
         if not self._is_wanted(record) or record.offset < self._done[record.partition, record.topic, record.partition]:
             return
         name = record.key
         try:
             key = self._view.keys.encode(name)
-        except Exception as error:  # noqa: BLE001  # it has no key: what stands in for one is parked
+        except Exception as error:  # noqa: BLE001  # it has no key: a substitute key is parked
             name, trouble = name or NO_KEY, record.error or error
             self.give((record.partition, name), self._view.keys.encode(name), trouble, record)
         else:
@@ -219,14 +218,14 @@ class LiveFold:
 
 
 class _Done(dict[tuple[int, str, int], float]):
-    """The offset from which on a bucket folds a partition's records; infinite in buckets of others."""
+    """The offset from which a bucket folds a partition's records; infinite for buckets that are not folded here."""
 
     def __init__(self, checkpoints: Mapping[int, Checkpoint]) -> None:
         super().__init__()
-        self._marks = {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()}
+        self._positions = {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()}
 
     def __missing__(self, place: tuple[int, str, int]) -> float:
         bucket, topic, partition = place
-        position = self._marks.get(bucket)
+        position = self._positions.get(bucket)
         found = self[place] = inf if position is None else position.next_offset(topic, partition)
         return found

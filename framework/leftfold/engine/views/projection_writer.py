@@ -1,4 +1,4 @@
-"""Folds one generation of one view: events in, flushes out; what the store did not confirm is forgotten in doubt."""
+"""The projection writer: folds events into one generation of one view and flushes its rows."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ MAX_PARKED = 100
 
 
 class ProjectionWriter:
-    """Folds events into some buckets of one generation; `marks` are what the store confirmed last.
+    """Folds events into some buckets of one generation; `checkpoints` are those that the store confirmed last.
 
-    `look` folds what it can and names the rows that must be read for the rest, `enter` takes these; so again and again
-    until `begin` sends one flush of everything, and `landed` waits for it. The next events may be folded meanwhile.
+    `look` folds what it can and names the rows that must be read for the rest, and `enter` takes these. This repeats
+    until `begin` sends everything in one flush, and `landed` waits for it. The next events may be folded meanwhile.
+    When a flush is not confirmed, the writer drops its state and reads the checkpoints again.
 
     Args:
-        buckets: those it folds; all of them when nothing is said.
-        most: how many rows stay in memory. max_parked: how many keys may be parked before the view stops.
+        buckets: those it folds; all of them by default.
+        most: how many rows stay in memory.
+        max_parked: how many keys may be parked before the view stops.
     """
 
     def __init__(
@@ -56,12 +58,12 @@ class ProjectionWriter:
         self._store, self._most, self._max_parked = store, most, max_parked
         self._flying: tuple[Flushing, dict[int, Checkpoint]] | None = None
         self._unstorable = frozenset[RowAddress]()
-        """Rows that could not be stored at the flush that did not come off."""
+        """Rows that could not be encoded at the last failed flush."""
         self._dirty, self._fold = False, LiveFold(view, generation, {})
         self.reread()
 
     def reread(self) -> None:
-        """Forgets everything and reads the checkpoints again: after a conflict, or when the store went back in time.
+        """Drops all state and reads the checkpoints again: after a conflict, or when the store went back in time.
 
         Raises:
             ViewNotBuilt: a checkpoint is missing, so this generation is lost.
@@ -71,12 +73,12 @@ class ProjectionWriter:
         self._begin_at({bucket: checkpoint for bucket, checkpoint in found.items() if bucket in self.buckets})
         if missing:
             raise ViewNotBuilt(
-                f"generation {self.generation.id} of view {self.view.name} lost the marks of buckets {missing[:5]}; "
-                f"build it again: leftfold rebuild {self.view.name}"
+                f"generation {self.generation.id} of view {self.view.name} lost the checkpoints of buckets "
+                f"{missing[:5]}; build it again: leftfold rebuild {self.view.name}"
             )
 
     def rewind(self) -> None:
-        """Forgets what has not landed; the log is to be read again from `position()`."""
+        """Drops what has not landed; the log must be read again from `position()`."""
         if self._dirty or self._flying is not None:
             self._begin_at(self.checkpoints)
         self._fold.skip(self.checkpoints)
@@ -102,7 +104,7 @@ class ProjectionWriter:
         return len(self._fold.unsent)
 
     def fold(self, records: Sequence[Any], reached: Position) -> bool:
-        """`look`, `enter`, `begin` and `landed` at once."""
+        """Runs `look`, `enter`, `begin` and `landed` for some records."""
         try:
             self._sent(records, reached)
         except RowEncodingError:
@@ -111,33 +113,32 @@ class ProjectionWriter:
         return self.landed()
 
     def look(self, records: Sequence[Any]) -> list[RowAddress]:
-        """Folds the next records; names the rows, by bucket and key, that `enter` must be given first."""
+        """Folds the next records; returns the rows, by bucket and key, that `enter` needs first."""
         self._dirty = self._dirty or bool(records)
         missing = self._take(records)
         self.stopped = self.stopped or self._fold.stopped
         return missing
 
     def enter(self, read: Snapshot) -> None:
-        """Takes the rows that `look` named and folds what waited for them."""
+        """Takes the rows that `look` named and folds the records that waited for them."""
         self._fold.enter(read)
 
     def begin(self, reached: Position) -> None:
-        """Sends one flush of everything folded; every bucket's checkpoint moves to `reached`, touched or not.
+        """Sends one flush of all folded rows; every bucket's checkpoint moves to `reached`, changed or not.
 
         Raises:
-            RowEncodingError: some rows cannot be encoded. After a `rewind` these are looked at after each event, which
-            says
-                where to park them if they cannot be stored then either.
+            RowEncodingError: some rows cannot be encoded. After a `rewind` these are checked after each event, which
+                shows where to park them if they cannot be stored then either.
         """
         self._fold.settle()
-        if not self._may_go_on():
+        if not self._may_continue():
             return
         moved = self._moved(reached)
         try:
             changes = self._fold.changes()
         except RowEncodingError as error:
             if error.rows <= self._unstorable:
-                self.stopped = f"a row could be stored before and cannot now; mend its type and rebuild: {error}"
+                self.stopped = f"a row could be stored before and cannot now; fix its type and rebuild: {error}"
                 return
             self._unstorable |= error.rows
             raise
@@ -147,7 +148,7 @@ class ProjectionWriter:
         self._flying, self._dirty = (sent, {flush.bucket: flush.checkpoint for flush in flushes}), False
 
     def landed(self) -> bool:
-        """Waits for the flush; True when there is nothing left to do for the records before it.
+        """Waits for the flush; True when the records before it are done.
 
         False: another writer was here or the store went back; `reread` and read the log again from `position()`.
         """
@@ -163,14 +164,14 @@ class ProjectionWriter:
         self._fold.evict(self._most)
         return True
 
-    def _may_go_on(self) -> bool:
-        """Whether the view goes on; too many parked keys stop it, unless they came of rows that others have written."""
+    def _may_continue(self) -> bool:
+        """Whether the view may continue; too many parked keys stop it, unless other writers changed the rows."""
         parked = sum(len(bucket.parked) for bucket in self._fold.buckets.values())
         if parked > self._max_parked and not self.stopped:
             if not self.is_confirmed():
                 self._flying = Landed(written=False), {}
                 return False
-            self.stopped = f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
+            self.stopped = f"more than {self._max_parked} keys are parked; fix the fold and rebuild"
         return not self.stopped
 
     def _begin_at(self, checkpoints: dict[int, Checkpoint]) -> None:
@@ -203,7 +204,7 @@ class ProjectionWriter:
         return BucketFlush(self.generation, number, before.token, moved, rows.columns, rows.indexes, tuple(changes))
 
     def _moved(self, reached: Position) -> dict[int, Position]:
-        """Where each bucket's checkpoint moves to; buckets that are at one place share one Position, and its JSON."""
+        """The next position of each bucket; buckets with equal checkpoints share one Position, and its JSON."""
         topics, keyed = self.generation.topics, self.generation.stream_keyed
         here = Position() if keyed else reached.only(topics)
         merged: dict[Any, Position] = {}
@@ -220,5 +221,5 @@ class ProjectionWriter:
         return moved
 
     def _token(self) -> str:
-        """Names the next flush."""
+        """A random token for the next flush."""
         return secrets.token_hex(8)

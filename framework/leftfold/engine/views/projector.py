@@ -19,7 +19,7 @@ from leftfold.engine.views.claims import (
     is_claimable,
     is_known,
     member_of,
-    mend,
+    next_steps,
     way_back,
 )
 from leftfold.engine.views.cleanup import remove_ended
@@ -47,10 +47,10 @@ __all__ = ["Projector", "shares_of"]
 
 
 def shares_of(members: Sequence[str], generation: Generation) -> dict[str, frozenset[int]]:
-    """Deals the buckets of a generation out to members, evenly and so that few move when one comes or goes.
+    """Assigns the buckets of a generation to members, evenly and with few moves when a member joins or leaves.
 
     This is rendezvous hashing (Thaler and Ravishankar, 1998) with the even share as a bound. Buckets of stream-keyed
-    views are source partitions, and all such views give one partition to one member, which then reads it once.
+    views are source partitions, and all such views assign one partition to one member, which then reads it once.
     """
     most = -(-generation.buckets // max(1, len(members)))
     kind = "partition" if generation.stream_keyed else "bucket"
@@ -73,29 +73,29 @@ _Name: TypeAlias = tuple[str, str]
 
 
 class Projector:
-    """Follows the generations of some views; catching up and following are the same loop.
+    """The projector: folds new events into every generation of some views; catching up is the same loop.
 
-    Several projectors of a view share its buckets; one with nothing to fold stands by, and takes over within seconds
-    what a dead one leaves. A projection writer that is new, or that lost its place to another writer or to a store that
-    went back in time, reads in a group of its own and joins the main group when it has caught up with it. A view whose
-    first events are gone from the log waits for a rebuild; the others go on.
+    Several projectors of a view share its buckets. A projector without buckets stands by and takes over the buckets of
+    a dead one within seconds. A projection writer that is new, or that lost its place to another writer or to a store
+    that went back in time, reads in a subscription of its own and joins the main one when it has caught up. A view
+    whose first events are no longer in the log waits for a rebuild; the other views continue.
 
     Args:
-        open_log: makes a reader; one per group.
-        batch, growth: how many events are read at a time, and how many times that one flush holds at most.
-        buckets: of generations that it begins, unless the view is stream-keyed.
+        open_log: makes a reader; one per subscription.
+        batch, growth: how many events are read at a time, and how many batches one flush holds at most.
+        buckets: of generations that it creates, unless the view is stream-keyed.
         look: seconds between looks at generations and other projectors.
-        lease: seconds after which the others take a silent projector for dead.
-        member: this projector's name among them.
+        lease: seconds without a heartbeat after which the other projectors treat one as dead.
+        member: this projector's name in the group.
         max_parked: how many keys of a view may be parked in its buckets before it stops.
-        folds: says by view which code folds. A generation is folded by the code that claimed it last: a rebuild, or a
-            projector that starts with code unknown so far. Tails of other code stand by for it.
-        takes_back: at its start it claims what readers see also if its code was superseded before: for a developer who
-            edits to and fro, and runs no other projector.
-        absence: seconds without any projector of the code that folds a generation until code that waits claims it.
-        started: the views at which this process has looked before, shared by the projectors that it makes in turn:
-            only its first look counts as a start.
-        report: told what an operator should know: (what, details).
+        folds: the hash of the fold code by view. A generation is folded by the code that claimed it last: a rebuild, or
+            a projector that starts with code unknown so far. Projectors of other code stand by for it.
+        takes_back: at its start it also claims what readers see if its code was superseded before: for a developer who
+            switches between versions and runs no other projector.
+        absence: seconds without any projector of the code that folds a generation until waiting code claims it.
+        started: the views that this process has looked at before, shared by the projectors that it makes in turn: only
+            its first look counts as a start.
+        report: called with (what, details) for the operator.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Projector:
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, ProjectionWriter] = {}
         self._parked: dict[_Name, set[str]] = {}
-        self._holes: set[str] = set()
+        self._lost: set[str] = set()
         self._started = set[str]() if started is None else started
         self._absence, self._missed = absence, dict[tuple[str, str], float]()
         self._idle: set[tuple[str, str, str]] = set()
@@ -139,11 +139,11 @@ class Projector:
         self._foreign: set[_Name] = set()
 
     def step(self, timeout: float = 0.1) -> int:
-        """Looks for new generations now and then, folds what is there for each group; returns how many events."""
+        """Looks for new generations when due, and folds new events for each subscription; returns how many events."""
         now = time.monotonic()
         if now - self._looked >= self._look:
             if now - self._looked > self._lease:
-                # A projector that stood still has seen nothing of the others, and they nothing of it.
+                # A projector that was paused has seen no heartbeat of the others, and they have seen none of its own.
                 self._missed.clear()
             self._looked = now
             self._look_around()
@@ -156,14 +156,12 @@ class Projector:
             self._step_aside(left)
         self._settle()
         if not count and len(self._groups) != 1:
-            # Of several groups none waits for events, since the others would wait with it.
+            # None of several subscriptions waits for events, since the others would wait with it.
             time.sleep(min(timeout, 0.02))
         return count
 
     def caught_up(self) -> bool:
-        """Whether every view of this code has a live generation and every projection writer that goes on is in one
-        group.
-        """
+        """Whether every view of this code has a live generation and all active writers share one subscription."""
         return (
             len(self._groups) <= 1
             and not self._waiting
@@ -171,21 +169,21 @@ class Projector:
         )
 
     def writers(self) -> list[ProjectionWriter]:
-        """Everything that is followed now."""
+        """The projection writers of all followed generations."""
         return list(self._known.values())
 
     def close(self) -> None:
-        """Lands what is on its way, tells the others and closes every reader."""
+        """Waits for pending flushes, ends this projector's membership and closes every reader."""
         with suppress(LeftfoldError):
             for group in self._groups:
                 group.land()
-            self._attend(0.0)
+            self._send_heartbeat(0.0)
         for group in self._groups:
             group.close()
         self._admin.close()
 
-    def _attend(self, seconds: float) -> dict[str, Attendance]:
-        """Tells the other projectors of the same schema that this one lives, and its code; the members by view."""
+    def _send_heartbeat(self, seconds: float) -> dict[str, Attendance]:
+        """Sends a heartbeat with this projector's code; returns the projectors of the same schema by view."""
         groups = {view.name: names.tails(view.name, view.hash) for view in self.views}
         codes = {v.name: names.coders(v.name, v.hash, self._folds[v.name]) for v in self.views if self._folds}
         found = self._store.heartbeat([*groups.values(), *codes.values()], self._called, seconds) if groups else {}
@@ -195,14 +193,14 @@ class Projector:
         }
 
     def _look_around(self) -> None:
-        members = self._attend(self._lease)
+        members = self._send_heartbeat(self._lease)
         for view in self.views:
             registry = self._claim(view, self._store.registry(view.name))
             for generation in filter(has_ended, registry.generations.values()):
                 remove_ended(self._store, generation)
             mine = followed(registry, view, self._folds.get(view.name, ""))
             if not mine and registry.live_of(view.hash) is None:
-                mine = self._begun(view)
+                mine = self._create(view)
             mine = self._of_this_log(mine)
             for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
                 self._forget(name)
@@ -212,12 +210,12 @@ class Projector:
                 known = self._known.get((view.name, id_))
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
-            self._tell_idle(view, registry)
+            self._report_idle(view, registry)
         for writer in self._known.values():
-            self._tell_parked(writer)
+            self._report_parked(writer)
 
     def _of_this_log(self, found: Mapping[str, Generation]) -> dict[str, Generation]:
-        """Those that were folded from the topics that are there now; tells once of each other one."""
+        """The generations that were folded from the current topics; reports each other one once."""
         mine = {}
         for id_, generation in found.items():
             why, name = other_log(generation, self._ids.of(generation.topics)), (generation.view, id_)
@@ -229,11 +227,11 @@ class Projector:
         return mine
 
     def _claim(self, view: View[Any, Any], registry: Registry) -> Registry:
-        """Claims what this code may fold, at once if it is new, else when no projector of the code that folds it is
-        left.
+        """Claims the generations that this code may fold.
 
-        The flush that follows changes every token. So a projector of the code before writes no more, unless it reads
-        the checkpoints again, and then it looks at the registry behind that.
+        New code claims at once; other code claims when no projector of the code that folds them is left. The flush that
+        follows changes every token. So a projector of the earlier code writes no more, unless it reads the checkpoints
+        again, and then it looks at the registry after that.
         """
         fold, name = self._folds.get(view.name, ""), view.name
         is_first = name not in self._started
@@ -248,7 +246,7 @@ class Projector:
         return registry
 
     def _is_missed(self, view: View[Any, Any], code: str) -> bool:
-        """Whether no projector of a code has shown itself for as long as a restart or an outage may take."""
+        """Whether no projector of this code has sent a heartbeat for as long as a restart or outage may take."""
         if attendance(self._store, view.name, view.hash, [code]).of(code):
             self._missed.pop((view.name, code), None)
             return False
@@ -256,38 +254,38 @@ class Projector:
         return now - self._missed.setdefault((view.name, code), now) >= self._absence
 
     def _is_mine(self, writer: ProjectionWriter) -> bool:
-        """Whether a generation is there and still for this code; asked behind each look at its checkpoints."""
+        """Whether a generation exists and is still folded by this code; asked after each look at its checkpoints."""
         view = writer.view
         return writer.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
 
-    def _tell_idle(self, view: View[Any, Any], registry: Registry) -> None:
-        """Tells once of each generation that another code folds."""
+    def _report_idle(self, view: View[Any, Any], registry: Registry) -> None:
+        """Reports each generation that other code folds, once."""
         mine = followed(registry, view, self._folds.get(view.name, ""))
         for generation in followed(registry, view).values():
-            told = view.name, generation.id, generation.fold
-            if generation.id not in mine and generation.phase is not Phase.KEPT and told not in self._idle:
-                self._idle.add(told)
+            idle = view.name, generation.id, generation.fold
+            if generation.id not in mine and generation.phase is not Phase.KEPT and idle not in self._idle:
+                self._idle.add(idle)
                 details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
                 self._report("standing by", {**details, "do": way_back(generation, self._folds.get(view.name, ""))})
 
-    def _tell_parked(self, writer: ProjectionWriter) -> None:
+    def _report_parked(self, writer: ProjectionWriter) -> None:
         name, id_ = writer.view.name, writer.generation.id
         parked = {key: why for checkpoint in writer.checkpoints.values() for key, why in checkpoint.parked.items()}
-        told = self._parked.get((name, id_), set())
-        for key in parked.keys() - told:
+        known = self._parked.get((name, id_), set())
+        for key in parked.keys() - known:
             why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
             self._report("parked", {"view": name, "generation": id_, "key": key, "at": place, "why": why.error})
         self._parked[name, id_] = set(parked)
 
-    def _begun(self, view: View[Any, Any]) -> dict[str, Generation]:
-        """A new generation; none where the log has lost its first events, which is told once."""
-        if view.name in self._holes:
+    def _create(self, view: View[Any, Any]) -> dict[str, Generation]:
+        """Creates a generation; none where the log has lost its first events, which is reported once."""
+        if view.name in self._lost:
             return {}
         topics = topics_of(view, self._admin.partitions)
         try:
             self._admin.check(beginning(topics))
         except LogGap as error:
-            self._holes.add(view.name)
+            self._lost.add(view.name)
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
         options = {"ids": self._ids.of(topics), **self._code(view)}
@@ -311,7 +309,7 @@ class Projector:
             return
         if not self._is_mine(writer):
             return
-        self._tell_changed(view, generation)
+        self._report_changed(view, generation)
         if not generation.ids and (ids := self._ids.of(generation.topics)):
             change(self._store, view.name, lambda r: r.known_by(generation.id, ids))
         if self._store.registry(view.name).live_of(view.hash) is None:
@@ -321,10 +319,13 @@ class Projector:
             self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
         self._known[name] = writer
 
-    def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
-        """Tells when rows were folded by other code of the same version: they stay as they are, new ones do not."""
+    def _report_changed(self, view: View[Any, Any], generation: Generation) -> None:
+        """Reports that other code of the same version has folded rows.
+
+        Stored rows stay as they are; new ones are folded by this code.
+        """
         if generation.phase is Phase.LIVE and len(generation.folds) > 1:
-            self._report("fold changed", {"view": view.name, "generation": generation.id, "do": mend(view.name)})
+            self._report("fold changed", {"view": view.name, "generation": generation.id, "do": next_steps(view.name)})
 
     def _discard(self, generation: Generation, error: ViewNotBuilt) -> None:
         if generation.id not in self._store.registry(generation.view).generations:
@@ -334,17 +335,15 @@ class Projector:
         self._store.unlink(generation)
 
     def _forget(self, name: _Name) -> None:
-        """Stops following; what is on its way lands first."""
-        gone = self._known.pop(name, None)
-        for group in [group for group in self._groups if gone in group.writers]:
+        """Stops following a generation; a pending flush lands first."""
+        dropped = self._known.pop(name, None)
+        for group in [group for group in self._groups if dropped in group.writers]:
             self._step_aside(group.land())
-            group.writers = [writer for writer in group.writers if writer is not gone]
-        self._waiting = [(at, writer) for at, writer in self._waiting if writer is not gone]
+            group.writers = [writer for writer in group.writers if writer is not dropped]
+        self._waiting = [(at, writer) for at, writer in self._waiting if writer is not dropped]
 
     def _step_aside(self, left: Iterable[ProjectionWriter]) -> None:
-        """Lets projection writers that met another writer wait for a moment, each another one, before they read their
-        checkpoints.
-        """
+        """Makes writers that met another writer wait a random time up to 0.2 s before they read checkpoints."""
         for writer in left:
             self._report("out of step", {"view": writer.view.name, "generation": writer.generation.id})
             self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), writer))
@@ -353,7 +352,7 @@ class Projector:
         for waiting in [w for w in self._waiting if w[0] <= now]:
             writer = waiting[1]
             try:
-                writer.reread()  # may raise that the store is not there: then it goes on waiting
+                writer.reread()  # may raise that the store is not reachable: then the writer keeps waiting
             except ViewNotBuilt as error:
                 self._known.pop((writer.view.name, writer.generation.id), None)
                 self._discard(writer.generation, error)
@@ -365,7 +364,7 @@ class Projector:
             self._waiting.remove(waiting)
 
     def _settle(self) -> None:
-        """Points at generations that reached their target, stops stopped ones and joins groups that caught up."""
+        """Promotes generations at their target, removes stopped writers and joins subscriptions that caught up."""
         for group in self._groups:
             for writer in [f for f in group.writers if f.stopped]:
                 group.writers.remove(writer)
@@ -383,7 +382,7 @@ class Projector:
         self._join()
 
     def _is_past(self, known: ProjectionWriter, target: Position) -> bool:
-        """Whether the whole generation is past a position, the shares of other projectors included."""
+        """Whether the whole generation is past a position, including the buckets of other projectors."""
         generation = known.generation
         if known.buckets and not at_least(known.position(), target):
             return False
@@ -404,7 +403,7 @@ class Projector:
         self._report("generation live", {"view": generation.view, "generation": generation.id})
 
     def _join(self) -> None:
-        """Lets the main group feed what has caught up with it."""
+        """Moves the writers of subscriptions that caught up into the main one."""
         if len(self._groups) < 2:
             return
         main, *others = self._groups
@@ -421,7 +420,7 @@ class Projector:
 
 
 def at_least(position: Position, other: Position) -> bool:
-    """Whether a position is as far as another on every partition that both name."""
+    """Whether a position is at least as far as another on every partition that both name."""
     return all(
         offset >= other.offsets[topic][partition]
         for topic, partitions in position.offsets.items()

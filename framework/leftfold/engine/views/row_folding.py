@@ -1,4 +1,4 @@
-"""Folds events into rows in memory: where a row is stored, when its fold fails, whether it can be stored."""
+"""Folds events into rows in memory: the address of a row, failed folds, and rows that cannot be stored."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ __all__ = [
 
 
 class RowEncodingError(Exception):
-    """Rows cannot be encoded where they must be stored; folding these again step by step finds the events that made
-    them so.
+    """Some rows cannot be encoded for the store.
+
+    Folding them again step by step finds the events that made them so.
 
     Args:
-        rows: what the fold calls them.
+        rows: their addresses in the fold.
     """
 
     def __init__(self, rows: Collection[Any], why: Exception) -> None:
@@ -43,7 +44,7 @@ class RowEncodingError(Exception):
 
 
 def check_storable(view: View[Any, Any], row: Any) -> None:
-    """Raises whatever encoding the row raises."""
+    """Encodes the row; raises what the encoding raises."""
     view.rows.encode(row)
     view.rows.index_entries(row)
 
@@ -59,10 +60,10 @@ _change: Any = tuple.__new__
 
 @dataclass(slots=True)
 class FoldedBucket:
-    """One bucket: `checksum` and `rows` as sent last, `parked` and `time` with every event folded in since.
+    """A bucket in memory: `checksum` and `rows` as sent last, `parked` and `time` with every event folded since.
 
-    `is_whole` says whether all of its rows are in memory, so that none needs reading: it was empty, and none has been
-    forgotten since. Whoever has put some there meanwhile has changed the checkpoint's token.
+    `is_whole` says whether all of its rows are in memory, so that none needs reading: it was empty, and no row has been
+    evicted since. Another writer that has added rows meanwhile has changed the checkpoint's token.
     """
 
     checksum: int
@@ -75,11 +76,11 @@ class FoldedBucket:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> FoldedBucket:
-        """The bucket as its checkpoint tells it."""
+        """The bucket as its checkpoint describes it."""
         return cls(checkpoint.checksum, checkpoint.rows, dict(checkpoint.parked), checkpoint.time, not checkpoint.rows)
 
     def settle(self) -> None:
-        """Takes rows that are parked out of the checksum."""
+        """Takes parked rows out of the checksum."""
         for row in self.stuck:
             self.checksum -= row.digest
             row.digest = 0
@@ -88,7 +89,7 @@ class FoldedBucket:
 
 @dataclass(slots=True)
 class FoldedRow:
-    """A row: `row` is None where there is none, and a ContractError where what is stored cannot be read.
+    """A row in memory: `row` is None where there is none, and a ContractError where it is unreadable.
 
     `digest`, `indexed` and `there` say what the store was sent last, so that the next flush can take it back.
     """
@@ -102,7 +103,10 @@ class FoldedRow:
     version: int | None = None
 
     def change(self, view: View[Any, Any]) -> RowChange:
-        """What the next flush does to the row, which is taken for sent from now on; raises if it cannot be encoded."""
+        """The change of the row for the next flush, which counts as sent from now on.
+
+        Raises the error of the encoding when the row cannot be encoded.
+        """
         row, before, bucket = self.row, self.indexed, self.bucket
         if row is None:
             fields, now, digest = None, None, 0
@@ -136,9 +140,9 @@ def stored_row(view: View[Any, Any], bucket: FoldedBucket, key: str, fields: Any
 RowAddress: TypeAlias = tuple[int, str]
 """A bucket and an encoded row key in it."""
 NO_KEY = "\0"
-"""Stands in for the key of a record that has none, so that it has a row to park."""
+"""The key of a record that has none, so that it has a row to park."""
 _HASHED = 1 << 16
-"""How many keys' buckets are remembered; murmur2 in Python costs as much as all the rest of folding an event in."""
+"""How many keys' buckets are cached; murmur2 in Python costs as much as the rest of folding an event."""
 
 
 def bucket_of(generation: Generation, key: str, partition: int) -> int:
@@ -147,7 +151,7 @@ def bucket_of(generation: Generation, key: str, partition: int) -> int:
 
 
 def place_of(generation: Generation, key: str) -> RowAddress:
-    """The bucket and the key of a row: of a stream-keyed view the partition of its stream, else murmur2 of the key."""
+    """The address of a row: its bucket is the partition of its stream when stream-keyed, else murmur2 of the key."""
     return _hashed(unquote(key) if generation.stream_keyed else key, generation.buckets), key
 
 
@@ -160,12 +164,12 @@ At = TypeVar("At")
 
 
 class StepwiseFold(Generic[At]):
-    """A row in the making, which must be storable in the end: what is not so on the way parks nothing.
+    """Folds one row event by event; only the final row must be storable, so an unstorable step parks nothing.
 
-    `row` is what was folded so far and `good` the last of it that can be stored, behind the event `good_at` (None =
-    that with which it began). `trouble_at` is the first event behind `good`, `error` why the row cannot be stored since
-    (or was not folded any further, if the fold itself failed), and `waiting` how many events came; None, '' and 0 = the
-    row can be stored as it is. `time` is the latest event time in `good`.
+    `row` is what was folded so far and `good` the last of it that can be stored, behind the event `good_at` (None = the
+    initial row). `trouble_at` is the first event behind `good`, `error` why the row cannot be stored since (or was not
+    folded any further, if the fold itself failed), and `waiting` how many events came; None, '' and 0 = the row can be
+    stored as it is. `time` is the latest event time in `good`.
     """
 
     def __init__(self, view: View[Any, Any], row: Any = None) -> None:
@@ -177,7 +181,7 @@ class StepwiseFold(Generic[At]):
         self._latest, self._failed = "", False
 
     def fold(self, item: Any, at: At, time: str = "") -> None:
-        """Folds one more event in; `item` is an exception if it cannot be read."""
+        """Folds one more event; `item` is an exception if it cannot be read."""
         if self._failed:
             self.waiting += 1
             return
@@ -187,19 +191,19 @@ class StepwiseFold(Generic[At]):
             row = self._evolve(self.row, item)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
             self._failed = True
-            self._met(error, at)
+            self._failed_at(error, at)
             return
         self.row, self._latest = row, max(self._latest, time)
         try:
             if row is not None:
                 check_storable(self._view, row)
-        except Exception as error:  # noqa: BLE001  # so does one whose row cannot be stored in the end
-            self._met(error, at)
+        except Exception as error:  # noqa: BLE001  # so does one whose final row cannot be stored
+            self._failed_at(error, at)
         else:
             self.good, self.good_at, self.time = row, at, self._latest
             self.trouble_at, self.error, self.waiting = None, "", 0
 
-    def _met(self, error: Exception, at: At) -> None:
+    def _failed_at(self, error: Exception, at: At) -> None:
         if self.trouble_at is None:
             self.trouble_at, self.error = at, f"{type(error).__name__}: {shown(error, str)}"
         self.waiting += 1

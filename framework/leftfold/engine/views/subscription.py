@@ -1,4 +1,4 @@
-"""Followers that read the log together, at one place."""
+"""A subscription: one log reader that feeds several projection writers from one position."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = ["SharedSubscription"]
 T = TypeVar("T")
 
 IDLE_SECONDS = 0.1
-"""How often checkpoints move when only transaction markers went by."""
+"""Seconds between moves of the checkpoints when only transaction markers were read."""
 CONFIRM_SECONDS = 1.0
-"""How often a group without anything to flush sees whether what it flushed is still there."""
+"""Seconds between checks that the last flush is still in the store, while there is nothing to flush."""
 FLUSH_SECONDS = 1.0
-"""How long a projector folds events before it sends the rows, while more events are waiting."""
+"""Seconds for which a projector folds events before it flushes, while more events are waiting."""
 FLUSH_ROWS = 25_000
-"""How many rows a projector sends at once, more or less; a store answers nobody else meanwhile."""
+"""About how many rows a projector sends at once; the store serves no other client meanwhile."""
 FLUSH_EVENTS = 128
-"""How many events the first flush after a quiet moment holds; while more wait, each next one has twice as many."""
+"""How many events the first flush after an idle time holds. While more wait, each next one holds twice as many."""
 _AT_ONCE = 250
 
 
 class SharedSubscription:
-    """One reader of the log and the projection writers it feeds, all of which have seen everything up to `position`.
+    """One log reader and the projection writers it feeds, all of which have seen every event before `position`.
 
-    The next events are read and folded while the store works on the flushes of those before. What comes after a quiet
-    moment is sent in parts that grow, so that the first of a burst are not kept waiting for the last.
+    The next events are read and folded while the store works on earlier flushes. After an idle time the flushes grow
+    step by step, so that the first events of a burst do not wait for the last.
 
     Args:
-        growth: how many batches are folded into one flush, at most, while there are more events waiting.
+        growth: how many batches are folded into one flush, at most, while more events are waiting.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class SharedSubscription:
         self.seek(writers)
 
     def seek(self, writers: Sequence[ProjectionWriter]) -> None:
-        """Starts over with these projection writers at the least of their positions.
+        """Restarts with these projection writers at the least of their positions.
 
-        Of one view the newest generation comes first: the next to go live is never behind the one that is live.
+        The newest generation of a view comes first: the next to go live is never behind the live one.
         """
         self._lost = True
         self.writers = sorted(writers, key=lambda writer: birth(writer.generation), reverse=True)
@@ -75,18 +75,17 @@ class SharedSubscription:
         self._lost = False
 
     def position(self) -> Position:
-        """Everything below is folded and flushed by every projection writer."""
+        """The position before which every projection writer has folded and flushed all events."""
         return self._flushed
 
     def step(self, batch: int, timeout: float, share: float = 1.0) -> tuple[int, list[ProjectionWriter]]:
-        """Reads and folds what is there and sends it; returns how many events, and the projection writers that are out
-        of step and left.
+        """Reads, folds and flushes new events; returns their number and the projection writers that left out of step.
 
         What it sends to the store lands at the next step, or at `land`.
 
         Args:
             batch: how many events are read at a time.
-            share: of the time and the rows that a step may take, where several groups take turns.
+            share: of the time and the rows that a step may take, where several subscriptions take turns.
         """
         if self._lost:
             self.seek(self.writers)
@@ -95,17 +94,17 @@ class SharedSubscription:
         reached, now, count = self._reached(), time.monotonic(), self._folded
         if not count and (reached == self._flushed or now - self._at < IDLE_SECONDS):
             self._leave_unconfirmed(now)
-            return 0, self._gone()
+            return 0, self._take_left()
         self._at = self._confirmed = now
         self._reread_if_it_fails(self._send, reached)
         self._folded = 0
         if self._again:
             self._land()
             self.seek(self.writers)
-        return count, self._gone()
+        return count, self._take_left()
 
     def _fold(self, batch: int, timeout: float, share: float) -> None:
-        """Folds until nothing more is there, or until there is enough for a flush."""
+        """Folds until no more events are there, or until there is enough for a flush."""
         until = time.monotonic() + FLUSH_SECONDS * share
         read, most = 0, self._growth * batch
         self._part = min(self._part, most)
@@ -126,16 +125,17 @@ class SharedSubscription:
         self._part *= 2
 
     def _take(self, whole: list[Decoded]) -> None:
-        going = [writer for writer in self.writers if not writer.stopped]
-        asked = [(writer, missing) for writer in going if (missing := writer.look(whole))]
+        active = [writer for writer in self.writers if not writer.stopped]
+        asked = [(writer, missing) for writer in active if (missing := writer.look(whole))]
         if asked:
             found = self._store.read_all([(writer.generation, missing) for writer, missing in asked])
             for (writer, _), read in zip(asked, found, strict=True):
                 writer.enter(read)
 
     def _reread_if_it_fails(self, work: Callable[[T], None], what: T) -> None:
-        """Does something with records that are out of the log and not in the store: if it fails, they are read again,
-        since nobody may go on behind them.
+        """Runs a step on records that are out of the log and not in the store yet. If it fails, they are read again.
+
+        No writer may continue behind records that were lost.
         """
         try:
             work(what)
@@ -149,9 +149,9 @@ class SharedSubscription:
             raise
 
     def _read(self, limit: int, timeout: float) -> bool:
-        """Reads and decodes until the limit, or until there is nothing more; whether the limit was reached.
+        """Reads and decodes until the limit or the end of the log; returns whether the limit was reached.
 
-        A few hundred at a time: the client's messages then end before they have left the processor's cache.
+        It reads a few hundred records at a time: the client's messages are then freed before they leave the CPU cache.
         """
         read = 0
         while read < limit:
@@ -163,12 +163,12 @@ class SharedSubscription:
         return True
 
     def land(self) -> list[ProjectionWriter]:
-        """Waits for what is on its way to the store; returns the projection writers that are out of step and left."""
+        """Waits for the pending flush; returns the projection writers that left out of step."""
         self._land()
-        return self._gone()
+        return self._take_left()
 
-    def _gone(self) -> list[ProjectionWriter]:
-        """Those that left and that nobody has been told of."""
+    def _take_left(self) -> list[ProjectionWriter]:
+        """The writers that left and that no caller has received yet."""
         left, self._left = self._left, []
         return left
 
@@ -191,11 +191,11 @@ class SharedSubscription:
     def _send(self, reached: Position) -> None:
         self._early, self._again = [], False
         self._target, self._flying = reached, True
-        going = [writer for writer in self.writers if not writer.stopped]
+        active = [writer for writer in self.writers if not writer.stopped]
         unsent: list[ProjectionWriter] = []
-        for number, writer in enumerate(going):
-            # The newer generation of a view lands first: the one that is live must not be ahead of the next.
-            newer = [f for f in going[:number] if f.view is writer.view]
+        for number, writer in enumerate(active):
+            # The newer generation of a view lands first: the live one must not be ahead of the next.
+            newer = [f for f in active[:number] if f.view is writer.view]
             self._early += [f for f in newer if not f.landed()]
             if any(f in unsent for f in newer):
                 continue
@@ -206,17 +206,17 @@ class SharedSubscription:
         self._again = bool(unsent)
 
     def _leave_unconfirmed(self, now: float) -> None:
-        """Lets projection writers leave whose checkpoints are not those they wrote any more.
+        """Removes projection writers whose checkpoints are not the ones they wrote last.
 
-        Who flushes finds that out by flushing. A store that went back in time while nothing happens would otherwise
-        keep its older rows until the next event.
+        A writer that flushes detects this by flushing. A store that went back in time while no events come would
+        otherwise keep its older rows until the next event.
         """
         if now - self._confirmed >= CONFIRM_SECONDS:
             self._confirmed = now
             self._leave([f for f in self.writers if not f.stopped and not f.is_confirmed()])
 
     def _reached(self) -> Position:
-        """Where the log goes on, or the first record held back where a decision is not whole yet."""
+        """The log's position, or the first record held back where a decision is not whole yet."""
         position = self.log.position()
         if not self._rest:
             return position
@@ -231,7 +231,7 @@ class SharedSubscription:
 
 
 def _least(one: Position, other: Position) -> Position:
-    """Per partition the lesser where both name it, else the one that does."""
+    """Per partition the lesser offset where both positions name it, else the one given."""
     offsets = {t: dict(ps) for t, ps in one.offsets.items()}
     for topic, partitions in other.offsets.items():
         mine = offsets.setdefault(topic, {})
