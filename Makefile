@@ -1,7 +1,7 @@
 # Every target makes the virtual environment first, from the lock alone; `PYTHON=python3.12 make test` chooses another Python.
 PYTHON ?= python3
 # How many processes test, each with servers of its own. 0 = one, and its output at once.
-JOBS ?= 5
+JOBS ?= 7
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-lock
@@ -9,14 +9,15 @@ SOURCES := framework events services projections tests benchmarks
 
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help demo test faults simulate check format bench clean
+.PHONY: help demo test faults simulate check docs format bench clean
 
 help:
 	@echo "make demo    load grocery baskets, kill workers, rebuild views, prove the totals (FULL=1: a whole year, ONCE=1: stop the servers after)"
-	@echo "make test    every test, on servers it starts itself (ARGS='-k name' chooses; JOBS=5 processes, 0 = in this one)"
+	@echo "make test    every test, on servers it starts itself (ARGS='-k name' chooses; JOBS=7 processes, 0 = in this one)"
 	@echo "make faults  the campaign: long kills, failovers and waits, apart from make test (ARGS and JOBS as there)"
 	@echo "make simulate  the write path under SEEDS=10000 simulated schedules, and every planted bug until it is found"
-	@echo "make check   format, lint, types, import rules"
+	@echo "make check   format, lint, types, import rules, words"
+	@echo "make docs    the pages and the public API as a site in build/site"
 	@echo "make bench   measure, and write benchmarks/results/latest.json"
 	@echo "make clean   remove everything that was made here"
 
@@ -51,6 +52,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.project.glossary
+
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
