@@ -1,6 +1,6 @@
-"""What the command `leftfold` begins with: Ctrl-C ends it quietly while everything else is still being imported.
+"""Entry point of the command `leftfold`: Ctrl-C ends it without a traceback while modules are still imported.
 
-It is no part of the package, since importing `leftfold` is most of what there is to wait for.
+It is outside the package, because importing `leftfold` takes most of the start-up time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs the command line of this process."""
-    # Who starts us with Ctrl-C ignored, as nohup does, means it.
-    meant = signal.getsignal(signal.SIGINT)
-    if meant is signal.default_int_handler:
+    # A parent such as nohup starts this process with SIGINT ignored: it must stay ignored.
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from leftfold.cli.main import run
 
-    signal.signal(signal.SIGINT, meant)
+    signal.signal(signal.SIGINT, handler)
     code = run(sys.argv[1:])
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Nothing is left but to end; what Python would say to Ctrl-C now is of no use.
+        # The process only has to exit; a traceback for Ctrl-C during the exit would be useless.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 

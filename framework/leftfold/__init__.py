@@ -1,4 +1,7 @@
-"""Leftfold: event sourcing and CQRS for Python microservices on Kafka, Spark and Redis. State is a left fold."""
+"""Leftfold: event sourcing and CQRS for Python microservices on Kafka, Spark and Redis.
+
+State is a left fold over the log of events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: all commands, and the entry point that turns errors into messages and exit codes."""
+"""The command line: the table of commands, and the entry point that maps errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["COMMANDS", "app", "main", "run"]
 
 
 class Entry(NamedTuple):
-    """A command: the module in which a function or a group has its name, and what `leftfold --help` says of it."""
+    """A command: the module with a function or group of the same name, and its summary in `leftfold --help`."""
 
     module: str
     summary: str
@@ -72,9 +72,9 @@ _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in sect
 
 
 class _Lazy(TyperGroup):
-    """Imports the command that is asked for, and no other.
+    """A command group that imports only the requested command.
 
-    Typer has copied click into itself, so the types of its arguments depend on its version.
+    Typer contains a copy of click, so the argument types depend on Typer's version and are `Any` here.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -111,7 +111,7 @@ app = typer.Typer(
     cls=_Lazy,
     no_args_is_help=True,
     add_completion=True,
-    # Rich help would cost a third of a second before every command.
+    # Importing rich for help would delay every command by a third of a second.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
@@ -148,9 +148,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command line and returns its exit code: design §7 lists them."""
+    """Runs a command line and returns its exit code; design §7 lists the codes."""
     whole = "--traceback" in arguments or os.environ.get(TRACEBACK, "") not in ("", "0")
-    # What adapters log is for `run` and `dev`, which set up logging; elsewhere what matters is raised.
+    # Only `run` and `dev` show the adapters' log messages, and set up logging; elsewhere errors are raised.
     logging.getLogger("leftfold").addHandler(logging.NullHandler())
     try:
         command = typer.main.get_command(app)
@@ -159,8 +159,8 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        return _deaf()
-    except Exception as error:  # noqa: BLE001  # whatever comes is told in a line
+        return _closed_output()
+    except Exception as error:  # noqa: BLE001  # every error is printed as one message
         if isinstance(error, SystemError) and is_interruption(error):
             return INTERRUPTED
         missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
@@ -168,7 +168,7 @@ def run(arguments: Sequence[str]) -> int:
     return int(code or 0)
 
 
-def _deaf() -> int:
-    """Nobody reads our output any more, as after `| head`; Python must not find out again at exit."""
+def _closed_output() -> int:
+    """Handles a closed standard output, as after `| head`; Python must not raise the same error again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141

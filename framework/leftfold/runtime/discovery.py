@@ -1,4 +1,4 @@
-"""Where Kafka and Redis are: the environment says, or `leftfold up` has told in `.leftfold/servers.json`."""
+"""Finds the addresses of Kafka and Redis: the environment, else `.leftfold/servers.json`, written by `leftfold up`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _FILE = "servers.json"
 
 
 class Environment(BaseSettings):
-    """What the environment says of addresses; the adapters' own settings read everything else.
+    """The environment variables with server addresses; the adapters' settings classes read all others.
 
     Args:
-        kafka: any setting that names brokers; redis: a URL; data: what the embedded servers keep, `LEFTFOLD_DATA`.
-        trust: directories of other users that are trusted, with colons between them; `LEFTFOLD_TRUST`.
+        kafka: any setting that names brokers. redis: a URL. data: the embedded servers' data directory,
+            `LEFTFOLD_DATA`.
+        trust: trusted directories of other users, separated by colons; `LEFTFOLD_TRUST`.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
@@ -39,15 +40,16 @@ class Environment(BaseSettings):
     trust: str = Field(default="", validation_alias="LEFTFOLD_TRUST")
 
     def trusts(self, place: Path) -> bool:
-        """Whether the user has said to trust a directory, whoever it belongs to."""
+        """Whether `LEFTFOLD_TRUST` lists a directory, whichever user owns it."""
         return place.resolve() in (Path(path).resolve() for path in self.trust.split(os.pathsep) if path)
 
 
 @dataclass(frozen=True)
 class Announced:
-    """The addresses that running embedded servers announce, '' for a server that does not run, and who says so.
+    """The addresses that running embedded servers announce, '' for a server that does not run.
 
-    Where they want a login, `kafka_login` and `redis_login` are further fields of the settings of Kafka and Redis.
+    `file` is the announcement's file. If the servers require a login, `kafka_login` and `redis_login` are further
+    fields of the settings of Kafka and Redis.
     """
 
     kafka: str = ""
@@ -69,15 +71,15 @@ def announced(start: Path, environment: Environment) -> Announced:
 
 
 def _is_safe(file: Path, environment: Environment) -> bool:
-    """Whether a file is one that no other user has put there to lead commands astray."""
+    """Whether a file may be used; another user could have written it to redirect commands to other servers."""
     return not is_foreign(file) or environment.trusts(file.parent.parent)
 
 
 def kafka_fields(start: Path) -> Mapping[str, str] | None:
-    """What is announced of the brokers, as fields of `KafkaSettings`; None when the environment names others.
+    """The announced brokers as fields of `KafkaSettings`; None when the environment names brokers.
 
     Raises:
-        ConfigurationError: nobody says where Kafka is.
+        ConfigurationError: neither the environment nor an announcement has an address of Kafka.
     """
     environment = Environment()
     if environment.kafka:
@@ -87,10 +89,10 @@ def kafka_fields(start: Path) -> Mapping[str, str] | None:
 
 
 def redis_fields(start: Path) -> Mapping[str, str] | None:
-    """What is announced of Redis, as fields of `RedisSettings`; None when the environment names another.
+    """The announced Redis as fields of `RedisSettings`; None when the environment names a server.
 
     Raises:
-        ConfigurationError: nobody says where Redis is.
+        ConfigurationError: neither the environment nor an announcement has an address of Redis.
     """
     environment = Environment()
     if environment.redis:
@@ -111,8 +113,8 @@ def _found(address: str, what: str, variable: str) -> str:
 
 def _read(file: Path) -> Announced:
     try:
-        told = json.loads(file.read_text("utf-8"))
-        logins = told.get("kafka_login", {}), told.get("redis_login", {})
-        return Announced(str(told.get("kafka", "")), str(told.get("redis", "")), file, *logins)
+        content = json.loads(file.read_text("utf-8"))
+        logins = content.get("kafka_login", {}), content.get("redis_login", {})
+        return Announced(str(content.get("kafka", "")), str(content.get("redis", "")), file, *logins)
     except (OSError, ValueError, AttributeError) as error:
-        raise ConfigurationError(f"{file} cannot be read ({error}); write it anew: leftfold up") from error
+        raise ConfigurationError(f"{file} cannot be read ({error}); write it again: leftfold up") from error

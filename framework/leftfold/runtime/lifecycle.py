@@ -1,4 +1,4 @@
-"""What every long-running part does: create topics, stop on signals, report outages once."""
+"""Shared code of long-running processes: create topics, stop on signals, report each outage once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Outage", "Stopping", "begin_reactions", "ensure_now", "ensure_topics
 
 
 def folds_of(app: App) -> dict[str, str]:
-    """A hash of each view's fold by its name; nothing where the source cannot be read."""
+    """The hash of each view's fold by view name; empty when the source cannot be read."""
     try:
         return {name: fold.fold for name, fold in lock_of(app).views.items()}
     except ConfigurationError:
@@ -32,10 +32,10 @@ def folds_of(app: App) -> dict[str, str]:
 
 
 def setter(event: threading.Event) -> Callable[[], None]:
-    """A function that sets the event, for signal handlers.
+    """A function that sets the event and is safe to call in a signal handler.
 
-    A handler runs in the middle of whatever the main thread does. Where that waits for the event it may hold the
-    event's lock, for which `set` would wait for ever; so a thread sets it, and a queue that is made for this wakes it.
+    A handler interrupts the main thread. If that thread waits for the event, it may hold the event's lock, and `set`
+    in the handler would deadlock. A thread sets the event instead; a `SimpleQueue`, which is reentrant, wakes it.
     """
     asked: SimpleQueue[None] = SimpleQueue()
 
@@ -48,66 +48,66 @@ def setter(event: threading.Event) -> Callable[[], None]:
 
 
 class Stopping:
-    """Turns signals into an event; a second Ctrl-C does not wait.
+    """Signal handlers that set a stop event; a second Ctrl-C ends the process at once.
 
-    `code` is the exit code that belongs to what came: 130 after Ctrl-C, else 0.
+    `code` is the exit code for the signal that arrived: 130 after Ctrl-C, else 0.
     """
 
     def __init__(self) -> None:
         self.event, self.code = threading.Event(), 0
-        self._set, self._came = setter(self.event), False
+        self._set, self._signalled = setter(self.event), False
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._told)
+            signal.signal(number, self._terminated)
         signal.signal(signal.SIGINT, self._interrupted)
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
-        self._came = True
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        self._signalled = True
         self._set()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self._came or self.event.is_set():
+        if self._signalled or self.event.is_set():
             raise KeyboardInterrupt
-        self.code, self._came = INTERRUPTED, True
+        self.code, self._signalled = INTERRUPTED, True
         self._set()
         if sys.stderr.isatty():
-            # Not by way of print, which this may have interrupted.
+            # os.write: the handler may have interrupted a print, which is not reentrant.
             os.write(sys.stderr.fileno(), b"\nstopping in order; Ctrl-C again does not wait\n")
 
 
 class Outage:
-    """What keeps a part from working; repeating it does not repeat the line.
+    """Reports the cause of an outage of a server once, and its end once.
 
     Args:
-        stop: ends a pause early.
+        stop: ends a pause early when it is set.
     """
 
     def __init__(self, report: Report, stop: threading.Event) -> None:
         self.report, self._stop = report, stop
-        self._told, self._since, self._backoff = "", 0.0, Backoff()
+        self._cause, self._since, self._backoff = "", 0.0, Backoff()
 
     def met(self, error: LeftfoldError) -> None:
-        """Tells of an error and pauses before the next try."""
+        """Reports an error and pauses before the next try."""
         self.told(str(error))
         self._stop.wait(self._backoff.pause(0.0))
 
     def told(self, why: str) -> None:
-        """Tells what is wrong, unless that is what was told last; '' = nothing is."""
-        if why and not self._told:
+        """Reports the first cause of an outage; '' ends the outage, which is reported too."""
+        if why and not self._cause:
             self._since = time.monotonic()
             self.report("waiting", {"why": for_servers(why)})
-        elif self._told and not why:
+        elif self._cause and not why:
             self.report("going on", {"after": f"{time.monotonic() - self._since:.1f} s"})
             self._backoff = Backoff()
-        self._told = why
+        self._cause = why
 
 
 def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
-    """Makes what is missing and checks what is there, however long no broker answers or another App is awaited.
+    """Creates missing topics and checks existing ones; waits for brokers and for topics of other Apps.
 
-    Each makes its own before it asks for those of others, so that they may be given in any order.
+    Each App creates its own topics before it looks for those of other Apps, so the order of the Apps is free.
 
     Raises:
-        ConfigurationError: a topic is not as the App says.
+        ConfigurationError: a topic's settings differ from what the App requires.
     """
     trouble, left = Outage(report, stop), list(apps)
     while left and not stop.is_set():
@@ -119,11 +119,11 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.
 
 
 def ensure_now(apps: Iterable[App], settings: KafkaSettings) -> None:
-    """Makes what is missing and checks what is there, without waiting for a broker or for other Apps.
+    """Creates missing topics and checks existing ones, without waiting for brokers or other Apps.
 
     Raises:
-        ConfigurationError: a topic is not as the App says.
-        InfrastructureError: no broker answers, or the App of a topic that is read is none of these and never ran.
+        ConfigurationError: a topic's settings differ from what the App requires.
+        InfrastructureError: no broker answers, or an App reads a topic of another App that is not given and never ran.
     """
     left = list(apps)
     while left:
@@ -134,7 +134,7 @@ def ensure_now(apps: Iterable[App], settings: KafkaSettings) -> None:
 
 
 def _refused(apps: Iterable[App], settings: KafkaSettings) -> dict[str, InfrastructureError]:
-    """Why the topics of these Apps are not all there, by App; the others' are."""
+    """The error of each App whose topics are not complete, by App name."""
     from leftfold.kafka.administration.topics import ensure
 
     refused: dict[str, InfrastructureError] = {}
@@ -147,9 +147,9 @@ def _refused(apps: Iterable[App], settings: KafkaSettings) -> dict[str, Infrastr
 
 
 def begin_reactions(app: App, settings: KafkaSettings) -> None:
-    """Says of reactions that have never run where they begin, before there is anybody who could write an event.
+    """Sets the start offsets of reactions that have never run, before the workers can write an event.
 
-    What is wrong with one its own part says, again and again, while everything else works.
+    Errors are ignored here: the reaction's own process meets the same error and reports it, and all others work.
     """
     from leftfold.kafka.reactions.start_offsets import StartOffsets
 

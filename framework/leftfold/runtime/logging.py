@@ -1,4 +1,4 @@
-"""What long-running parts tell an operator: one line per event, for people on a terminal, as JSON elsewhere."""
+"""Structured logs of long-running processes: one line per log event, readable on a terminal, JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _WARN = frozenset(
     }
 )
 _TAKEN = ("event", "method_name")
-"""What structlog calls its own arguments: a report must not end the part that makes it."""
+"""Names of structlog's own arguments: a detail of that name would raise an error in the reporting process."""
 _FAIL = frozenset({"failed", "view stopped"})
 _PART_COLOURS = (32, 33, 34, 35, 36, 92, 94, 95, 96)
 _LEVEL_COLOURS = {"warning": 33, "error": 31}
 _WIDTH = 12
-_AGAIN = 30.0
+_REPEAT_SECONDS = 30.0
 _THREADS = re.compile(r" \[[^\]]{0,200}\]")
 
 
@@ -65,15 +65,16 @@ def open_report(
     stream: TextIO | None = None,
     leaving: Callable[[], bool] = lambda: False,
 ) -> Report:
-    """A report that writes lines of one part; what the adapters log goes the same way.
+    """A callback that logs the events of one process; messages of the adapters' loggers are logged the same way.
 
     Args:
-        part: who says it, as in `baskets`. as_json: absent = unless the stream is a terminal. stream: standard error.
-        leaving: says whether the part is about to end, when lost connections are nobody's concern any more.
+        part: the process's name in each line, such as `baskets`. as_json: None = unless the stream is a terminal.
+        stream: None = standard error.
+        leaving: whether the process is stopping; the adapters' messages, about lost connections, are then dropped.
     """
     out = stream if stream is not None else sys.stderr
-    people = out.isatty() if as_json is None else not as_json
-    render = _People(colour=out.isatty()) if people else structlog.processors.JSONRenderer(default=str)
+    readable = out.isatty() if as_json is None else not as_json
+    render = _TerminalRenderer(colour=out.isatty()) if readable else structlog.processors.JSONRenderer(default=str)
     log = structlog.wrap_logger(
         structlog.WriteLogger(out),
         processors=[structlog.processors.add_log_level, _stamp, structlog.processors.format_exc_info, _veil, render],
@@ -86,14 +87,14 @@ def open_report(
         getattr(log, level)(what, **{f"{name}_" if name in _TAKEN else name: value for name, value in details.items()})
 
     handler = _Handler(report, leaving)
-    for name in ("leftfold", "aiokafka"):  # the driver of routers has no handler, and Python would print bare lines
+    for name in ("leftfold", "aiokafka"):  # aiokafka, which routers use, has no handler: Python would print bare lines
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
     return report
 
 
 class _Handler(logging.Handler):
-    """Hands lines of the standard library's logging to a report, those that begin alike once in 30 s."""
+    """A handler that forwards records of `logging` to a report; messages with the same beginning once in 30 s."""
 
     def __init__(self, report: Report, leaving: Callable[[], bool]) -> None:
         super().__init__(logging.WARNING)
@@ -102,11 +103,11 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line, now = _THREADS.sub("", record.getMessage()), time.monotonic()
-        # "reader: FAIL: ...": every client of a process tells of the same lost broker.
+        # "reader: FAIL: ...": every client of the process logs the same lost broker.
         kind = line.partition(": ")[2].partition(" ")[0] or line
-        if self._leaving() or now - self._seen.get(kind, -_AGAIN) < _AGAIN:
+        if self._leaving() or now - self._seen.get(kind, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
             return
-        self._seen = {k: at for k, at in self._seen.items() if now - at < _AGAIN} | {kind: now}
+        self._seen = {k: at for k, at in self._seen.items() if now - at < _REPEAT_SECONDS} | {kind: now}
         self._report(line, {"exc_info": record.exc_info} if record.exc_info else {})
 
 
@@ -115,12 +116,12 @@ def _stamp(logger: Any, method: str, fields: Fields) -> Fields:
 
 
 def _veil(logger: Any, method: str, fields: Fields) -> Fields:
-    """The fields without secrets: messages of drivers and of users' code may hold addresses with logins."""
+    """Masks secrets in the fields: messages of drivers and of users' code may contain addresses with logins."""
     return {name: veiled(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 
-class _People:
-    """Renders a line for reading: local time, part, what happened, and the details behind it."""
+class _TerminalRenderer:
+    """Renders a log line for a terminal: local time, process, log event, then its details."""
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
@@ -128,12 +129,14 @@ class _People:
     def __call__(self, logger: Any, method: str, fields: Fields) -> str:
         at = datetime.fromisoformat(fields.pop("time")).astimezone().strftime("%H:%M:%S")
         part, what, level = str(fields.pop("part")), printable(str(fields.pop("event"))), fields.pop("level")
-        # Indented: a message of several lines must not look like lines of the log.
+        # Indented, so that a message of several lines cannot look like log lines.
         trace = [f"  {printable(line)}" for line in fields.pop("exception", "").split("\n") if line]
-        told = "".join(f"  {self._painted(2, f'{name}=')}{printable(_shown(value))}" for name, value in fields.items())
-        who = self._painted(_PART_COLOURS[crc32(part.encode()) % len(_PART_COLOURS)], f"{part:<{_WIDTH}}")
+        details = "".join(
+            f"  {self._painted(2, f'{name}=')}{printable(_shown(value))}" for name, value in fields.items()
+        )
+        painted_part = self._painted(_PART_COLOURS[crc32(part.encode()) % len(_PART_COLOURS)], f"{part:<{_WIDTH}}")
         what = self._painted(_LEVEL_COLOURS.get(level, 0), what)
-        return "\n".join([f"{self._painted(2, at)} {who} {what}{told}", *trace])
+        return "\n".join([f"{self._painted(2, at)} {painted_part} {what}{details}", *trace])
 
     def _painted(self, code: int, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
@@ -146,6 +149,6 @@ def _shown(value: object) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> list[str]:
-    """`[0, 1, 2, 5]` as `0-2` and `5`."""
+    """Numbers as ranges: `[0, 1, 2, 5]` as `0-2` and `5`."""
     runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
     return [f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs]

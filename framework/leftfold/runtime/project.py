@@ -1,4 +1,4 @@
-"""The project in the current directory: its App, its embedded servers, and how errors are shown to its user."""
+"""The project in the current directory: its Apps, its embedded servers, and the printing of errors."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Project:
-    """A directory, and the Apps and the archive that its pyproject.toml names, '' when it names none.
+    """A project's directory, with the Apps and the archive that its pyproject.toml names, '' = none.
 
     Args:
-        written: whether there is a pyproject.toml with [tool.leftfold] at all, and one that may be used.
-        refused: why one that is there may not be used, '' when it may, or there is none.
+        written: whether there is a pyproject.toml with [tool.leftfold] that may be used.
+        refused: why the pyproject.toml may not be used; '' when it may, or when there is none.
     """
 
     root: Path
@@ -61,10 +61,10 @@ class Project:
     refused: str = ""
 
     def require(self) -> None:
-        """Refuses a directory that is no project.
+        """Checks that the directory belongs to a project.
 
         Raises:
-            ConfigurationError: neither it nor one above it has a pyproject.toml with [tool.leftfold].
+            ConfigurationError: neither it nor a directory above it has a pyproject.toml with [tool.leftfold].
         """
         if not self.written:
             raise ConfigurationError(
@@ -75,30 +75,30 @@ class Project:
 
     @property
     def app(self) -> str:
-        """The App that is meant when nobody says which: the first."""
+        """The App that is used when no option names one: the first."""
         return next(iter(self.apps), "")
 
     @property
     def data(self) -> Path:
-        """What the embedded servers keep, unless `LEFTFOLD_DATA` says otherwise."""
+        """The embedded servers' data directory, unless `LEFTFOLD_DATA` names another."""
         return self.root / ".leftfold"
 
     @property
     def lock(self) -> Path:
-        """The committed `leftfold.lock`, that of the App which pyproject.toml names."""
+        """The file `leftfold.lock`, committed to the repository, of the App that pyproject.toml names."""
         return self.root / "leftfold.lock"
 
     def lock_of(self, app: App, spec: str) -> Path:
-        """The lock of the App that `spec` names: `leftfold.lock` of the project's own, `locks/{app}.lock` of others."""
+        """The lock file of the App that `spec` names: `leftfold.lock` of the first, `locks/{app}.lock` of others."""
         if not spec or not self.app or spec == self.app:
             return self.lock
         return self.root / "locks" / f"{app.name}.lock"
 
 
 def find_project(start: Path | None = None) -> Project:
-    """The nearest directory upwards whose pyproject.toml has [tool.leftfold], else the working directory.
+    """Finds the project: the nearest directory upwards whose pyproject.toml has [tool.leftfold], else `start`.
 
-    One that belongs to another user is not used, wherever it is, for its code would run with this user's rights.
+    A pyproject.toml of another user is refused, because its code would run with this user's rights.
 
     Raises:
         ConfigurationError: that pyproject.toml cannot be read.
@@ -108,13 +108,13 @@ def find_project(start: Path | None = None) -> Project:
         file = place / "pyproject.toml"
         if file.is_file():
             try:
-                told = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("leftfold")
+                table = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("leftfold")
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from error
-            if told is not None and not _is_safe(file):
+            if table is not None and not _is_safe(file):
                 return Project(here, written=False, refused=_foreign(file))
-            if told is not None:
-                return Project(place, _apps_of(file, told), _from(place, str(told.get("archive", ""))))
+            if table is not None:
+                return Project(place, _apps_of(file, table), _from(place, str(table.get("archive", ""))))
     return Project(here, written=False)
 
 
@@ -132,8 +132,8 @@ def _foreign(file: Path) -> str:
     )
 
 
-def _apps_of(file: Path, told: Mapping[str, object]) -> tuple[str, ...]:
-    found = told.get("app", [])
+def _apps_of(file: Path, table: Mapping[str, object]) -> tuple[str, ...]:
+    found = table.get("app", [])
     apps = [found] if isinstance(found, str) else found
     if not isinstance(apps, list) or not all(isinstance(app, str) for app in apps):
         raise ConfigurationError(f"{file}: app = {found!r} under [tool.leftfold] is one module:name, or a list of them")
@@ -141,18 +141,18 @@ def _apps_of(file: Path, told: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _from(root: Path, archive: str) -> str:
-    """A path as seen from the project's directory; a URI is one from everywhere."""
+    """The archive's path, relative to the project's directory; a URI stays as it is."""
     return archive if not archive or "://" in archive else str(root / archive)
 
 
 def load_app(spec: str = "", project: Project | None = None, *, having: Sequence[str] = ()) -> App:
-    """The App that is meant: the one given, else the project's. Importing it checks every definition in it.
+    """Imports an App: the given one, else the project's; the import checks every definition in it.
 
     Args:
-        having: what is asked about; where a project has several Apps, it is found in whichever has one of these names.
+        having: names of members or commands; of a project's several Apps, the first that has one of them is loaded.
 
     Raises:
-        ConfigurationError: nobody says which, or it is not there, or a definition in it is wrong.
+        ConfigurationError: no App is named, it does not exist, or a definition in it is wrong.
     """
     project = project or find_project()
     if not spec and having and len(project.apps) > 1:
@@ -179,10 +179,10 @@ def load_app(spec: str = "", project: Project | None = None, *, having: Sequence
 
 
 def load_apps(specs: Sequence[str]) -> dict[str, App]:
-    """The Apps that are meant, each by what it was asked for: those given, else all of the project's.
+    """Imports several Apps, by their `module:name`: the given ones, else all of the project's.
 
     Raises:
-        ConfigurationError: as `load_app`, or two of them have one name.
+        ConfigurationError: as `load_app`, or two of them have the same name.
     """
     project = find_project()
     found = {spec: load_app(spec, project) for spec in tuple(filter(None, specs)) or project.apps or ("",)}
@@ -197,7 +197,7 @@ def load_apps(specs: Sequence[str]) -> dict[str, App]:
 
 
 def together(apps: Iterable[App]) -> App:
-    """One App with the deciders and views of several, for who reads all their events."""
+    """One App with the deciders and views of several Apps, for readers of all their events."""
     first, *_ = apps = list(apps)
     deciders = {decider.name: decider for app in reversed(apps) for decider in app.deciders}
     views = {view.name: view for app in reversed(apps) for view in app.views}
@@ -205,13 +205,13 @@ def together(apps: Iterable[App]) -> App:
 
 
 def names_in(app: App) -> set[str]:
-    """What an App's deciders, processes, reactions, streams and views are called."""
+    """The names of an App's deciders, processes, reactions, streams and views."""
     members = (app.deciders, app.processes, app.reactions, app.streams, app.views)
     return {member.name for kind in members for member in kind}
 
 
 def _commands(app: App) -> set[str]:
-    """What its commands are called, with and without their category."""
+    """The names of an App's commands, with and without their category."""
     commands = [(decider.name, command.__leftfold__.name) for decider in app.deciders for command in decider.commands]
     return {name for category, short in commands for name in (short, f"{category}.{short}")}
 
@@ -233,7 +233,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _broken(name: str, error: Exception) -> ConfigurationError:
-    """The place shown is the last one in a file that Python runs, past its own import machinery."""
+    """The error for a failed import, with the last file and line outside Python's import machinery."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):
@@ -249,19 +249,19 @@ def _apps(module: ModuleType) -> str:
 
 @dataclass(frozen=True)
 class Needed:
-    """The servers to start here: those whose address nobody has configured."""
+    """The embedded servers to start: those whose address is not configured."""
 
     want: frozenset[str]
 
     def tell(self) -> None:
-        """Says which are left out and why."""
+        """Prints which servers are not started and which variable configures them."""
         for name, variable in (("kafka", "LEFTFOLD_KAFKA_*"), ("redis", "LEFTFOLD_REDIS_URL")):
             if name not in self.want:
                 note(f"{name} is configured by {variable}; none is started here")
 
 
 def needed(kafka: str | None = None, redis: str | None = None) -> Needed:
-    """What is configured neither by these arguments nor by the environment."""
+    """The servers whose address neither an argument nor the environment configures."""
     from leftfold.runtime.discovery import Environment
 
     environment = Environment()
@@ -270,7 +270,7 @@ def needed(kafka: str | None = None, redis: str | None = None) -> Needed:
 
 
 def local_settings() -> LocalSettings:
-    """The user's settings, with the data in the project's own directory unless `LEFTFOLD_DATA` says otherwise."""
+    """Settings of the embedded servers; their data is in the project's directory unless `LEFTFOLD_DATA` is set."""
     from leftfold.local import LocalSettings
 
     settings: LocalSettings = LocalSettings()
@@ -288,14 +288,14 @@ _EMBEDDED = "embedded"
 
 
 def for_app(text: str, spec: str) -> str:
-    """The text, in which every command names the App that was asked for, unless it is the project's own."""
+    """The message with `--app` added to the commands in it, unless the App is the project's first."""
     if not spec or spec == _own():
         return text
     return _OF_AN_APP.sub(rf"leftfold \1 --app {spec}", text)
 
 
 def for_servers(text: str) -> str:
-    """The text, in which `leftfold up` gives way where another process keeps the servers, since `up` would refuse."""
+    """The message with other advice than `leftfold up` where another process runs the servers: `up` would refuse."""
     from leftfold.local import status
 
     if "leftfold up" not in text:
@@ -314,7 +314,7 @@ def for_servers(text: str) -> str:
 
 
 def spec_in(arguments: Sequence[str]) -> str:
-    """What was said behind `--app`, '' when nothing was."""
+    """The value of `--app` among the arguments, '' when it is not given."""
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word == "--app":
             return following
@@ -336,25 +336,25 @@ _NOT_CAUGHT_UP = 4
 
 
 class Usage(LeftfoldError):
-    """What was typed cannot be meant."""
+    """An error in what the user typed: an unknown name, or an option's value that is wrong."""
 
     exit_code = _USAGE
 
 
 class Unanswered(LeftfoldError):
-    """No answer in time: whoever asks again with the same id finds out."""
+    """No answer arrived in time; sending again with the same id returns the outcome."""
 
     exit_code = 75
 
 
 class Cut(LeftfoldError):
-    """An answer that is longer than it may be; what was printed is its beginning."""
+    """An answer that exceeds the limit of rows; only its beginning was printed."""
 
     exit_code = 3
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> Usage:
-    """The error for a name that nobody has: it offers the nearest ones and lists all."""
+    """The error for an unknown name; it offers the nearest names and lists all."""
     names = sorted(known)
     near = get_close_matches(name, names, n=2) or [n for n in names if n.lower() == name.lower()]
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -362,10 +362,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Usage:
 
 
 def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
-    """Writes an error to standard error and returns the exit code that goes with it.
+    """Prints an error on standard error and returns its exit code.
 
     Args:
-        whole: show where it comes from. app: what was said behind `--app`, which commands in its message then say, too.
+        whole: also print the traceback. app: the value of `--app`, which is added to the commands in the message.
     """
     if whole:
         note_lines("".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
@@ -392,7 +392,7 @@ def _usage(error: typer.TyperException) -> int:
 
 
 def _say(message: str) -> None:
-    """Lines behind the first are indented, so that what a message repeats cannot look like another message."""
+    """Prints an error; further lines are indented, so that quoted text cannot look like another message."""
     sys.stdout.flush()
     first, *others = message.split("\n")
     note_lines([(styled("error:", fg="red", bold=True), f" {first}"), *(f"  {other}" for other in others)])

@@ -1,4 +1,4 @@
-"""Assembles a rebuild: log, view store, the engine that runs tasks, and the refresh of computed views."""
+"""Assembles rebuilds of views: the log, the view store, and the engine (local or Spark) that runs tasks."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ __all__ = ["Rebuilding", "cores_of", "engine_meant", "kept", "session_of", "spar
 
 
 def kept(view: TableView[Any, Any], allowed: Refreshed, kafka: str | None, redis: str | None) -> Refreshed:
-    """How a view is kept whose SQL allows something; where no server answers, as the SQL allows.
+    """The refresh mode of a view that Spark computes: a stream, or computed again at intervals.
 
-    A stream that stands ahead of a trimmed topic's start goes on. Without one the view is computed from archive and
-    topic again and again, although its SQL would allow a stream.
+    When a topic has been trimmed, a stream whose checkpoint is past the trim continues. Without such a stream the view
+    is computed from archive and topic at intervals, although its SQL allows a stream. When no server answers, the
+    result is what the SQL allows.
     """
     if not allowed.incremental:
         return allowed
@@ -65,18 +66,18 @@ def kept(view: TableView[Any, Any], allowed: Refreshed, kafka: str | None, redis
             starts: Position = cluster.starts(topics)
     except LeftfoldError:
         return allowed
-    gone = no_beginning(topics, starts)
-    if not gone:
+    trimmed = no_beginning(topics, starts)
+    if not trimmed:
         return allowed
     if _streams(view, starts, redis):
         return replace(
-            allowed, why=f"{allowed.why}; its stream is past the trim, and must not lose its checkpoint: {gone}"
+            allowed, why=f"{allowed.why}; its stream is past the trim, and must not lose its checkpoint: {trimmed}"
         )
-    return replace(allowed, incremental=False, why=f"{gone}; its SQL would allow a stream", groups=())
+    return replace(allowed, incremental=False, why=f"{trimmed}; its SQL would allow a stream", groups=())
 
 
 def _streams(view: TableView[Any, Any], starts: Position, redis: str | None) -> bool:
-    """Whether a stream wrote what readers see, and is past where the topics begin."""
+    """Whether a stream wrote the live generation and its checkpoints are past the first offsets of the topics."""
     try:
         with store_of(redis) as store:
             live = store.registry(view.name).live_of(view.hash)
@@ -91,13 +92,13 @@ _ELSEWHERE = 2
 
 
 def engine_meant(plans: Sequence[RebuildPlan], engine: str, master: str | None) -> EngineChoice:
-    """Where views are rebuilt, and why; what is installed and which master is named count, too.
+    """Chooses the engine of a rebuild and says why; depends on the plans, the named master and installed packages.
 
     Args:
-        engine: as it was typed: `auto`, `local` or `spark`.
+        engine: the value of `--engine`: `auto`, `local` or `spark`.
 
     Raises:
-        ConfigurationError: one of them needs Spark, and --engine local was said.
+        ConfigurationError: a view needs Spark, and the engine is `local`.
     """
     if engine == "local":
         for plan in plans:
@@ -117,7 +118,7 @@ def engine_meant(plans: Sequence[RebuildPlan], engine: str, master: str | None) 
 
 
 def cores_of(engine: str, master: str | None) -> int:
-    """How many tasks run at once where nobody says so: every core of this machine, or two of a cluster."""
+    """The default number of concurrent tasks: all cores of this machine, or two on a Spark cluster."""
     if engine == "local":
         return 1
     found = _LOCAL.fullmatch(master or "")
@@ -128,10 +129,10 @@ def cores_of(engine: str, master: str | None) -> int:
 
 
 class Rebuilding:
-    """Rebuilds views one after another with one engine.
+    """Rebuilds of views, one after another or in one pass, with one engine.
 
     Args:
-        given: the options that were typed, for the command that continues after an interruption.
+        given: the options of the command line, for the printed command that continues after an interruption.
     """
 
     def __init__(
@@ -152,10 +153,10 @@ class Rebuilding:
 
     @contextmanager
     def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
-        """What runs the tasks while the block runs; `py_files` are sent to executors elsewhere.
+        """Runs the engine while the block runs; `py_files` are sent to Spark's executors.
 
         Raises:
-            ConfigurationError: Spark or Java is missing, or nobody says where the servers are.
+            ConfigurationError: Spark or Java is missing, or the servers' addresses are not configured.
             InfrastructureError: Spark does not start.
         """
         check_addresses(*self._servers)
@@ -165,10 +166,10 @@ class Rebuilding:
             yield
 
     def use(self, session: SparkSession, warn: Callable[[str], None] = note) -> None:
-        """Runs the tasks on a session from here on.
+        """Runs all further tasks on a Spark session.
 
         Args:
-            warn: told of events that a view passes over.
+            warn: called with a message about events that a view skips.
         """
         self._session, self._warn = session, warn
         from leftfold.spark.core import job as on_spark
@@ -176,20 +177,21 @@ class Rebuilding:
         self._runner, self._together = on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
 
     def refreshed(self, view: TableView[Any, Any]) -> Refreshed:
-        """How a view that Spark computes is kept up to date, its SQL checked."""
+        """The refresh mode of a view that Spark computes, after a check of its SQL."""
         from leftfold.spark.queries.compute import refreshed
 
         found: Refreshed = refreshed(self._session, view)
         return found
 
     def plans(self, views: Sequence[View[Any, Any]], as_of: str = "", *, anyway: bool = False) -> list[RebuildPlan]:
-        """What rebuilds of views that read the same topics would read now; no engine is needed.
+        """The plans for rebuilds of views that read the same topics; needs no engine.
 
         Args:
-            as_of: where to stop; '' = at the end of the log. anyway: also where nothing has happened yet.
+            as_of: the position to stop at, as typed; '' = the end of the log. anyway: also plan when no event is
+                before `as_of`.
 
         Raises:
-            LogGap: the log does not hold all of that. Usage: no event lies before `as_of`.
+            LogGap: the log does not hold all records of the plan. Usage: no event is before `as_of`.
         """
         first, *others = views
         place = self._places[first.name] = self._place(first, as_of)
@@ -204,22 +206,22 @@ class Rebuilding:
         return [plan, *(plan_to(one, plan.topics, plan.ends, cores=cores, buckets=buckets) for one in others)]
 
     def run(self, view: View[Any, Any], *, fold: str, quiet: bool) -> RebuildResult:
-        """Says what is going to be done, does it and shows how far it is.
+        """Prints the plan, rebuilds one view and shows progress; stops at the position that `plans` resolved.
 
         Args:
-            fold: which code folds. It stops at the place that `plans` found, if one was named.
+            fold: the hash of the fold's code. quiet: do not print the plan.
         """
         try:
             with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
                 plan = rebuild.plan(self._places.get(view.name))
                 if not quiet:
-                    note_lines(str(self._meant(plan)).split("\n"))
+                    note_lines(str(self._as_run(plan)).split("\n"))
                 result = rebuild.run(plan)
             if self.options.swap_anyway and result.swapped:
-                # Tails of other code stand by for it, which only --anyway permits.
+                # Projectors of other code wait for this generation, which only --anyway permits.
                 with workbench(*self._servers) as bench:
-                    for said in mixture(bench.store, bench.store.registry(view.name), view, fold):
-                        note(said)
+                    for warning in mixture(bench.store, bench.store.registry(view.name), view, fold):
+                        note(warning)
             return result
         except KeyboardInterrupt:
             note(f"interrupted; the live generation of {view.name} is as it was. Go on: {self._again([view])}")
@@ -228,7 +230,7 @@ class Rebuilding:
     def run_together(
         self, views: Sequence[View[Any, Any]], *, folds: Mapping[str, str], quiet: bool
     ) -> list[RebuildResult]:
-        """The same for several views that read the same topics, in one pass over them."""
+        """Rebuilds several views that read the same topics in one pass over these topics."""
         names = ", ".join(view.name for view in views)
         try:
             with ExitStack() as stack:
@@ -236,18 +238,18 @@ class Rebuilding:
                 rebuilds = [stack.enter_context(self.opened(view, report, folds.get(view.name, ""))) for view in views]
                 plan = rebuilds[0].plan()
                 if not quiet:
-                    note_lines(together([self._meant(rebuild.like(plan)) for rebuild in rebuilds]).split("\n"))
+                    note_lines(together([self._as_run(rebuild.like(plan)) for rebuild in rebuilds]).split("\n"))
                 return rebuild_together(rebuilds, plan, self._together)
         except KeyboardInterrupt:
             note(f"interrupted; the live generations of {names} are as they were. Go on: {self._again(views)}")
             raise
 
     def sampled(self, view: View[Any, Any], share: float, fold: str = "") -> Sample:
-        """A share of the rows folded with this code and compared with the live ones; nothing is written."""
+        """Folds a share of the rows with this code and compares them with the live rows; writes nothing."""
         with workbench(*self._servers) as bench, shown(view.name) as report:
             live = resolve(bench.store.registry(view.name), view, "live")
-            if said := folded_by(live, fold):
-                note(said)
+            if warning := folded_by(live, fold):
+                note(warning)
             verify = Verify(
                 view,
                 bench.store,
@@ -260,11 +262,11 @@ class Rebuilding:
             return verify.sample(live, share)
 
     def _again(self, views: Sequence[View[Any, Any]]) -> str:
-        """The command that continues an interrupted rebuild, with all options that were given."""
+        """The command that continues an interrupted rebuild, with all its options."""
         return shlex.join(["leftfold", "rebuild", *(view.name for view in views), *self._given])
 
-    def _meant(self, plan: RebuildPlan) -> RebuildPlan:
-        """A plan as it runs here or on Spark."""
+    def _as_run(self, plan: RebuildPlan) -> RebuildPlan:
+        """The plan for this process or for Spark."""
         return plan.in_process if self._session is None else plan
 
     def _place(self, view: View[Any, Any], as_of: str) -> Position | None:
@@ -275,10 +277,10 @@ class Rebuilding:
     def opened(
         self, view: View[Any, Any], report: Callable[[RebuildProgress], None], fold: str = ""
     ) -> Iterator[Rebuild]:
-        """The rebuild of a folded view, or the refresh of one that is computed as a whole.
+        """The rebuild of a folded view, or the refresh of a view that Spark computes as a whole.
 
         Args:
-            fold: which code folds; a refresh is never gone on with, so it needs none.
+            fold: the hash of the fold's code; unused by a refresh, which is never continued after an interruption.
 
         Raises:
             ConfigurationError: the view needs Spark, which does not run here.
@@ -309,7 +311,7 @@ class Rebuilding:
 
 @contextmanager
 def session_of(engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[SparkSession | None]:
-    """A Spark session while the block runs; None when this process does the work.
+    """A Spark session while the block runs; None when the engine is `local`.
 
     Raises:
         ConfigurationError: Spark or Java is missing.
@@ -326,7 +328,7 @@ def session_of(engine: str, master: str | None, py_files: Sequence[Path] = ()) -
 
 
 def spark_settings(master: str | None, py_files: Sequence[Path] = ()) -> SparkSettings:
-    """Spark's settings, with a Java that is there."""
+    """Spark's settings, with the home of an installed Java."""
     from leftfold.spark.core.session import SparkSettings
 
     given: dict[str, Any] = {"master": master, "py_files": tuple(py_files) or None}

@@ -1,4 +1,4 @@
-"""Keeps processes running: one that dies is started again, and none outlives the supervisor."""
+"""A process supervisor: it restarts worker processes that end, and none outlives it."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ __all__ = ["Backoff", "Part", "Supervisor"]
 Report = Callable[[str, Mapping[str, Any]], None]
 
 _TICK = 0.05
-_FIRST, _MOST, _HEALTHY = 0.2, 5.0, 10.0
+_FIRST, _LONGEST, _HEALTHY = 0.2, 5.0, 10.0
 
 
 class Backoff:
-    """How long to pause before the next try: twice as long each time, from the start again after ten good seconds."""
+    """Exponential backoff between tries; it starts again at 0.2 s after a try that lasted ten seconds."""
 
     def __init__(self) -> None:
         self._next = _FIRST
 
     def pause(self, lasted: float) -> float:
-        """Seconds to pause after a try that lasted so many seconds."""
+        """Seconds to pause after a try that lasted `lasted` seconds."""
         if lasted >= _HEALTHY:
             self._next = _FIRST
-        pause, self._next = self._next, min(_MOST, 2 * self._next)
+        pause, self._next = self._next, min(_LONGEST, 2 * self._next)
         return pause
 
 
 @dataclass(frozen=True)
 class Part:
-    """A process to keep running: what it is called, how it is started, and what its environment has besides ours."""
+    """A process to keep running: its name, command line, and additional environment variables."""
 
     name: str
     command: tuple[str, ...]
@@ -45,7 +45,10 @@ class Part:
 
 
 class _Child:
-    """One part with its process. Its standard input is a pipe that nobody writes to: it ends when we do."""
+    """A part and its process.
+
+    Its standard input is a pipe without data; the pipe closes when the supervisor dies, and the process then ends.
+    """
 
     def __init__(self, part: Part) -> None:
         self.part, self._backoff = part, Backoff()
@@ -53,7 +56,7 @@ class _Child:
         self.due = self._started = 0.0
 
     def start(self) -> None:
-        # A session of its own: Ctrl-C at the terminal is for the supervisor, which then stops its parts in order.
+        # Its own session: Ctrl-C at the terminal reaches only the supervisor, which then stops its parts in order.
         environment = {**os.environ, **self.part.environment}
         self.process = subprocess.Popen(
             self.part.command, stdin=subprocess.PIPE, start_new_session=True, env=environment
@@ -61,16 +64,16 @@ class _Child:
         self._started = time.monotonic()
 
     def ended(self) -> int | None:
-        """The exit code of a process that has just ended; the next start is then put off."""
+        """The exit code of a process that has just ended, else None; sets the time of the next start."""
         if self.process is None or (code := self.process.poll()) is None:
             return None
-        self._let_go()
+        self._close_input()
         now = time.monotonic()
         self.due = now + self._backoff.pause(now - self._started)
         return code
 
     def end(self, deadline: float) -> bool:
-        """Waits until the process has ended and says whether it did so by itself."""
+        """Waits until the deadline, then kills the process; whether it ended by itself."""
         if self.process is None:
             return True
         try:
@@ -80,24 +83,24 @@ class _Child:
             self.process.wait()
             return False
         finally:
-            self._let_go()
+            self._close_input()
         return True
 
-    def _let_go(self) -> None:
+    def _close_input(self) -> None:
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
         self.process = None
 
 
 class Supervisor:
-    """Runs parts until `stop` is set.
+    """A supervisor that keeps processes running until `stop` is set.
 
-    A part that ends is started again after a pause of 0.2 s, doubling to 5 s, and 0.2 s again once it has run for
-    ten. One that says its configuration is wrong (exit 78) would only say so again: everything stops.
+    A part that ends is restarted after a pause of 0.2 s, doubling to 5 s, and 0.2 s again once it has run for ten
+    seconds. Exit code 78 (wrong configuration) stops all parts, because a restart would end the same way.
 
     Args:
-        grace: seconds a part has to end by itself once told to.
-        report: told what happens: (what, details).
+        grace: seconds that a part has to end after SIGTERM before it is killed.
+        report: called with each log event and its details.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class Supervisor:
         self._stop, self._grace, self._report = stop, grace, report
 
     def run(self) -> int:
-        """Works until told to stop; 0, or 78 when a part's configuration is wrong."""
+        """Runs until `stop` is set; returns 0, or 78 when a part's configuration is wrong."""
         code = 0
         try:
             while code == 0 and not self._stop.is_set():
@@ -124,7 +127,7 @@ class Supervisor:
         return code
 
     def pids(self) -> dict[str, int]:
-        """The process of each part that runs."""
+        """The process id of each running part, by its name."""
         return {child.part.name: child.process.pid for child in self._children if child.process is not None}
 
     def _tend(self, child: _Child) -> int:
@@ -140,7 +143,7 @@ class Supervisor:
         return 0
 
     def _end(self) -> None:
-        """Tells every part to end, waits, and kills what does not; a second Ctrl-C cuts the waiting short."""
+        """Terminates every part, waits, and kills those still running; a second Ctrl-C ends the wait."""
         deadline = time.monotonic() + self._grace
         for child in self._children:
             if child.process is not None:
@@ -155,7 +158,7 @@ class Supervisor:
 
 
 def _named(code: int) -> str:
-    """An exit code as people say it: `75`, or `SIGKILL` for the death by a signal."""
+    """An exit code as text: `75`, or the signal that ended the process, such as `SIGKILL`."""
     if code >= 0:
         return str(code)
     return signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"

@@ -1,4 +1,4 @@
-"""What maintenance commands need: the archive, the view store, and the last records of a topic."""
+"""Shared code of maintenance commands: the archive, the view store, dead letters and last records of a topic."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ __all__ = [
 
 
 def archive_of(given: str | None) -> str:
-    """The archive, '' when nobody names one; a path in pyproject.toml is relative to that file."""
+    """The archive's directory, '' when none is configured; a path in pyproject.toml is relative to that file."""
     return archive_dir(given, default=find_project().archive)
 
 
 def archive_needed(given: str | None, option: str) -> str:
-    """The archive, which must be named.
+    """The archive's directory, for commands that cannot do without one.
 
     Raises:
-        Usage: nobody says where it is.
+        Usage: no archive is configured.
     """
     found = archive_of(given)
     if not found:
@@ -76,10 +76,10 @@ def archive_needed(given: str | None, option: str) -> str:
 
 
 def topic_of(category: str, kafka: str | None) -> tuple[KafkaSettings, str]:
-    """The events topic of a category that the cluster has.
+    """The settings of Kafka and the events topic of a category.
 
     Raises:
-        Usage: it has none such.
+        Usage: the cluster has no such topic.
     """
     settings = kafka_settings(kafka)
     with ClusterAdmin(settings) as cluster:
@@ -88,14 +88,14 @@ def topic_of(category: str, kafka: str | None) -> tuple[KafkaSettings, str]:
 
 
 def topic_in(cluster: Any, category: str) -> tuple[str, int]:
-    """The events topic of a category, and how many partitions it has.
+    """The events topic of a category, and its number of partitions.
 
     Raises:
-        Usage: the cluster has none such.
-        ConfigurationError: the login may not see it.
+        Usage: the cluster has no such topic.
+        ConfigurationError: the login lacks the right to describe the topic.
     """
     topic = events(category)
-    # Listing hides what a login may not see; asked by name, the broker says so.
+    # A list of all topics omits those that a login may not see; a request by name gets an error from the broker.
     count: int | None = cluster.partition_counts([topic]).get(topic)
     if count is None:
         known = (name.removesuffix(".events") for name in cluster.topics() if name.endswith(".events"))
@@ -107,9 +107,9 @@ _BATCH, _WAIT, _PATIENCE = 500, 0.1, 5.0
 
 
 def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator[RawRecord]:
-    """What is committed among the last `most` offsets of each partition; nothing where there is no such topic.
+    """The committed records among the last `most` offsets of each partition; none if the topic does not exist.
 
-    What an open transaction hides is waited for for five seconds only.
+    Records behind an open transaction are awaited for five seconds at most.
     """
     if topic not in cluster.partition_counts([topic]):
         return
@@ -117,20 +117,20 @@ def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator
     begin = {p: max(starts.next_offset(topic, p), end - most) for p, end in ends.offsets[topic].items()}
     with closing(KafkaLogReader(settings)) as reader:
         reader.seek(Position({topic: begin}))
-        heard = time.monotonic()
-        while not reader.position().covers(ends) and time.monotonic() - heard < _PATIENCE:
+        received_at = time.monotonic()
+        while not reader.position().covers(ends) and time.monotonic() - received_at < _PATIENCE:
             if records := reader.poll(_BATCH, _WAIT):
-                heard = time.monotonic()
+                received_at = time.monotonic()
                 yield from records
 
 
 _PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")
-_ROOM = 1_000_000
-"""Brokers take a little more by default."""
+_MAX_BYTES = 1_000_000
+"""Largest record of a dead letter in bytes; the brokers' default limit is slightly higher."""
 
 
 class Unroutable(NamedTuple):
-    """An event that ends the routers of a process, and why."""
+    """An event that routers of a process cannot route, at which they end, with the cause."""
 
     place: RecordAddress
     record: RawRecord
@@ -138,17 +138,20 @@ class Unroutable(NamedTuple):
 
 
 def skipped_letters(settings: Any, process: str) -> frozenset[str]:
-    """Where what nobody takes stands, as `topic/partition/offset`: inputs that were dead-lettered are among it."""
+    """The addresses of records in the process's dead letters, as `topic/partition/offset`: routers skip them."""
     with ClusterAdmin(settings) as cluster:
         letters = last_records(cluster, settings, names.dead(process), sys.maxsize)
         return frozenset(header(letter.headers, "dead_source").decode(errors="replace") for letter in letters)
 
 
 def place_in(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
-    """The place that was typed.
+    """Parses the address of a record: `orders.events[2]@7` or `orders.events/2/7`.
+
+    Args:
+        what: what the address should name, for the error message.
 
     Raises:
-        Usage: it is none.
+        Usage: the text is no address.
     """
     found = _PLACE.fullmatch(text)
     if found is None:
@@ -157,10 +160,10 @@ def place_in(text: str, what: str = "an event; write it as routers tell it: 'ord
 
 
 def unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress, settings: Any) -> Unroutable:
-    """The event that stands there.
+    """The event at an address that routers of a process cannot route.
 
     Raises:
-        Usage: the process does not listen to it, or it can be routed. ContractError: nothing stands there.
+        Usage: the process does not read that topic, or the event can be routed. ContractError: no record is there.
     """
     topics = [names.events(category) for category in process.categories]
     if place.topic not in topics:
@@ -179,10 +182,10 @@ def unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress, 
 
 
 def stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> list[Letter]:
-    """The letters of workers that stand still at these events of their category, which they cannot fold.
+    """The dead letters of workers that stopped a partition at these events of their category, which they cannot fold.
 
     Raises:
-        Usage: no worker has said so of one of them.
+        Usage: no worker has written a dead letter for one of the addresses.
     """
     events, found = names.events(decider), list[Letter]()
     letters = DeadLetters(decider, settings).read()
@@ -199,21 +202,21 @@ def stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> li
 
 
 def pass_over(process: str, found: Unroutable, why: str, settings: Any) -> None:
-    """Has routers pass over an event, from their next start on."""
+    """Makes routers skip an event from their next start on, by writing a dead letter for it."""
     dead = names.dead(process)
     with ClusterAdmin(settings) as cluster:
         partition = partition_of(found.record.key or b"", cluster.partitions(dead))
-    letter = dead_letter(found.record, f"{why}; {found.why}", partition, _ROOM)
+    letter = dead_letter(found.record, f"{why}; {found.why}", partition, _MAX_BYTES)
     write_record(settings, dead, letter)
 
 
 Servers: TypeAlias = tuple[str | None, str | None, str | None]
-"""Kafka, Redis and the archive, as options name them; None = as settings say."""
+"""Kafka, Redis and the archive, as options of a command; None = from the settings."""
 
 
 @dataclass(frozen=True)
 class Workbench:
-    """The store of this process, and factories that can be shipped to tasks."""
+    """The view store of this process, and factories that can be pickled and sent to tasks."""
 
     store: BulkStore
     open_log: OpenBulkLog
@@ -224,7 +227,7 @@ class Workbench:
 
 @contextmanager
 def workbench(kafka: str | None, redis: str | None, archive: str | None = None) -> Iterator[Workbench]:
-    """A workbench on the servers and the archive that are meant; its store is closed at the end."""
+    """A workbench for the given or configured servers and archive; closes its view store at the end."""
     of_kafka, of_redis, past = kafka_settings(kafka), redis_settings(redis), archive_of(archive)
     open_store: Callable[[], BulkStore] = partial(RedisViewStore, of_redis)
     store = open_store()
@@ -241,19 +244,21 @@ def workbench(kafka: str | None, redis: str | None, archive: str | None = None) 
 
 
 def check_addresses(kafka: str | None, redis: str | None, archive: str | None = None) -> None:
-    """Finds out where the servers are: before Spark is started, which takes its time.
+    """Checks the addresses of the servers, before Spark starts, which takes long.
 
     Raises:
-        ConfigurationError: nobody says, or what they say is wrong.
+        ConfigurationError: an address is missing or wrong.
     """
     kafka_settings(kafka), redis_settings(redis), archive_of(archive)
 
 
 def check_broker(kafka: str | None) -> None:
-    """Asks any broker for anything: a fold that only reads would wait a minute for the first record, and say nothing.
+    """Checks that a broker answers.
+
+    Without the check, a fold that only reads would wait a minute for the first record without a message.
 
     Raises:
-        InfrastructureError: none answers.
+        InfrastructureError: no broker answers.
     """
     with ClusterAdmin(kafka_settings(kafka)) as cluster:
         cluster.brokers()
@@ -261,7 +266,7 @@ def check_broker(kafka: str | None) -> None:
 
 @contextmanager
 def store_of(redis: str | None) -> Iterator[BulkStore]:
-    """The store alone, for commands that need no log."""
+    """The view store, for commands that need no log; closes it at the end."""
     store: BulkStore = RedisViewStore(redis_settings(redis))
     try:
         yield store
@@ -270,10 +275,10 @@ def store_of(redis: str | None) -> Iterator[BulkStore]:
 
 
 def folded_view_of(app: App, name: str) -> View[Any, Any]:
-    """The App's view of a name, which must be one that is folded event by event.
+    """The App's view with a name; it must be folded event by event.
 
     Raises:
-        Usage: it has none such, or Spark computes it as a whole.
+        Usage: the App has no such view, or Spark computes it as a whole.
     """
     from leftfold.runtime.project import Usage
 
@@ -292,10 +297,10 @@ def folded_view_of(app: App, name: str) -> View[Any, Any]:
 
 
 def view_of(app: App, name: str) -> View[Any, Any]:
-    """The App's view of a name.
+    """The App's view with a name.
 
     Raises:
-        Usage: it has none such.
+        Usage: the App has no such view.
     """
     from leftfold.runtime.project import unknown
 

@@ -1,4 +1,4 @@
-"""The project that `leftfold new` writes, from the templates in this folder."""
+"""Writes the project of `leftfold new` from the templates in this folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ __all__ = ["write_project"]
 
 
 CATEGORY, _KEY = "carts", "cart"
-"""The words of the template: its category, and what one of its streams is called."""
+"""The template's names: its category, and the name of one of its streams."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = frozenset({"leftfold", "tests", "test"})
-_WORDS = frozenset({"app", "command", "commands", "customer", "domain", "event", "events", "item", "product", "row"})
-"""What the template calls something else."""
+_USED_NAMES = frozenset(
+    {"app", "command", "commands", "customer", "domain", "event", "events", "item", "product", "row"}
+)
+"""Names that the template uses for other things."""
 _SUFFIX = ".tmpl"
 _SHARED = (
     ".gitignore",
@@ -30,22 +32,22 @@ _SHARED = (
     "__name__/services/__init__.py",
     "pyproject.toml",
 )
-"""What a project without a domain has, too."""
+"""Files of the template that a project without a domain also has."""
 
 
 def write_project(name: str, parent: Path, *, category: str = "", key: str = "", empty: bool = False) -> list[Path]:
     """Writes the project into `parent/name` and returns its files.
 
     Args:
-        category: what its service is called, instead of carts. key: what one of its streams is called, with or without
-            `_id`; else the category in the singular.
-        empty: without a domain, an App to be filled.
+        category: name of the service and its category, instead of carts. key: name of one stream, with or without
+            `_id`; '' = the category in the singular.
+        empty: write an App without a domain.
 
     Raises:
-        ConfigurationError: the name cannot be a package's, or the directory holds something already.
+        ConfigurationError: the name is no valid package name, or the directory exists and is not empty.
     """
     _check(name)
-    worded = _worded(category or CATEGORY, (key or _singular(category or CATEGORY)).removesuffix("_id"))
+    rename = _renaming(category or CATEGORY, (key or _singular(category or CATEGORY)).removesuffix("_id"))
     root, templates = parent / name, files("leftfold.cli.scaffold")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConfigurationError(f"{root} is there already and not empty; nothing was written. Choose another name")
@@ -56,9 +58,9 @@ def write_project(name: str, parent: Path, *, category: str = "", key: str = "",
     written = []
     try:
         for path, text in found.items():
-            target = root / worded(path).replace("__name__", name)
+            target = root / rename(path).replace("__name__", name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(worded(text).replace("{{app}}", app).replace("{{name}}", name), "utf-8")
+            target.write_text(rename(text).replace("{{app}}", app).replace("{{name}}", name), "utf-8")
             written.append(target)
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from error
@@ -72,24 +74,24 @@ def _check(name: str) -> None:
         raise ConfigurationError(f"{name!r} means something else to Python; choose another name, such as 'my_{name}'")
 
 
-def _worded(category: str, key: str) -> Callable[[str], str]:
-    """What puts these words in place of the template's.
+def _renaming(category: str, key: str) -> Callable[[str], str]:
+    """A function that replaces the template's names by these in a text.
 
     Raises:
-        ConfigurationError: one cannot be a name in Python, or is that of something else there.
+        ConfigurationError: a word is no valid Python name, or the template uses it for something else.
     """
     for word in (category, key):
         if not _NAME.fullmatch(word) or keyword.iskeyword(word):
             raise ConfigurationError(f"{word!r} cannot be a name: lower case letters, digits and _, such as 'booking'")
-        if word in _WORDS:
+        if word in _USED_NAMES:
             raise ConfigurationError(f"{word!r} is something else in the project that is written; choose another word")
     capital = "".join(part.capitalize() for part in key.split("_"))
 
-    def put(text: str) -> str:
+    def replace_names(text: str) -> str:
         text = text.replace(CATEGORY, "\0").replace(_KEY, key).replace("Cart", capital).replace("\0", category)
         return re.sub(r"\bc-(?=[0-9])", f"{key[0]}-", text)
 
-    return put
+    return replace_names
 
 
 def _singular(category: str) -> str:
@@ -97,7 +99,7 @@ def _singular(category: str) -> str:
 
 
 def _files(template: Traversable, above: str = "") -> dict[str, str]:
-    """The text of every file by its path in the project; `dot-gitignore.tmpl` is `.gitignore`."""
+    """The text of every template file by its path in the project; `dot-gitignore.tmpl` becomes `.gitignore`."""
     found: dict[str, str] = {}
     for part in template.iterdir():
         name = part.name.removesuffix(_SUFFIX)

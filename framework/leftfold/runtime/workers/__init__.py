@@ -1,1 +1,1 @@
-"""The processes that `leftfold run` starts."""
+"""The worker processes that `leftfold run` starts: deciders, reactions, routers and views."""

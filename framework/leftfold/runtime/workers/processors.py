@@ -1,4 +1,4 @@
-"""The processes of one decider, process manager, reaction or router, reconnected whenever their servers fail."""
+"""Worker processes of deciders, process managers, reactions and routers; they reconnect when servers fail."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["decide", "route_events", "run_reaction"]
 
 
 def run_reaction(app: App, name: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
-    """Acts for a reaction until `stop` is set.
+    """Runs the consumer of a reaction until `stop` is set; reconnects when the broker fails.
 
     Raises:
-        Fenced: this process must end and be started again. ContractError: an event is newer than this code.
+        Fenced: this process must end and be restarted. ContractError: an event has a newer version than this code.
     """
     trouble = Outage(report, stop)
 
-    def told(what: str, details: Mapping[str, Any]) -> None:
+    def forward(what: str, details: Mapping[str, Any]) -> None:
         if what == "reacting":
             trouble.told("")
         report(what, details)
 
     while not stop.is_set():
         try:
-            ReactionRunner(app, name, settings, stop=stop, report=told).run(trouble.told)
+            ReactionRunner(app, name, settings, stop=stop, report=forward).run(trouble.told)
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -50,32 +50,32 @@ def run_reaction(app: App, name: str, settings: KafkaSettings, stop: threading.E
 def decide(
     app: App, category: str, settings: KafkaSettings, stop: threading.Event, report: Report, *, archive: str = ""
 ) -> None:
-    """Decides a category's commands until `stop` is set.
+    """Runs the worker that decides a category's commands until `stop` is set; reconnects when the broker fails.
 
     Args:
-        archive: where events are that the topic has lost; '' = nowhere.
+        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
-        Fenced: this process must end and be started again. ConfigurationError: starting again would not help.
+        Fenced: this process must end and be restarted. ConfigurationError: the error persists after a restart.
     """
     trouble = Outage(report, stop)
 
-    served = False
+    serving = False
 
-    def told(what: str, details: Mapping[str, Any]) -> None:
-        nonlocal served
+    def forward(what: str, details: Mapping[str, Any]) -> None:
+        nonlocal serving
         if what == "serving":
-            served = True
+            serving = True
             trouble.told("")
-        if what != "left" or served:  # why it never got so far is told once, however often it is tried
+        if what != "left" or serving:  # before "serving", the cause is reported once by `trouble`, not at each try
             report(what, details)
 
     past = open_archive(archive)
     while not stop.is_set():
-        served = False
+        serving = False
         try:
             with closing(KafkaClientSupplier(settings, archive=past)) as supplier:
-                Worker(app, category, supplier, stop=stop, report=told).run()
+                Worker(app, category, supplier, stop=stop, report=forward).run()
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -83,10 +83,11 @@ def decide(
 
 
 def route_events(app: App, process: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
-    """Routes the events that concern a process until `stop` is set.
+    """Runs a router: it copies events to a process's command topic until `stop` is set.
 
     Raises:
-        ConfigurationError: Faust is not installed. ContractError: an event cannot be routed, and none is skipped.
+        ConfigurationError: Faust is not installed. ContractError: an event cannot be routed; routers skip no event
+            by themselves.
     """
     try:
         from leftfold.faust import route
@@ -95,7 +96,7 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
         raise ConfigurationError(why) from error
     trouble = Outage(report, stop)
 
-    def told(what: str, details: Mapping[str, Any]) -> None:
+    def forward(what: str, details: Mapping[str, Any]) -> None:
         if what == "routing":
             trouble.told("")
         report(what, details)
@@ -110,7 +111,7 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
                 settings.aiokafka(),
                 count,
                 stop,
-                told,
+                forward,
                 passed_over=partial(skipped_letters, settings, process),
                 max_bytes=most,
             )
@@ -119,8 +120,8 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
 
 
 def _most(cluster: ClusterAdmin, process: str) -> int:
-    """What a batch of records may weigh where the router writes."""
+    """Largest record batch in bytes that the topics accept to which the router writes."""
     try:
         return cluster.max_batch_bytes([names.commands(process), names.dead(process)])
     except ConfigurationError:
-        return MAX_BYTES  # not allowed to ask
+        return MAX_BYTES  # the login may not read the topics' settings

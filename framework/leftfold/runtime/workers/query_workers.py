@@ -1,4 +1,4 @@
-"""The process of views that Spark computes: streamed where that is exact, else refreshed at intervals."""
+"""The worker process of views that Spark computes: streamed where that is exact, else refreshed at intervals."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = ["cancelling", "refresh"]
 
 
 _PATIENCE = 10.0
-"""For how many seconds nobody may have written before a run that was fenced takes over again."""
+"""Seconds without a flush by another run after which a fenced stream takes the view over again."""
 _LOOK_SECONDS = 5.0
-"""How often a stream looks whether its view was rebuilt from the topics that are there."""
+"""Seconds between checks whether the view of a stopped stream was rebuilt from the existing topics."""
 
 
 class QueryViewThread(threading.Thread):
-    """Keeps one view until `stop` is set.
+    """A thread that runs the Spark stream of one view until `stop` is set.
 
-    `error` is a definition that is wrong, which ends the process. `hole` is what an archive has and a stream cannot
-    read: the thread ends, and the view must be kept by somebody who reads the archive.
+    `error` is set when the view's definition is wrong, which ends the process. `hole` is set when the stream needs
+    trimmed records, which only the archive has: the thread ends, and the view must be refreshed from the archive.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class QueryViewThread(threading.Thread):
         self.hole: LogGap | None = None
 
     def run(self) -> None:
-        """Runs the stream again and again."""
+        """Runs the stream, and restarts it after outages and fencing."""
         while not self._stop_.is_set() and self.error is None:
             try:
                 self._stream()
@@ -96,7 +96,7 @@ class QueryViewThread(threading.Thread):
                 checkpoints=checkpoints(),
             )
             stream = QueryStream(
-                self._session, self.view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
+                self._session, self.view, where, shuffles=self._shuffles, keep=self._keep, report=self._forward
             )
             if why := stream.foreign():
                 if why != self._foreign:
@@ -110,7 +110,7 @@ class QueryViewThread(threading.Thread):
             store.close()
 
     def _stand_by(self) -> None:
-        """Waits until nobody writes the view, or nothing of it is left; unreachable servers are met by the next try."""
+        """Waits until no other run flushes the view, or it has no live generation; the next try reports an outage."""
         store: ViewStore = RedisViewStore(redis_settings())
         seen, since = dict[int, str](), time.monotonic()
         patience = _PATIENCE * random.uniform(0.75, 1.25)  # spreads two runs
@@ -119,7 +119,7 @@ class QueryViewThread(threading.Thread):
                 live = store.registry(self.view.name).live_of(self.view.hash)
                 if live is None:
                     return
-                tokens = {bucket: mark.token for bucket, mark in store.checkpoints(live).items()}
+                tokens = {bucket: checkpoint.token for bucket, checkpoint in store.checkpoints(live).items()}
                 if tokens != seen:
                     seen, since = tokens, time.monotonic()
         except LeftfoldError:
@@ -127,13 +127,13 @@ class QueryViewThread(threading.Thread):
         finally:
             store.close()
 
-    def _told(self, what: str, details: Any) -> None:
+    def _forward(self, what: str, details: Any) -> None:
         self._trouble.told("")
         self._report(what, details)
 
 
 def checkpoints() -> Path:
-    """Where streams keep their sums: what LEFTFOLD_SPARK_CHECKPOINTS says, else beside the embedded servers' data."""
+    """The directory of Spark's checkpoints: LEFTFOLD_SPARK_CHECKPOINTS, else in the embedded servers' data."""
     from leftfold.spark.core.session import SparkSettings
 
     settings = SparkSettings()
@@ -141,21 +141,22 @@ def checkpoints() -> Path:
 
 
 _KEEP = 60.0
-"""Seconds for which readers in the middle of a scan still find the rows that were replaced."""
+"""Seconds for which the replaced generation stays, for readers in the middle of a scan."""
 _PAST = "the topic no longer holds what its stream must read, and a stream reads no archive"
 
 
 def refresh(
     views: Sequence[View[Any, Any]], every: float, stop: threading.Event, report: Report, *, archive: str
 ) -> None:
-    """Keeps views up to date until `stop` is set: streams, and all others computed again every so many seconds.
+    """Keeps views up to date until `stop` is set: by streams, or by refreshes at intervals.
 
     Args:
-        archive: where events are that the topic has lost; '' = nowhere.
+        every: seconds between refreshes of the views without a stream.
+        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
         ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;
-            starting again would not help.
+            the error persists after a restart.
     """
     from leftfold.local import spark_jars
     from leftfold.spark.core.session import spark_session
@@ -164,29 +165,29 @@ def refresh(
     settings = settings.model_copy(update={"jars": (*settings.jars, *spark_jars())})
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with spark_session(settings) as session:
-        keeping = _Keeping(session, every, stop, report, archive)
+        loop = _RefreshLoop(session, every, stop, report, archive)
         for view in views:
-            keeping.add(view)
+            loop.add(view)
         with cancelling(session, stop):
-            keeping.run()
+            loop.run()
 
 
-class _Keeping:
-    """All views of one process."""
+class _RefreshLoop:
+    """The streams and refreshes of all views of one process."""
 
     def __init__(self, session: Any, every: float, stop: threading.Event, report: Report, archive: str) -> None:
         self._session, self._every, self._stop, self._report = session, every, stop, report
         self._archive = archive
         self._cores, self._keep = cores_of("spark", None), max(_KEEP, every)
         self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores), archive)
-        self._work.use(session, lambda told: report("events passed over", {"why": told}))
+        self._work.use(session, lambda why: report("events passed over", {"why": why}))
         self._streams: list[QueryViewThread] = []
         self._views: list[TableView[Any, Any]] = []
         self._trouble, self._files = Outage(report, stop), dict[str, object]()
         self._foreign = dict[str, str]()
 
     def add(self, view: View[Any, Any]) -> None:
-        """Judges a view's SQL and decides how to keep it."""
+        """Adds a view, as a stream if its SQL allows one, else with refreshes."""
         if not isinstance(view, TableView):
             raise ConfigurationError(f"view {view.name} is folded; run it with a tail")
         how = self._work.refreshed(view)
@@ -203,7 +204,7 @@ class _Keeping:
             self._views.append(view)
 
     def run(self) -> None:
-        """Works until told to stop, or until a stream meets a definition that is wrong."""
+        """Runs until `stop` is set, or until a stream finds a wrong definition, whose error is raised."""
         for stream in self._streams:
             stream.start()
         due = 0.0
@@ -223,7 +224,7 @@ class _Keeping:
                 stream.join()
 
     def _handed_over(self) -> bool:
-        """Takes over the views whose streams would have to read what only the archive has; whether there is one."""
+        """Moves views from streams that need the archive to refreshes; whether there was one."""
         ended = [stream for stream in self._streams if stream.hole is not None]
         for stream in ended:
             self._streams.remove(stream)
@@ -232,7 +233,7 @@ class _Keeping:
         return bool(ended)
 
     def _refresh(self, view: TableView[Any, Any]) -> None:
-        """One refresh; what goes wrong with the log or the rows is told and tried again the next time."""
+        """One refresh; errors of the log, the servers or the rows are reported and retried at the next interval."""
         if self._stop.is_set():
             return
         try:
@@ -247,7 +248,7 @@ class _Keeping:
             self._report("failed", {"view": view.name, "why": str(error)})
 
     def _compute(self, view: TableView[Any, Any]) -> None:
-        """Computes a view again, unless neither events nor reference files have changed since the last time."""
+        """Computes a view again if its events or its reference files have changed since the last refresh."""
         refuse_eviction(redis_settings())
         files = {name: file.fingerprint() for name, file in view.references.items()}
         with self._work.opened(view, lambda progress: None) as rebuild:
@@ -264,7 +265,7 @@ class _Keeping:
             self._report("view stopped", {"view": view.name, "why": str(result)})
 
     def _is_foreign(self, view: TableView[Any, Any], why: str) -> bool:
-        """Whether the rows that readers see are of other topics: an operator may have named the wrong cluster."""
+        """Whether the live generation was computed from other topics, as when the wrong cluster is configured."""
         if why and self._foreign.get(view.name) != why:
             self._report("view stopped", {"view": view.name, "why": why})
         self._foreign[view.name] = why
@@ -273,14 +274,14 @@ class _Keeping:
 
 @contextmanager
 def cancelling(session: Any, stop: threading.Event) -> Iterator[None]:
-    """Ends what Spark is at when the process must end: a refresh under way leaves nothing behind.
+    """Cancels Spark's jobs when `stop` is set: an unfinished refresh leaves no rows behind.
 
-    The block ends only when that was said: Spark, stopped meanwhile, would answer with a stack of Java's.
+    The block ends only after the cancellation: if Spark stopped during it, a Java stack trace would be printed.
     """
 
     def cancel() -> None:
         stop.wait()
-        with suppress(Exception):  # Spark has died, and its jobs with it
+        with suppress(Exception):  # Spark has ended, and its jobs with it
             session.sparkContext.cancelAllJobs()
 
     thread = threading.Thread(target=cancel, name="cancel", daemon=True)

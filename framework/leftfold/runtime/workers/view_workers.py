@@ -1,4 +1,4 @@
-"""The processes that fold views: the projector, Spark streaming, and streams of users."""
+"""Worker processes that keep views: projectors, Spark streaming, and Faust agents of users."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["follow", "run_agents", "stream"]
 
 
 def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
-    """Has agents go through events until `stop` is set.
+    """Runs the Faust agents of a stream over its events until `stop` is set; reconnects when servers fail.
 
     Raises:
-        ConfigurationError: Faust is not installed, or Redis evicts keys. Fenced: end and start again.
-        ContractError: an event cannot be read.
+        ConfigurationError: Faust is not installed, or Redis evicts keys. Fenced: this process must end and be
+            restarted. ContractError: an event cannot be read.
     """
     try:
         from leftfold.faust.streams import streams_of
@@ -44,7 +44,7 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
     stream, trouble = app.stream(name), Outage(report, stop)
     redis = redis_settings() if stream.views else None
 
-    def told(what: str, details: Mapping[str, Any]) -> None:
+    def forward(what: str, details: Mapping[str, Any]) -> None:
         if what == "streaming":
             trouble.told("")
         report(what, details)
@@ -55,7 +55,7 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
             if redis:
                 refuse_eviction(redis)
             with ClusterAdmin(settings) as cluster:
-                streams = streams_of(app, stream, settings.aiokafka(), store, cluster.partitions, report=told)
+                streams = streams_of(app, stream, settings.aiokafka(), store, cluster.partitions, report=forward)
             streams.run(stop)
         except Fenced:
             raise
@@ -76,16 +76,15 @@ def follow(
     options: Mapping[str, Any],
     archive: str = "",
 ) -> None:
-    """Keeps views at the end of the log until `stop` is set.
+    """Runs a projector that keeps views at the end of the log until `stop` is set.
 
     Args:
-        options: of the Projector. Its member's name must be the same after a restart, or the buckets of its own ghost
-        would
-            stand still until that is taken for dead.
-        archive: where events are that the topic has lost; '' = nowhere.
+        options: arguments of the Projector. Its member's name must be the same after a restart: under another name, the
+            buckets of the old member stand still until its heartbeat expires.
+        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
-        Fenced: this process must end and be started again.
+        Fenced: this process must end and be restarted.
         ConfigurationError: Redis evicts keys.
     """
     trouble, started = Outage(report, stop), set[str]()
@@ -116,15 +115,15 @@ def _follow(
     refuse_eviction(redis)
     store = RedisViewStore(redis)
     try:
-        tail = Projector(views, open_log, store, report=trouble.report, **options)
-        told = False
+        projector = Projector(views, open_log, store, report=trouble.report, **options)
+        has_reported = False
         while not stop.is_set():
-            tail.step()
-            if not told:
+            projector.step()
+            if not has_reported:
                 trouble.report("following", {"views": ", ".join(view.name for view in views)})
-                told = True
+                has_reported = True
             trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))
-        tail.close()
+        projector.close()
     finally:
         for reader in readers:
             reader.close()
@@ -141,12 +140,12 @@ def stream(
     archive: str,
     options: Mapping[str, Any],
 ) -> None:
-    """Keeps views at the end of the log until `stop` is set.
+    """Runs Spark streaming that keeps views at the end of the log until `stop` is set.
 
     Args:
-        archive: where events are that the topic has lost; '' = nowhere.
-        options: of each ViewStream. `trigger`: seconds from batch to batch; 0 = as they come. `max_parked`: how many
-            rows of a view may be parked. `folds`: which code folds, by view.
+        archive: directory or URI of the archive, for trimmed events; '' = no archive.
+        options: arguments of each ViewStream. `trigger`: seconds between micro-batches; 0 = without a pause.
+            `max_parked`: how many rows of a view may be parked. `folds`: the hash of each view's fold, by view name.
 
     Raises:
         ConfigurationError: Spark or Java is missing, or Redis evicts keys.
@@ -157,51 +156,51 @@ def stream(
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with session.spark_session(_settings()) as spark:
         ports, trouble = _ports(kafka, redis, archive), Outage(report, stop)
-        told = {name: value for name, value in options.items() if name != "folds"}
+        arguments = {name: value for name, value in options.items() if name != "folds"}
         folds, started = options.get("folds", {}), set[str]()
 
-        def made(view: View[Any, Any]) -> ViewStream:
+        def open_stream(view: View[Any, Any]) -> ViewStream:
             one: ViewStream = streaming.ViewStream(
-                spark, view, ports=ports, report=report, fold=folds.get(view.name, ""), started=started, **told
+                spark, view, ports=ports, report=report, fold=folds.get(view.name, ""), started=started, **arguments
             )
             return one
 
         while not stop.is_set():
             try:
                 refuse_eviction(redis)
-                _follow_on_spark(made, views, stop, trouble)
+                _follow_on_spark(open_stream, views, stop, trouble)
             except InfrastructureError as error:
                 trouble.met(error)
 
 
 def _follow_on_spark(
-    made: Callable[[View[Any, Any]], ViewStream],
+    open_stream: Callable[[View[Any, Any]], ViewStream],
     views: Sequence[View[Any, Any]],
     stop: threading.Event,
     trouble: Outage,
 ) -> None:
     streams: list[ViewStream] = []
-    holes: dict[str, str] = {}
+    gaps: dict[str, str] = {}
     try:
-        streams.extend(map(made, views))
+        streams.extend(map(open_stream, views))
         while not stop.is_set():
             for one in streams:
-                _step(one, holes, trouble.report)
+                _step(one, gaps, trouble.report)
             trouble.told("")
     finally:
         for one in streams:
             one.close()
 
 
-def _step(one: ViewStream, holes: dict[str, str], report: Report) -> None:
-    """One step; a view that needs what is gone from its topics stands still, and the others go on."""
+def _step(one: ViewStream, gaps: dict[str, str], report: Report) -> None:
+    """One step of a stream; a view that needs trimmed events stops, and the other views continue."""
     try:
         one.step(0.1)
     except LogGap as error:
-        # Told once, and again when it is another hole.
-        if holes.get(one.view.name) != str(error):
+        # Reported once, and again when the gap is another one.
+        if gaps.get(one.view.name) != str(error):
             report("view stopped", {"view": one.view.name, "why": str(error)})
-        holes[one.view.name] = str(error)
+        gaps[one.view.name] = str(error)
 
 
 def _settings() -> SparkSettings:
