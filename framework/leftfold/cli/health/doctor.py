@@ -48,7 +48,7 @@ _ABOUT = len("transactions")
 def doctor(
     app: AppsOption = None, kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
 ) -> None:
-    """Look for what keeps things from working.
+    """Check for what keeps services from working.
 
     Python and what is installed, Java, Redis, disk, the project and its Apps, the servers, workers, processes that are
     behind, transactions that stay open, generations of views that are left over or in no registry. Nothing is started

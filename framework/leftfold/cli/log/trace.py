@@ -42,7 +42,7 @@ _WIDTH, _PER_LEVEL = 400, 4
 def trace(
     id_: Annotated[str, typer.Argument(metavar="ID", help="Of a command, an event, an input; or a correlation id.")],
     since: Annotated[
-        str | None, typer.Option("--since", metavar="AGE|TIME", help="Look at nothing older: 30m, 2h, 7d or a time.")
+        str | None, typer.Option("--since", metavar="AGE|TIME", help="Read no older records: 30m, 2h, 7d or a time.")
     ] = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,

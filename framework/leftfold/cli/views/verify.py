@@ -113,11 +113,11 @@ EXAMPLES = examples(
 
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Compare every row and index entry, too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also compare every row and index entry.")] = False,
     generation: Annotated[
         str, typer.Option("--generation", metavar="WHICH", help="live, held, kept, a name or an id.")
     ] = "live",
-    continuous: Annotated[bool, typer.Option("--continuous", help="Again and again, until Ctrl-C.")] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Verify in turn until Ctrl-C.")] = False,
     share: Annotated[str, typer.Option("--share", metavar="SHARE", help="Of one core, when continuous.")] = "10%",
     engine: Annotated[EngineOption, typer.Option("--engine", help="Where to fold.")] = EngineOption.LOCAL,
     master: MasterOption = None,
