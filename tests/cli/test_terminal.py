@@ -71,7 +71,7 @@ def test_an_order_about_a_timer_is_given_once_it_is_agreed(tower: Shell, action:
     words = ("timers", action, "quiet", bell, "ring", "--reason", "a test", "--timeout", "2m")
     unasked = tower(*words)
     assert (unasked.code, unasked.out) == (2, "")
-    assert "nobody can be asked here; to go on, say --yes" in unasked.err
+    assert "there is no terminal to ask on; to go on, say --yes" in unasked.err
     with typing(tower, *words) as terminal:
         terminal.wait_shown(rf"{action} timer ring of quiet {bell}, due .*{becomes}\. Sure\? \[y/N\]: ")
         terminal.type("n\n")
@@ -120,7 +120,7 @@ def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, empty_servers
         terminal.wait_shown(r"\[y/N\]: ")
         terminal.type("y\n")
         assert terminal.ended() == 0
-    assert "nothing is gone" in tower(*words).err
+    assert "nothing is lost" in tower(*words).err
 
 
 @pytest.mark.faults

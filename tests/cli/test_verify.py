@@ -108,7 +108,7 @@ def test_a_changed_field_is_found_by_comparing_rows_only(at_work: Shell, damage:
         (row,) = deep(at_work, "cart_summary")["rows"]
         assert (row["key"], row["one"]["items"], row["other"]["items"]) == ("a", "99", "1")
         shown = at_work("verify", "cart_summary", "--deep").out
-        assert "marks equal, 1 row stored otherwise" in shown
+        assert "checkpoints equal, 1 row stored otherwise" in shown
         assert "stored  99" in shown
     whole = at_work("verify", "--deep")
     assert (whole.code, whole.out.count("rows and indexes equal")) == (0, 2), whole.out + whole.err

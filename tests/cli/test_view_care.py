@@ -169,7 +169,7 @@ def test_parked_rows_are_freed_once_the_fold_is_mended(
         wait_until(lambda: served("send", "AddItem", ADD.format("p", "poison", 1, "1.00")).code == 0, "the worker")
         assert served("send", "AddItem", ADD.format("p", "tea", 1, "1.00")).code == 0
         wait_until(lambda: "view cart_summary parks p" in served("status").err, "the row to be parked")
-        assert "start the tails again, then: leftfold retry cart_summary" in served("get", "cart_summary", "p").err
+        assert "start the projectors again, then: leftfold retry cart_summary" in served("get", "cart_summary", "p").err
         told = served("retry", "cart_summary")
         assert (told.code, "no poison please" in told.out) == (1, True)
     finally:

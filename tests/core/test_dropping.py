@@ -49,7 +49,7 @@ def test_the_live_generation_of_other_code_goes_when_its_tails_are_gone_and_some
         remove_one(new.store, after, before.id, sure=False)
     assert old.rows(open_baskets) == fold(open_baskets, *EVENTS)
     remove_one(new.store, after, before.id, sure=True)
-    assert "is gone" in capsys.readouterr().out
+    assert "is removed" in capsys.readouterr().out
     with pytest.raises(ViewNotBuilt):
         old.rows(open_baskets)
     assert new.rows(after) == fold(after, *EVENTS)
@@ -81,7 +81,7 @@ def test_orphans_are_named_and_removed_and_nothing_else_is(
     assert "remove it: leftfold drop open_baskets --orphans --yes" in told
     assert len(new.store.stored(["open_baskets"]).buckets) == 3
     remove_unlisted(new.store, after.name, sure=True)
-    assert f"open_baskets: {lost.id} is gone" in capsys.readouterr().out
+    assert f"open_baskets: {lost.id} is removed" in capsys.readouterr().out
     assert orphans(new.store, ["open_baskets"]).found == ()
     assert set(new.store.registry("open_baskets").generations) == {old.live(open_baskets).id, new.live(after).id}
     assert old.rows(open_baskets) == fold(open_baskets, *EVENTS)

@@ -182,4 +182,4 @@ def test_only_what_a_rebuild_can_do_is_promised(addresses: Addresses, tmp_path: 
     with program(addresses, tmp_path, 16) as keeper:
         for words in (["--hold"], ["--as-of", "s0@1", "--name", "then"], ["--plan"]):
             told = keeper.tell("rebuild", "lately", *words)
-            assert (told.returncode, "is built anew by that stream" in told.stderr) == (2, True), told.stderr
+            assert (told.returncode, "is rebuilt by that stream" in told.stderr) == (2, True), told.stderr

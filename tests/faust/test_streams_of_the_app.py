@@ -143,7 +143,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
 
     row = told()
     assert (row["name"], row["views"], row["running"], row["lag"]) == ("lately", "lately", 0, None)
-    assert "nobody is at work on stream lately; start: leftfold run lately" in typed("status")[2]
+    assert "no process is at work on stream lately; start: leftfold run lately" in typed("status")[2]
     assert not looked()["well"]
     assert typed("log", "archive", "tills")[0] == 0
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")

@@ -180,8 +180,8 @@ def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_th
         code, said = typed("skip", "checkout", "--yes")
         assert (code, "process checkout has 1 router at work; stop what runs them" in said) == (69, True), said
     code, said = typed("skip", "checkout", "--yes")
-    assert (code, "are gone" in said) == (0, True)
-    assert "nothing is gone that routers of checkout should read" in typed("skip", "checkout")[1]
+    assert (code, "are lost" in said) == (0, True)
+    assert "nothing is lost that routers of checkout should read" in typed("skip", "checkout")[1]
     with routing(settings) as failures:
         await_routed(settings, failures, behind)
     assert "gone" not in routed(settings)

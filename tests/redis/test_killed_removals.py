@@ -99,7 +99,7 @@ def assert_found_and_removed(
     assert "leftfold drop --app tests.ledger:app ledger_summary --orphans --yes" in told.message
     capsys.readouterr()
     remove_unlisted(store, summary.name, sure=True)
-    assert capsys.readouterr().out == f"ledger_summary: {lost} is gone\n"
+    assert capsys.readouterr().out == f"ledger_summary: {lost} is removed\n"
     assert dump(server) == before
     assert store.registry(summary.name) == registry
 

@@ -98,7 +98,7 @@ def test_nothing_goes_before_somebody_says_so_and_then_all_of_it(
     assert out.rstrip().endswith("leftfold drop by_tag --yes")
     assert (dump(server), store.registry("by_tag").live) == (before, {by_tag.hash: live.id})
     code, out, _ = drop("by_tag", "--yes")
-    assert (code, out.splitlines()[-1]) == (0, "by_tag: all of it is gone")
+    assert (code, out.splitlines()[-1]) == (0, "by_tag: all of it is removed")
     assert undeclared_view(store, "by_tag") is None
     assert dump(server) == {key: value for key, value in before.items() if b"{by_tag:" not in key}
     with server.client() as client:

@@ -101,7 +101,7 @@ def test_letters_that_leave_are_told_of_before_and_counted_behind(broker: Broker
     broker.wipe(dead)
     listed = typed("list", bank.name)
     assert listed.code == 0
-    assert re.search(rf"of {bank.name} up to \d older letters are gone, which are kept for 1 d", listed.err), listed
+    assert re.search(rf"of {bank.name} up to \d older letters are deleted, which are kept for 1 d", listed.err), listed
 
 
 def _surveyed(broker: Broker, bank: Bank) -> tuple[int, bool]:

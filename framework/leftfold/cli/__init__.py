@@ -1,1 +1,1 @@
-"""The command line: composition from the shell. Heavy imports happen in the command that needs them."""
+"""The command line; heavy imports happen in the command that needs them."""

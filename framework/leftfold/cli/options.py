@@ -1,4 +1,4 @@
-"""Options, arguments and confirmations that several commands share."""
+"""Command-line options, confirmations and parsers that several commands share."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ __all__ = [
 
 
 def agreed(question: str, *, yes: bool) -> None:
-    """Goes on if the question is answered with yes, or need not be asked.
+    """Asks the user to confirm; returns when the answer is yes, or when `yes` is set.
 
     Args:
-        yes: whether `--yes` was said.
+        yes: whether `--yes` was given.
 
     Raises:
-        Usage: nobody can be asked here. typer.Exit: 1, when the answer was no.
+        Usage: standard input is no terminal. typer.Exit: 1, when the answer was no.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Usage(f"{question}\nnobody can be asked here; to go on, say --yes. Nothing was changed")
+        raise Usage(f"{question}\nthere is no terminal to ask on; to go on, say --yes. Nothing was changed")
     if not typer.confirm(printable(question), err=True):
         note("nothing was changed")
         raise typer.Exit(1)
@@ -63,10 +63,10 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
 
 
 def seconds(text: str | float) -> float:
-    """The seconds behind `90`, `90s`, `1.5m` or `2h`.
+    """A length of time in seconds, from `90`, `90s`, `1.5m` or `2h`.
 
     Raises:
-        typer.BadParameter: it is none of these, or no time at all.
+        typer.BadParameter: it is in none of these forms, or not above 0.
     """
     found = _TEXT.fullmatch(str(text).strip())
     length = float(found[1]) * _UNITS[found[2]] if found else 0.0
@@ -76,7 +76,7 @@ def seconds(text: str | float) -> float:
 
 
 def encoded_key(view: View[Any, Any], text: str) -> str:
-    """The encoded key that is meant, or NO_ROW, as it is shown where rows are parked.
+    """The typed key, encoded; NO_ROW stays as it is shown where events without a row are parked.
 
     Raises:
         Usage: it is no key of this view.
@@ -85,7 +85,7 @@ def encoded_key(view: View[Any, Any], text: str) -> str:
 
 
 def read_key(view: View[Any, Any], text: str) -> Any:
-    """The key that is meant; a key of several parts is typed with / between them.
+    """The typed key; a key of several parts is typed with / between them.
 
     Raises:
         Usage: it is no key of this view.
@@ -105,17 +105,17 @@ def read_key(view: View[Any, Any], text: str) -> Any:
 
 
 MAX_PARKED = 100
-"""How many rows of a view may be parked; as the engine has it, which this page does not import."""
+"""Most parked rows of a view; a copy of the engine's constant, which this module does not import."""
 EVERY = 60.0
 """Seconds between two refreshes of a view that Spark computes as a whole."""
 
 
 _WAITING = frozenset({"run", "dev"})
-"""Commands that wait for servers which start beside them."""
+"""Commands that wait for servers which are started beside them."""
 
 
 def _reachable(context: typer.Context, address: str | None) -> str | None:
-    """What was typed, unless no broker can be there: that is said at once."""
+    """The typed address; an error at once where no broker can be reached at it."""
     if address and context.info_name not in _WAITING:
         from leftfold.kafka.reachability import check_reachable
         from leftfold.runtime.connect import kafka_settings
@@ -188,7 +188,7 @@ LogsOption: TypeAlias = Annotated[
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text, kept as it is."""
+    """The examples at the end of a help text, line breaks kept."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -196,10 +196,10 @@ _LONGEST = 2000
 
 
 def signed(by: str, reason: str) -> str:
-    """Who it is: the name that was said, or the login.
+    """The name of the operator: the value of --by, or the login name.
 
     Raises:
-        Usage: no reason is given, or the user has no name.
+        Usage: no reason is given, or the user has no login name.
     """
     if not 0 < len(reason.strip()) <= _LONGEST:
         raise Usage(f"why? say --reason TEXT, in {_LONGEST} characters at most; it is kept with what you do")

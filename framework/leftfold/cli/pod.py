@@ -1,7 +1,7 @@
-"""What our image does first: Spark on Kubernetes asks for an `executor` or a `driver`, everything else is run.
+"""The entry point of the container image: starts Spark's executor or driver on Kubernetes, or any other command.
 
-`ENTRYPOINT ["python", "-m", "leftfold.cli.pod"]` in an image stands for the entry script of Spark's own images: the
-names of the variables are an agreement between Spark's driver and whatever image its executors have.
+`ENTRYPOINT ["python", "-m", "leftfold.cli.pod"]` in an image replaces the entry script of Spark's own images. Spark's
+driver sets the variables that are read here, in the pods of its executors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPTION = "SPARK_JAVA_OPT_"
 
 
 def main() -> None:
-    """Becomes the process that was asked for."""
+    """Replaces this process with the requested one."""
     spec = find_spec("pyspark")
     home = Path(spec.origin).parent if spec is not None and spec.origin else Path()
     environment = {"SPARK_HOME": str(home), **os.environ}
@@ -39,10 +39,10 @@ def main() -> None:
 
 
 def pod_command(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command for what a container is started with.
+    """The command for the arguments of a container.
 
     Raises:
-        ConfigurationError: nothing is to be run, or Spark's driver has not told an executor what it needs.
+        ConfigurationError: there are no arguments, or a variable is missing that Spark's driver sets for executors.
     """
     match list(arguments):
         case []:

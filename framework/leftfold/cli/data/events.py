@@ -1,4 +1,4 @@
-"""`leftfold events`: prints the events of a category, of all streams or of one, and follows new ones."""
+"""`leftfold events`: prints the events of a category or of one stream, and follows new ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["fields_of"]
 
 
 def fields_of(record: RawRecord) -> Mapping[str, Any]:
-    """A record as one object; what is no event of ours is told as far as it can be read."""
+    """A record as a JSON object; one that is no event is shown as far as it can be read."""
 
     def text(name: str) -> str:
         return header(record.headers, f"ce_{name}").decode(errors="replace")
@@ -51,7 +51,7 @@ def fields_of(record: RawRecord) -> Mapping[str, Any]:
 
 
 def line_of(record: RawRecord) -> Sequence[str | Styled]:
-    """The same for people."""
+    """A record as a line for people."""
     place, time, key, version, decision, name, body = _parts(record)
     return (
         styled(f"{place:<9} {time:<24}", dim=True),
@@ -74,7 +74,7 @@ def _parts(record: RawRecord) -> tuple[str, ...]:
 
 
 def _brief(moment: str) -> str:
-    """A time to the millisecond."""
+    """A time in milliseconds, as text."""
     try:
         text = datetime.fromisoformat(moment).isoformat(timespec="milliseconds")
     except ValueError:
@@ -100,10 +100,10 @@ _STEP = 4
 
 
 class EventLog:
-    """The events of one category, or of one stream, whose partition alone is then read.
+    """The events of one category, or of one stream, for which only its partition is read.
 
     Args:
-        archive: where events are that the topic has lost; '' = nowhere.
+        archive: the archive with events that the topic has lost; '' = none.
 
     Raises:
         Usage: the cluster has no such category.
@@ -116,7 +116,7 @@ class EventLog:
         self._topic, self._key = topic, key.encode()
         self._partitions = [partition_of(self._key, count)] if key else list(range(count))
         self._reader: LogReader = open_reader(settings, archive)()
-        # The last few events are those that are there; all of them are all that ever were.
+        # The last N events are taken from the topic alone; all events may start in the archive.
         self._floor = {} if archive else starts.offsets[topic]
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class EventLog:
         self._reader.close()
 
     def read(self, last: int | None, *, follow: bool) -> Iterator[list[RawRecord]]:
-        """Batches of events, in order of time within a batch: the last few, or all of them, and what comes after."""
+        """Batches of events, sorted by time within a batch: the last few or all, then, with `follow`, new ones."""
         ends = self._ends()
         if last is None:
             self._reader.seek(self._from(dict.fromkeys(self._partitions, 0)))
@@ -142,7 +142,7 @@ class EventLog:
         return self._from({p: ends.next_offset(self._topic, p) for p in self._partitions})
 
     def _last(self, count: int, ends: Position) -> list[RawRecord]:
-        """The last few; offsets have gaps, so as many more are read as it takes to find them."""
+        """The last few events; offsets have gaps, so more and more offsets are read until enough events are found."""
         reach = max(1, count)
         while True:
             reach *= _STEP
@@ -158,7 +158,7 @@ class EventLog:
         return self._floor.get(partition, 0)
 
     def _until(self, ends: Position) -> Iterator[list[RawRecord]]:
-        """What is there up to the ends; a transaction that stays open in front of them is not waited for for long."""
+        """Batches up to the ends; the wait for a transaction that stays open before them is limited."""
         deadline = time.monotonic() + _PATIENCE
         while not self._reader.position().covers(ends):
             records = self._reader.poll(_BATCH, _WAIT)
@@ -173,7 +173,7 @@ class EventLog:
         return Position({self._topic: offsets})
 
     def _sorted(self, records: list[RawRecord]) -> list[RawRecord]:
-        # A record with the key of checkpoints ends a transaction that a broker forgot; it is no event.
+        # A record with the key of the changelog checkpoint ends a transaction that a broker forgot; it is no event.
         mine = [r for r in records if (r.key == self._key if self._key else r.key != MARK)]
         return sorted(mine, key=lambda r: (r.time, r.partition, r.offset))
 
@@ -190,11 +190,11 @@ _TAIL, _NEAR = 20, 5
 def events(
     category: Annotated[str, typer.Argument(metavar="CATEGORY", help="As in baskets.")],
     key: Annotated[str, typer.Argument(metavar="[KEY]", help="One stream; only its own partition is read.")] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until Ctrl-C.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Stop after so many.")] = None,
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the first event.")] = False,
     tail: Annotated[
-        int | None, typer.Option("--tail", metavar="N", min=0, help=f"Begin with the last N; {_TAIL} if not said.")
+        int | None, typer.Option("--tail", metavar="N", min=0, help=f"Begin with the last N; else {_TAIL}.")
     ] = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,

@@ -1,4 +1,4 @@
-"""`leftfold get`: one row of a view."""
+"""`leftfold get`: prints one row of a view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = examples(
     "leftfold get household_spend 1234",
     "leftfold get store_daily 367/2017-03-01                          a key of two parts",
     "leftfold get household_spend@march 1234                          as of `rebuild --as-of ... --name march`",
-    "leftfold get basket_summary b-1 --after 'baskets.events[3:17]'   not before this was folded in",
+    "leftfold get basket_summary b-1 --after 'baskets.events[3:17]'   not before the view covers this position",
     "leftfold get basket_summary b-1 --watch                          and again whenever it changes, until Ctrl-C",
 )
 
@@ -29,14 +29,14 @@ def get(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
     after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Wait until the view covers this.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for it.")] = 2.0,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with its changes until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print its changes until Ctrl-C.")] = False,
     app: AppOption = "",
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the row of a key.
 
-    Exit code 1 when there is none (unless --watch waits for it), 4 when the view does not get to POSITION in time.
+    Exit code 1 when there is none (unless --watch waits for it), 4 when the view does not reach POSITION in time.
     """
     from leftfold.cli.options import read_key
     from leftfold.runtime.as_of import read_position
@@ -70,7 +70,7 @@ def _show_entry(view: View[Any, Any], key: str, entry: Entry[Any], *, as_json: b
     from leftfold.runtime.console import emit, note
 
     if as_json:
-        emit(_told(view, key, entry))
+        emit(_fields(view, key, entry))
     elif entry.row is None:
         note(f"{view.name} has no row for {key!r}")
         _show_parked(view, entry)
@@ -78,13 +78,13 @@ def _show_entry(view: View[Any, Any], key: str, entry: Entry[Any], *, as_json: b
         _show(view, entry)
 
 
-def _told(view: View[Any, Any], key: str, entry: Entry[Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"view": view.name, "key": key, "row": entry.row, "position": entry.position.offsets}
+def _fields(view: View[Any, Any], key: str, entry: Entry[Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"view": view.name, "key": key, "row": entry.row, "position": entry.position.offsets}
     if entry.version is not None:
-        told["version"] = entry.version
+        fields["version"] = entry.version
     if entry.parked is not None:
-        told["parked"] = entry.parked
-    return told
+        fields["parked"] = entry.parked
+    return fields
 
 
 def _show(view: View[Any, Any], entry: Entry[Any]) -> None:
@@ -105,6 +105,6 @@ def _show_parked(view: View[Any, Any], entry: Entry[Any]) -> None:
     if entry.parked is not None:
         p = entry.parked
         note(
-            f"parked at {p.topic}[{p.partition}]@{p.offset} with {p.waiting} waiting: {p.error}; mend the fold, start "
-            f"the tails again, then: leftfold retry {view.name}"
+            f"parked at {p.topic}[{p.partition}]@{p.offset} with {p.waiting} waiting: {p.error}; correct the fold, "
+            f"start the projectors again, then: leftfold retry {view.name}"
         )

@@ -36,17 +36,17 @@ _CLOCK = "at"
 
 
 class Composed(NamedTuple):
-    """A command as it was typed; `filled` is the time that was put into `at`, '' when it was given."""
+    """A command from the command line; `filled` is the time that was put into `at`, '' when it was given."""
 
     command: Command
     filled: str
 
 
 def command_class(app: App, name: str) -> type[Command]:
-    """The App's command of a name, or of `category.Name` where two have one name.
+    """The App's command class of a name, or of `category.Name` where two classes share a name.
 
     Raises:
-        Usage: there is none, or several.
+        Usage: there is no such command, or several.
     """
     known = {f"{d.name}.{c.__leftfold__.name}": c for d in app.deciders for c in d.commands}
     found = [c for full, c in known.items() if name in (full, c.__leftfold__.name)]
@@ -60,9 +60,9 @@ def command_class(app: App, name: str) -> type[Command]:
 
 
 def compose(cls: type[Command], text: str, *, id_: str = "") -> Composed:
-    """The command that the JSON describes; a missing time called `at` is now.
+    """The command that the JSON describes; a missing time called `at` becomes now.
 
-    With an id of the user's own nothing is filled in: sent again, the command must be the very same.
+    With an id given by the user nothing is filled in: a command that is sent again must be exactly the same.
 
     Raises:
         Usage: the text is no JSON object, or its fields are not the command's; every such field is named.
@@ -77,7 +77,7 @@ def compose(cls: type[Command], text: str, *, id_: str = "") -> Composed:
 
 
 def read_object(text: str, example: str) -> dict[str, Any]:
-    """The fields in a JSON object. Raises Usage: it is none; `example` says what one looks like."""
+    """The fields of a JSON object. Raises Usage: the text is none; `example` shows a correct one."""
     try:
         fields = json.loads(text, parse_float=Decimal)
     except ValueError as error:
@@ -88,7 +88,7 @@ def read_object(text: str, example: str) -> dict[str, Any]:
 
 
 def checked(cls: type[Command], fields: Mapping[str, Any]) -> Command:
-    """The command with these fields. Raises Usage: they are not the command's; every such field is named."""
+    """The command with these fields. Raises Usage: the fields are not the command's; every wrong one is named."""
     try:
         command = cls.model_validate_json(json.dumps(fields, default=str))
     except ValidationError as error:
@@ -101,7 +101,7 @@ def checked(cls: type[Command], fields: Mapping[str, Any]) -> Command:
 
 
 def sample(cls: type[Command]) -> str:
-    """What the JSON of a command looks like, fields that may be left out not shown."""
+    """An example of a command's JSON, without optional fields."""
     schema = cls.model_json_schema()
     required = [name for name in schema.get("required", ()) if not (name == _CLOCK and _wants_clock(cls))]
     return json.dumps({name: _placeholder(schema["properties"][name]) for name in required})
@@ -195,7 +195,7 @@ def send(
     """Send one command and print the answer.
 
     A missing time called `at` is now, unless --id is given: then the same id needs the same fields.
-    Exit code 1 when a rule says no, 75 when no answer came in time: ask again with the same id.
+    Exit code 1 when a rule rejects it, 75 when no answer came in time: send it again with the same id.
 
     With --file, a line is {"command": "AddItem", "id": "till-4/2041", "fields": {...}}; `id` and `expected_version` may
     be left out. Answers come in the order of the lines. A file whose lines have ids can be sent again as it is.
@@ -260,7 +260,7 @@ def _whole_file(file: str, app: str, kafka: str | None, *, window: int, timeout:
 
 
 def _typed(fields: str) -> str:
-    """What was typed, or comes on standard input where nothing was; '' on a terminal, where nobody waits for input."""
+    """The JSON from the argument or from standard input; '' on a terminal, where no input is waiting."""
     if fields in ("", "-") and not (fields == "" and sys.stdin.isatty()):
         return sys.stdin.read()
     return fields
@@ -285,7 +285,7 @@ def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_j
 
 
 def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
-    """Tells of a rule that said no, a stream at another version, or a command that nobody can decide."""
+    """Reports a rule that rejected the command, a stream at another version, or a command that cannot be decided."""
     from leftfold.engine.processing.command_wire import nack
     from leftfold.errors import DomainError
     from leftfold.runtime.console import emit, note, styled
@@ -300,7 +300,7 @@ def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
 
 
 def _again(command: Command, id_: str, expected_version: int | None) -> str:
-    """With the very same fields, times included: another body under one id is another command."""
+    """The line that sends the command again with the same fields: another body under one id is another command."""
     line = ["leftfold", "send", command.__leftfold__.name, command.model_dump_json(), "--id", id_]
     if expected_version is not None:
         line += ["--expected-version", str(expected_version)]

@@ -1,4 +1,4 @@
-"""Commands from a file, one JSON object a line: sent many at a time, answered in their order."""
+"""Commands from a file, one JSON object a line: many are under way at once, answers come in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KNOWN = ("command", "id", "expected_version", "fields")
 
 
 class _Line(NamedTuple):
-    """A line of the file, read."""
+    """One parsed line of the file."""
 
     number: int
     command: Command
@@ -34,7 +34,7 @@ class _Line(NamedTuple):
 
 
 class _Lines:
-    """Reads lines until one is wrong; `trouble` is what is wrong with it, and it ends there."""
+    """Iterates over the lines of a file up to the first wrong one; `trouble` is its error."""
 
     def __init__(self, app: App, file: IO[str]) -> None:
         self._app, self._file = app, file
@@ -73,10 +73,10 @@ class _Lines:
 
 
 def send_lines(client: Client, app: App, source: str, *, window: int, timeout: float, as_json: bool) -> int:
-    """Sends what a file says, `-` for standard input, and tells of each line; the exit code.
+    """Sends the commands of a file, `-` for standard input, and reports each line; returns the exit code.
 
     Raises:
-        Usage: the file cannot be read, or a line of it is no command; those before it are answered first.
+        Usage: the file cannot be read, or a line of it is no command; the lines before it are answered first.
         InfrastructureError: there is no broker or no such topic.
     """
     from leftfold.runtime.project import Usage
@@ -90,7 +90,7 @@ def send_lines(client: Client, app: App, source: str, *, window: int, timeout: f
         counts: Counter[str] = Counter()
         with _bar(source) as show:
             for line, outcome in _sent(client, lines, window, timeout):
-                counts[_told(line, outcome, as_json=as_json)] += 1
+                counts[_report_line(line, outcome, as_json=as_json)] += 1
                 show(counts.total())
     return _ended(counts, lines.trouble)
 
@@ -105,15 +105,15 @@ def _sent(
             under_way.append(line)
             yield line.command
 
-    # The client takes a command first, and then what belongs to it.
+    # The client takes a command before its id and its expected version.
     ids = (under_way[-1].id for _ in repeat(None))
     versions = (under_way[-1].expected_version for _ in repeat(None))
     for outcome in client.send_each(commands(), window=window, ids=ids, expected_versions=versions, timeout=timeout):
         yield under_way.popleft(), outcome
 
 
-def _told(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool) -> str:
-    """Prints what became of a line; the word under which it counts."""
+def _report_line(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool) -> str:
+    """Prints the outcome of a line and returns the word under which it is counted."""
     from leftfold.engine.processing.command_wire import nack
     from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
     from leftfold.runtime.console import emit, note

@@ -24,13 +24,13 @@ __all__ = ["news", "show_changes"]
 def show_changes(
     view: View[Any, Any], changes: Iterable[Change[Any, Any]], limit: int | None, *, as_json: bool
 ) -> None:
-    """Prints changes until they end, or so many; when it is interrupted, or loses Redis, it says how to watch on."""
+    """Prints changes, at most `limit`; when interrupted, or when Redis fails, prints the command that continues."""
     position: Position | None = None
     left = limit
     try:
         for change in changes:
             if as_json:
-                emit(_told(view, change))
+                emit(_fields(view, change))
             else:
                 say(*_line(view, change))
             sys.stdout.flush()
@@ -44,26 +44,26 @@ def show_changes(
 
 
 def news(changes: Iterable[Change[Any, Any]], row: Any) -> Iterator[Change[Any, Any]]:
-    """The changes of one row that make it another than it was."""
+    """The changes of one row that make it differ from `row`, its last value."""
     for change in changes:
         if change.row != row:
             yield change
         row = change.row
 
 
-def _told(view: View[Any, Any], change: Change[Any, Any]) -> dict[str, Any]:
-    told = {"view": view.name, "key": _key(view, change), "row": change.row, "position": change.position.offsets}
-    return told if change.version is None else {**told, "version": change.version}
+def _fields(view: View[Any, Any], change: Change[Any, Any]) -> dict[str, Any]:
+    fields = {"view": view.name, "key": _key(view, change), "row": change.row, "position": change.position.offsets}
+    return fields if change.version is None else {**fields, "version": change.version}
 
 
 def _line(view: View[Any, Any], change: Change[Any, Any]) -> list[str | Styled]:
     key = styled(f"{_key(view, change):<16}", fg="cyan")
     if change.row is None:
-        return [key, "  gone"]
+        return [key, "  deleted"]
     fields = to_jsonable_python(change.row)
     version: list[str | Styled] = [] if change.version is None else ["  ", styled(f"v{change.version:<4}", dim=True)]
-    told = [part for name, value in fields.items() for part in ("  ", styled(f"{name}=", dim=True), _value(value))]
-    return [key, *version, *told]
+    shown = [part for name, value in fields.items() for part in ("  ", styled(f"{name}=", dim=True), _value(value))]
+    return [key, *version, *shown]
 
 
 def _value(value: Any) -> str:
@@ -71,14 +71,14 @@ def _value(value: Any) -> str:
 
 
 def _key(view: View[Any, Any], change: Change[Any, Any]) -> str:
-    """The key as it is typed: parts with / between them."""
+    """The key as users type it: parts with / between them."""
     return unquote(view.keys.encode(change.key))
 
 
 EXAMPLES = examples(
     "leftfold watch household_spend                                  every row that changes, until Ctrl-C",
     "leftfold watch household_spend 1234 1235                        two rows only",
-    "leftfold watch basket_summary --after 'baskets.events[3:17]'    go on from there, without missing anything",
+    "leftfold watch basket_summary --after 'baskets.events[3:17]'    continue there, without missing a change",
     "leftfold watch product_sales --json | jq -r .row.product_id",
 )
 
@@ -86,7 +86,7 @@ EXAMPLES = examples(
 def watch(
     name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
     keys: Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Only these rows.")] = None,
-    after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Go on from here; else from now on.")] = "",
+    after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Start here; else now.")] = "",
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after so many.")] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop when nothing changed for so long.")
@@ -97,7 +97,7 @@ def watch(
 ) -> None:
     """Print rows as they change, each as it is now; several changes of a row may be one line.
 
-    The --json form names the position behind each change: give the last one as --after to miss nothing.
+    The --json form names the position of each change: give the last one as --after to miss no change.
     """
     from leftfold.cli.options import read_key
     from leftfold.runtime.as_of import read_position

@@ -1,4 +1,4 @@
-"""What `leftfold status` reports of views, processes, reactions and streams: how far behind each is, and why."""
+"""The rows of `leftfold status` for processes, reactions and streams, and the lateness of views."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["Freshness", "ProcessSurvey", "survey_reactions", "survey_streams", "
 
 
 class Freshness:
-    """Looks at the log behind positions; an archive is opened only for what a topic has lost.
+    """The age of the first event behind a position; the archive is opened only for events that topics have lost.
 
     Args:
-        archive: where events are that the topics have lost; '' = nowhere.
+        archive: the archive with events that topics have lost; '' = none.
     """
 
     def __init__(self, kafka: str | None, archive: str) -> None:
@@ -42,14 +42,14 @@ class Freshness:
         self._found: dict[OffsetRange, int | None] = {}
 
     def seconds(self, position: Position) -> float:
-        """The age of the oldest event behind a position; 0 when there is none.
+        """Age in seconds of the oldest event behind a position; 0 when there is none.
 
-        What ends a transaction is no event, and events of one that is open are not there yet, so a position short of
-        a topic's end need not miss any.
+        A position before a topic's end need not miss an event: transaction markers use offsets too, and events of an
+        open transaction are not readable yet.
 
         Raises:
             LogGap: the next event is neither in its topic nor in the archive.
-            InfrastructureError: the log cannot be read, or the archive is broken or another topic's.
+            InfrastructureError: the log cannot be read, or the archive is broken or belongs to another topic.
         """
         times = [
             found
@@ -66,7 +66,7 @@ class Freshness:
         return self._ends[topic]
 
     def _first(self, part: OffsetRange) -> int | None:
-        """When the first event of a range was appended, in ms since 1970; None = there is none."""
+        """When the first event of a range was appended, in ms since 1970; None = the range has no event."""
         if part.start >= part.end:
             return None
         if part not in self._found:
@@ -97,11 +97,14 @@ def _first_time(log: BulkLog, part: OffsetRange) -> int | None:
 
 
 _FOLDED, _COMPUTED = 5.0, 2 * EVERY
-"""Seconds behind which nobody takes for work under way: a silent projector is taken for dead after three."""
+"""Lateness in seconds up to which a view counts as up to date.
+
+A silent projector counts as dead after three seconds.
+"""
 
 
 def why_late(view: View[Any, Any], *, behind: float, lag: int, tails: int) -> str:
-    """Why a view may be so many seconds and offsets behind, '' when it is not far."""
+    """The likely reason why a view is so many seconds and offsets behind; '' when it is not far behind."""
     if behind <= (_FOLDED if view.folded else _COMPUTED):
         return ""
     far = f"view {view.name} is {behind:.0f} s behind, lag {lag:,}"
@@ -122,24 +125,24 @@ def why_late(view: View[Any, Any], *, behind: float, lag: int, tails: int) -> st
 
 
 def unknown_lateness(view: View[Any, Any], error: Exception) -> str:
-    """Why nobody can tell how many seconds a view is behind."""
+    """The problem line for a view whose lateness in seconds is unknown."""
     if isinstance(error, LogGap):
         return f"view {view.name} stands before the start of what its topic still holds: {error}"
-    return f"nobody can tell how many seconds view {view.name} is behind: {error}"
+    return f"it is not known how many seconds view {view.name} is behind: {error}"
 
 
 Row = dict[str, Any]
 _FAR = 10.0
-"""Seconds behind which nobody takes for work under way."""
+"""Lateness in seconds up to which a process or stream counts as up to date."""
 _STATES = 500_000
-"""How many offsets of states a look reads at most."""
+"""Most offsets of the state topic that one survey reads."""
 
 
 class ProcessSurvey:
-    """Rows about processes; `problems` are told below them.
+    """The rows of `leftfold status` about processes; `problems` are printed below them.
 
     Args:
-        groups: questions to the cluster. settings: how to reach it. freshness: tells how old a record is.
+        groups: consumer groups and topics of the cluster. settings: how to reach it. freshness: the age of records.
     """
 
     def __init__(self, app: App, groups: Any, settings: Any, freshness: Freshness) -> None:
@@ -148,7 +151,7 @@ class ProcessSurvey:
         self.problems: list[str] = []
 
     def row(self, process: Process[Any, Any, Any]) -> Row:
-        """A process with its workers, its routers, how many inputs it was given in offsets, and what is left to do."""
+        """The row of a process: its workers, its routers, its inputs in offsets, and its backlog."""
         name, inputs = process.name, names.commands(process.name)
         row: Row = {"kind": "process", "name": name, "version": process.version}
         row["partitions"] = self._topics.get(inputs, self._app.partitions)
@@ -161,23 +164,23 @@ class ProcessSurvey:
         events = [names.events(category) for category in process.categories]
         row["unrouted"] = self._age(f"{name}.router", events, "its routers have not routed an event")
         row["untaken"] = self._age(name, [inputs], "its workers have not taken an input")
-        waiting, told = dead_waiting(self._groups, self._settings, name)
-        self.problems += [f"process {name}: {problem}" for problem in told]
+        waiting, problems = dead_waiting(self._groups, self._settings, name)
+        self.problems += [f"process {name}: {problem}" for problem in problems]
         return row | self._timers(process) | {"dead": waiting}
 
     def _age(self, of: str, topics: Iterable[str], what: str) -> float | None:
-        """How old the first record is that a group has not committed; None = nobody can tell."""
+        """Age in seconds of the first record that a consumer group has not committed; None = unknown."""
         there = [topic for topic in topics if topic in self._topics]
         name = of.removesuffix(".router")
         try:
             committed = self._groups.committed(names.group(self._app.name, of), there).offsets
             age = self._freshness.seconds(Position({topic: committed.get(topic, {}) for topic in there}))
         except LogGap as error:
-            mend = f"if what is gone need not reach it: leftfold log skip {name}"
-            self.problems.append(f"process {name} stands before the start of a topic: {error}; {mend}")
+            skip = f"if the lost events need not reach it: leftfold log skip {name}"
+            self.problems.append(f"process {name} stands before the start of a topic: {error}; {skip}")
             return None
         except LeftfoldError as error:
-            self.problems.append(f"nobody can tell how far process {name} is behind: {error}")
+            self.problems.append(f"it is not known how far process {name} is behind: {error}")
             return None
         if age > _FAR:
             self.problems.append(
@@ -187,9 +190,9 @@ class ProcessSurvey:
         return round(age, 3)
 
     def _timers(self, process: Process[Any, Any, Any]) -> Row:
-        """How many timers are set, and how many are overdue by what routers said a while ago.
+        """How many timers are set, and how many are overdue by the watermarks of ten seconds ago.
 
-        By what they say right now, some are due at any time whose worker has not heard of it yet.
+        By the newest watermarks some timers are always due that their worker has not read yet.
         """
         from leftfold.kafka.log_reader import KafkaLogReader
 
@@ -199,14 +202,14 @@ class ProcessSurvey:
         starts, ends = self._groups.starts([topic]), self._groups.ends([topic]).offsets[topic]
         if sum(end - starts.next_offset(topic, p) for p, end in ends.items()) > _STATES:
             return {"timers": None, "overdue": None, "held": None}
-        told = time_of(self._groups, self._settings, self._app, process, before=time.time() - _FAR)
+        watermark = time_of(self._groups, self._settings, self._app, process, before=time.time() - _FAR)
         try:
             with closing(KafkaLogReader(self._settings)) as reader:
                 table = TimerTable(reader, topic, starts)
                 table.read()
-                rows = [row_of(process.name, timer, told) for timer in table.timers()]
+                rows = [row_of(process.name, timer, watermark) for timer in table.timers()]
         except LeftfoldError as error:
-            self.problems.append(f"nobody can tell which timers of {process.name} are set: {error}")
+            self.problems.append(f"it is not known which timers of {process.name} are set: {error}")
             return {"timers": None, "overdue": None, "held": None}
         overdue = sorted((row for row in rows if row["overdue"]), key=lambda row: (row["due"], row["key"]))
         if overdue:
@@ -216,17 +219,18 @@ class ProcessSurvey:
                 f"{first['key']}, due {first['due']}; see: leftfold timers list {process.name}"
             )
         now = datetime.now(UTC).isoformat()
-        held = [row for row in rows if not row["overdue"] and row["due"] <= now and told.late >= SILENCE]
+        held = [row for row in rows if not row["overdue"] and row["due"] <= now and watermark.late >= SILENCE]
         if held:
             self.problems.append(
-                f"process {process.name}: {amount(len(held), 'timer')} held back by {told.slowest}, whose last event "
-                f"came {lasting(told.late.total_seconds())} late; if they are not to do so: App(..., lateness=...)"
+                f"process {process.name}: {amount(len(held), 'timer')} held back by {watermark.slowest}, whose last "
+                f"event came {lasting(watermark.late.total_seconds())} late; if they are not to do so: "
+                "App(..., lateness=...)"
             )
         return {"timers": len(rows), "overdue": len(overdue), "held": len(held)}
 
 
 def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
-    """A row of `status` for each; what is to be done about them goes to `problems`.
+    """The row of `leftfold status` for each reaction; what the operator must do is added to `problems`.
 
     Raises:
         InfrastructureError: no broker answers.
@@ -242,7 +246,7 @@ def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterat
             name, group = reaction.name, names.reacting(app.name, reaction.name)
             running = groups.owners(f"{name}.reaction").get(group, 0)
             if not running:
-                problems.append(f"nobody acts for reaction {name}; start: leftfold run {name}")
+                problems.append(f"no process acts for reaction {name}; start: leftfold run {name}")
             row: Row = {"kind": "reaction", "name": name, "events": ", ".join(reaction.categories), "running": running}
             row |= {"lag": None, "parked": 0}
             if names.dead(name) in topics and names.begun(name) in topics:
@@ -254,18 +258,15 @@ def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterat
 
 
 def _lag(groups: Any, reaction: Reaction[Any], group: str, topics: dict[str, int]) -> int | None:
-    """How many offsets lie behind what is done; None = it has not begun."""
+    """How many offsets a reaction is behind; None = it has never begun."""
     found = [names.events(category) for category in reaction.categories if names.events(category) in topics]
     ends: Position = groups.ends(found)
     done: Position = groups.committed(group, found)
     return ends.ahead_of(done) if done.offsets else None
 
 
-"""Seconds behind which nobody takes for work under way."""
-
-
 def survey_streams(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
-    """A row of `status` for each; what is to be done about them goes to `problems`.
+    """The row of `leftfold status` for each stream; what the operator must do is added to `problems`.
 
     Raises:
         InfrastructureError: no broker answers.
@@ -280,24 +281,24 @@ def survey_streams(app: App, kafka: str | None, problems: list[str]) -> Iterator
             found = streams.get((app.name, stream.name))
             running = found.running if found else 0
             if not running:
-                problems.append(f"nobody is at work on stream {stream.name}; start: leftfold run {stream.name}")
+                problems.append(f"no process is at work on stream {stream.name}; start: leftfold run {stream.name}")
             row: Row = {"kind": "stream", "name": stream.name, "events": ", ".join(stream.categories)}
             row |= {"views": ", ".join(view.name for view in stream.views), "running": running}
             read = [names.events(category) for category in stream.categories if names.events(category) in topics]
             ends: Position = groups.ends(read)
-            reached = [groups.committed(group, read) for group in found.current] if found else [Position()]
-            done = max(reached, key=ends.ahead_of)
+            committed = [groups.committed(group, read) for group in found.current] if found else [Position()]
+            done = max(committed, key=ends.ahead_of)
             row["lag"] = ends.ahead_of(done) if done.offsets else None
             row["behind"] = _behind(stream, freshness, Position({t: done.offsets.get(t, {}) for t in read}), problems)
             yield row
 
 
 def _behind(stream: Streaming, freshness: Freshness, position: Position, problems: list[str]) -> float | None:
-    """How old the first event is that is not acknowledged, in seconds; None = nobody can tell."""
+    """Age in seconds of the first event that a stream has not acknowledged; None = unknown."""
     try:
         behind = float(freshness.seconds(position))
     except LeftfoldError as error:
-        problems.append(f"nobody can tell how far stream {stream.name} is behind: {error}")
+        problems.append(f"it is not known how far stream {stream.name} is behind: {error}")
         return None
     if behind > _FAR:
         problems.append(

@@ -1,4 +1,4 @@
-"""`leftfold doctor`: checks one by one what may keep a service from working on this machine."""
+"""`leftfold doctor`: checks, one by one, what can keep a service from working on this machine."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _ABOUT = len("transactions")
 def doctor(
     app: AppsOption = None, kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
 ) -> None:
-    """Look for what keeps things from working.
+    """Check for what keeps services from working.
 
     Python and what is installed, Java, Redis, disk, the project and its Apps, the servers, workers, processes that are
-    behind, transactions that stay open, generations of views that nobody needs or lists. Nothing is started or
-    changed. Exit code 1 when something is wrong.
+    behind, transactions that stay open, generations of views that are left over or in no registry. Nothing is started
+    or changed. Exit code 1 when something is wrong.
     """
     from leftfold.runtime.console import emit, say_lines, styled
     from leftfold.runtime.project import for_servers
@@ -72,14 +72,14 @@ def doctor(
 
 
 _LONGEST, _PAUSE, _NAMED = 25.0, 0.5, 5
-"""Seconds after which a transaction should have ended: it times out after 10, and brokers look every 10."""
+"""Seconds after which every transaction should have ended: it times out after 10, and brokers look every 10."""
 
 
 def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
-    """Looks at every topic that an App owns; at once where nothing is open.
+    """Searches the topics that an App owns for transactions that stay open; returns at once when none is open.
 
     Raises:
-        InfrastructureError: a transaction was open all the while, for so many seconds.
+        InfrastructureError: a transaction was open for all of `seconds`.
     """
     from leftfold.kafka.administration.cluster import ClusterAdmin
     from leftfold.kafka.administration.topics import topics_of
@@ -93,7 +93,7 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
     first, more = found[0], len(found) - _NAMED
     places = ", ".join(map(str, found[:_NAMED])) + (f" and {more} more" if more > 0 else "")
     raise InfrastructureError(
-        f"a transaction has been open for {seconds:g} s at {places}, and nobody reads what is behind it. Workers end "
+        f"a transaction has been open for {seconds:g} s at {places}, and no reader gets what is behind it. Workers end "
         f"those on their own states when they start again: leftfold run. Else Kafka's own tool aborts it, even what "
         f"was decided to be committed: kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers} abort "
         f"--topic {first.topic} --partition {first.partition} --start-offset {first.offset}"
@@ -101,7 +101,7 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
 
 
 def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -> list[RecordAddress]:
-    """Where something was open all the while: a worker at work opens and ends one transaction after another."""
+    """Addresses open for all of `seconds`: a running worker opens and ends one transaction after another."""
     from leftfold.kafka.bulk_log import KafkaBulkLog
 
     wanted = list(topics)
@@ -115,7 +115,10 @@ def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -
 
 
 def _open(cluster: Any, log: Any, topics: Iterable[str]) -> set[RecordAddress]:
-    """Where nothing is stable from there on; stable ends are asked for first, so that they may only be too low."""
+    """Addresses of the last stable offsets that are below the end.
+
+    The stable ends are read first, so they can only be too low.
+    """
     stable = log.stable_ends(topics).offsets
     ends = cluster.ends(topics).offsets
     return {
@@ -140,12 +143,12 @@ _MORE = {
 """Optional extras: a module of each, and what is not possible without it."""
 _LEAST_FREE = 2 * 1024**3
 _LONGEST_LOOK = 10.0
-"""Seconds for looking through keys."""
+"""Seconds for scans over the keys in Redis."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look found."""
+    """The result of one check."""
 
     about: str
     message: str
@@ -153,13 +156,13 @@ class Finding:
 
 
 class Examination:
-    """Takes every look, whatever the others found."""
+    """The checks of `leftfold doctor`; each runs whatever the others found."""
 
     def __init__(self, apps: Sequence[str], kafka: str | None, redis: str | None) -> None:
         self._specs, self._kafka, self._redis = apps, kafka, redis
 
     def run(self) -> Iterator[Finding]:
-        """One finding per look."""
+        """One finding per check."""
         looks: dict[str, Callable[[], str]] = {
             "python": _python,
             "packages": _packages,
@@ -185,17 +188,17 @@ class Examination:
                 yield Finding(about, veiled(str(error)), well=False)
 
     def _each(self, look: Callable[[App], str]) -> str:
-        """What a look at one App after another found; what is to be typed names the App that it is about."""
-        told, wrong = list[str](), list[str]()
+        """Results of one check for each App; commands in the messages name the App that they are for."""
+        well, wrong = list[str](), list[str]()
         for spec, app in load_apps(self._specs).items():
             try:
                 with extras():
-                    told.append(look(app))
+                    well.append(look(app))
             except LeftfoldError as error:
                 wrong.append(for_app(str(error), spec))
         if wrong:
             raise InfrastructureError("\n".join(dict.fromkeys(wrong)))
-        return ", ".join(filter(None, told)) or "there are none"
+        return ", ".join(filter(None, well)) or "there are none"
 
     def _look_at_apps(self) -> str:
         apps = load_apps(self._specs).values()
@@ -217,11 +220,11 @@ class Examination:
         settings = kafka_settings(self._kafka)
         with ClusterAdmin(settings) as cluster:
             found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
-            wrong = [told for d in app.deciders for told in standing_still(cluster, settings, d.name, d.version)]
+            wrong = [problem for d in app.deciders for problem in standing_still(cluster, settings, d.name, d.version)]
             noted = _packed(cluster, app) + _kept_otherwise(cluster, app)
         idle = [name for name, members in found.items() if not members]
         if idle:
-            wrong.append(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
+            wrong.append(f"no worker decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
         if wrong:
             raise InfrastructureError("\n".join(wrong))
         return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + noted
@@ -265,7 +268,7 @@ class Examination:
         return f"{servers}: answered in {took:.0f} ms, maxmemory-policy {policy}"
 
     def _look_at_views(self) -> str:
-        """Generations of other code are no fault: they are what a rollout can go back to."""
+        """Counts views and generations. Generations of other code are no fault: a rollout can return to them."""
         apps = load_apps(self._specs)
         views = [view for app in apps.values() for view in app.views]
         with store_of(self._redis) as store:
@@ -277,11 +280,11 @@ class Examination:
                 for generation in leftovers(store, view)
             ]
             left += [
-                for_app(told, spec)
+                for_app(problem, spec)
                 for spec, app in apps.items()
                 for view in app.views
                 if view.folded
-                for told in mixture(store, store.registry(view.name), view, folds_of(app).get(view.name, ""))
+                for problem in mixture(store, store.registry(view.name), view, folds_of(app).get(view.name, ""))
             ]
             left += look_for_others(store, apps, _LONGEST_LOOK)
         return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
@@ -307,7 +310,7 @@ class Examination:
 
 
 def _packed(cluster: Any, app: App) -> str:
-    """Says which topics that clients write to take batches whose unpacked size no broker looks at."""
+    """A remark on topics written by clients that accept batches whose uncompressed size no broker checks."""
     parts = [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]
     wanted = [names.replies(app.name), *map(names.commands, parts)]
     try:
@@ -324,7 +327,7 @@ def _packed(cluster: Any, app: App) -> str:
 
 
 def _kept_otherwise(cluster: Any, app: App) -> str:
-    """Says which dead commands are kept longer or shorter than the App says."""
+    """A remark on dead-letter topics whose retention differs from the App's `dead_retention`."""
     wanted = dead_commands(app.dead_retention)["retention.ms"]
     try:
         configs = cluster.configs(cluster.partition_counts(names.dead(decider.name) for decider in app.deciders))
@@ -365,7 +368,7 @@ def _java() -> str:
 
 
 def _packages() -> str:
-    """Every extra that is missing, in one line; what only some commands need is no fault."""
+    """The installed extras, or an error that names every missing one; optional extras are only mentioned."""
     missing = [extra for extra, modules in _NEEDED.items() if None in map(find_spec, modules)]
     if missing:
         wanted = ",".join(missing)

@@ -1,4 +1,4 @@
-"""`leftfold status`: servers, workers, reactions, streams and views at a glance."""
+"""`leftfold status`: shows servers, workers, processes, reactions, streams and views."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["EXAMPLES", "status"]
 
 EXAMPLES = examples(
     "leftfold status",
-    "leftfold status --archive /backup/log     and how old what views have not folded is that Kafka has no more",
+    "leftfold status --archive /backup/log     also how many seconds views are behind events that Kafka has deleted",
     "leftfold status --json | jq 'select(.kind == \"view\") | .lag'",
 )
 
@@ -60,14 +60,14 @@ def status(
 ) -> None:
     """Show servers, workers, processes, reactions, streams and views.
 
-    Of each decider: how many bytes of state a command has lately written, in the partition where that is most, and
-    how many answers ever left a key's memory before their time, since the key was too busy, and how many dead
-    letters wait. Of each process: how old the first event is that its routers have not routed and the first input
-    that its workers have not taken, how many timers are set, overdue and held back by late events, and how many
-    dead letters there are. Of each view: its generation and phase, how many projectors share it, its position, its lag
-    and how many seconds it is behind, and what is parked. Lag counts offsets, of which transactions use some too. A
-    view that is far behind is named, with what to type. Of one that stands before the start of a trimmed topic the
-    archive tells how far it is behind. Exit code 69 when a server is not there.
+    Of each decider: how many bytes of state a command has lately written, in the partition where that is most, how many
+    answers left a key's memory before their time since the key was too busy, and how many dead letters wait. Of each
+    process: the age of the oldest event that its routers have not routed and of the oldest input that its workers have
+    not taken, how many timers are set, overdue and held back by late events, and how many dead letters there are. Of
+    each view: its generation and phase, how many projectors share it, its position, its lag and how many seconds it is
+    behind, and what is parked. Lag counts offsets, of which transactions use some too. A view that is far behind is
+    named with the command to type. For a view before the start of a trimmed topic, the archive shows how far it is
+    behind. Exit code 69 when a server does not answer.
     """
     from leftfold.cli.health.survey import Survey
     from leftfold.runtime.console import emit, note, styled
@@ -79,10 +79,10 @@ def status(
     apps = load_apps(app or []) if app or project.app or project.refused else {}
     rows: list[dict[str, Any]] = survey.servers()
     for spec, one in apps.items():
-        told = len(survey.problems)
+        before = len(survey.problems)
         rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
         rows += [*survey.streams(one), *survey.views(one)]
-        survey.problems[told:] = [for_app(problem, spec) for problem in survey.problems[told:]]
+        survey.problems[before:] = [for_app(problem, spec) for problem in survey.problems[before:]]
     survey.others(apps)
     if as_json:
         for row in rows:
@@ -96,7 +96,7 @@ def status(
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """A table of each kind; how views are kept is told where one is computed."""
+    """Prints a table per kind; the column `kept up` appears only when Spark computes one of the views."""
     from leftfold.runtime.console import say, table
 
     for number, (kind, columns) in enumerate(_COLUMNS.items()):
@@ -107,7 +107,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:
-    """A row as a table shows it: named after its kind, and without what has no value."""
+    """A row for the table: its name under its kind, units added, empty values left out."""
     from leftfold.runtime.console import lasting, since
 
     shown = {row["kind"]: row["name"], **{k: v for k, v in row.items() if v is not None}}

@@ -1,4 +1,7 @@
-"""Surveys servers, workers and views; what cannot be examined is reported as a problem, not raised as an error."""
+"""Survey of servers, workers and views for `leftfold status`.
+
+What cannot be examined is reported as a problem and raises no error.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,9 @@ __all__ = ["Survey", "look_for_others"]
 
 
 def look_for_others(store: BulkStore, apps: Mapping[str, App], seconds: float) -> list[str]:
-    """What to know of each view that nobody here declares and nobody works on, as far as so many seconds are enough.
+    """Problems of Redis views that no loaded App declares and that no projector works on.
 
-    None where no App keeps views.
+    The search stops after `seconds`; it is left out where no App has views.
     """
     declared = {view.name for app in apps.values() for view in app.views}
     if not declared:
@@ -54,16 +57,16 @@ def look_for_others(store: BulkStore, apps: Mapping[str, App], seconds: float) -
 
 Row = dict[str, Any]
 _LONGEST_LOOK = 0.5
-"""Seconds for finding views that the App does not declare."""
+"""Seconds for the search for views that no App declares."""
 
 
 class Survey:
-    """Rows of `status`, each with its `kind` and `name`.
+    """The rows of `leftfold status`, each with its `kind` and `name`.
 
-    `problems` are told below the rows; `missing` says that a server that should be there is not.
+    `problems` are printed below the rows; `missing` is true when an expected server does not answer.
 
     Args:
-        archive: where events are that the topics have lost; '' = nowhere.
+        archive: the archive with events that topics have lost; '' = none.
     """
 
     def __init__(self, kafka: str | None, redis: str | None, archive: str = "") -> None:
@@ -75,7 +78,7 @@ class Survey:
         self._ids: dict[str, str] = {}
 
     def servers(self) -> list[Row]:
-        """The embedded servers of the project, and those that are configured instead."""
+        """Rows of the project's embedded servers, or of the servers that are configured instead."""
         from leftfold.runtime.discovery import Environment
 
         environment = Environment()
@@ -111,7 +114,7 @@ class Survey:
         return rows
 
     def deciders(self, app: App) -> Iterator[Row]:
-        """Each decider with its workers and the length of its log in offsets, of which transactions use some too."""
+        """A row per decider, with its workers and the length of its log in offsets (transaction markers included)."""
         try:
             with extras():
                 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -126,8 +129,8 @@ class Survey:
                     row = self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
                     settings = kafka_settings(self._kafka)
                     self.problems += standing_still(cluster, settings, decider.name, decider.version)
-                    waiting, told = dead_waiting(cluster, settings, decider.name)
-                    self.problems += [f"decider {decider.name}: {problem}" for problem in told]
+                    waiting, problems = dead_waiting(cluster, settings, decider.name)
+                    self.problems += [f"decider {decider.name}: {problem}" for problem in problems]
                     yield {**row, "dead": waiting}
         except LeftfoldError as error:
             self._met(error)
@@ -136,20 +139,20 @@ class Survey:
         workers = owners.get(names.group(app.name, name), 0)
         made = topics.get(names.events(name))
         if not workers:
-            self.problems.append(f"nobody decides {names.commands(name)}; start: leftfold run {name}")
+            self.problems.append(f"no worker decides {names.commands(name)}; start: leftfold run {name}")
         row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
         offsets = sum(self._ends.offsets.get(names.events(name), {}).values())
         return {**row, "workers": workers, "offsets": offsets, **self._costs(names.state(name, version), topics)}
 
     def _costs(self, state: str, topics: Mapping[str, int]) -> Row:
-        """What commands cost, as the workers have noted it."""
+        """State bytes per command and answers dropped early, as the workers recorded them."""
         from leftfold.kafka.administration.states import costs
 
         spent, dropped = costs(kafka_settings(self._kafka), state, topics.get(state, 0)) if state in topics else (0, 0)
         return {"per_command": spent, "answers_dropped": dropped}
 
     def processes(self, app: App) -> Iterator[Row]:
-        """Each process with what is left to do for its routers and workers."""
+        """A row per process, with the backlog of its routers and workers."""
         if not app.processes:
             return
         settings = kafka_settings(self._kafka)
@@ -171,7 +174,7 @@ class Survey:
             self._met(error)
 
     def reactions(self, app: App) -> Iterator[Row]:
-        """Each reaction with who acts for it, its lag in offsets and how many events it has parked."""
+        """A row per reaction, with its running processes, its lag in offsets and the number of parked events."""
         if not app.reactions:
             return
         try:
@@ -180,7 +183,7 @@ class Survey:
             self._met(error)
 
     def streams(self, app: App) -> Iterator[Row]:
-        """Each stream with how many processes are at work, its lag in offsets and how many seconds it is behind."""
+        """A row per stream, with its running processes, its lag in offsets and its lag in seconds."""
         if not app.streams:
             return
         try:
@@ -189,7 +192,7 @@ class Survey:
             self._met(error)
 
     def views(self, app: App) -> Iterator[Row]:
-        """Each generation of each view."""
+        """A row per generation of each view."""
         if not app.views:
             return
         try:
@@ -211,7 +214,7 @@ class Survey:
                         self.problems += map(way_out, leftovers(store, view))
                     except InfrastructureError:
                         raise
-                    except LeftfoldError as error:  # what is wrong with one view keeps nobody from the others
+                    except LeftfoldError as error:  # a problem of one view must not hide the other views
                         self.problems.append(str(error))
         except LeftfoldError as error:
             self._met(error)
@@ -219,7 +222,7 @@ class Survey:
             store.close()
 
     def others(self, apps: Mapping[str, App]) -> None:
-        """Tells of views that none of these Apps declares and nobody works on."""
+        """Adds problems for views that none of these Apps declares and no projector works on."""
         try:
             with store_of(self._redis) as store:
                 self.problems += look_for_others(store, apps, _LONGEST_LOOK)
@@ -252,7 +255,7 @@ class Survey:
             yield row
 
     def _tell_begun(self, view: View[Any, Any], row: Row, store: ViewStore, begun: Generation) -> None:
-        """Says how far a view's first generation is."""
+        """Adds a problem that says how far a view's first generation has been built."""
         done = Position(row["position"]).ahead_of(Position())
         whole = "" if row["lag"] is None else f" of {done + row['lag']:,} ({done / max(1, done + row['lag']):.0%})"
         tails = "" if tails_of(store, view.name, begun.hash) else f"; no tail is at work: leftfold run {view.name}"
@@ -262,7 +265,7 @@ class Survey:
         )
 
     def _behind(self, view: View[Any, Any], row: Row, freshness: Freshness) -> float | None:
-        """How many seconds a live generation is behind; None = nobody can tell, which keeps no other view from it."""
+        """Seconds that a live generation is behind; None = unknown, which is reported and does not stop the survey."""
         try:
             behind = freshness.seconds(Position(row["position"])) if row["lag"] else 0.0
         except LeftfoldError as error:
@@ -302,15 +305,15 @@ class Survey:
         }
 
     def _kept(self, view: View[Any, Any], generation: Generation, store: ViewStore) -> Row:
-        """Whether a stream wrote the rows of a view that Spark computes, and why none could if its log was trimmed."""
+        """How the rows of a view that Spark computes are refreshed; not incrementally if its log was trimmed."""
         if view.streamed:
             return {"kept": "by its own stream"}
         if batch_of(store.checkpoints(generation)) is not None:
             return {"kept": "incremental"}
-        gone = no_beginning(generation.topics, self._starts)
-        if gone and generation.hash == view.hash:
-            self.problems.append(f"view {view.name} is kept by batch and swap: {gone}")
-        return {"kept": "batch and swap", **({"why": gone} if gone else {})}
+        why = no_beginning(generation.topics, self._starts)
+        if why and generation.hash == view.hash:
+            self.problems.append(f"view {view.name} is kept by batch and swap: {why}")
+        return {"kept": "batch and swap", **({"why": why} if why else {})}
 
     def _lag(self, position: Position) -> int | None:
         ends = self._ends.only(position.offsets)
@@ -327,7 +330,7 @@ def _categories(app: App) -> list[str]:
 
 
 def _parked(view: str, key: str, parked: Parked) -> str:
-    """The problem that `status` shows for a parked row."""
+    """The problem line of a parked row in `leftfold status`."""
     if key == NO_ROW:
         events = amount(parked.waiting, "event")
         return f"view {view} leaves out {events} without a row; leftfold explain {view} '{NO_ROW}'"
@@ -335,7 +338,7 @@ def _parked(view: str, key: str, parked: Parked) -> str:
 
 
 def _place(name: str, address: str) -> Row:
-    """Where a server is, and for Redis whether that is one server, a master behind sentinels or a cluster."""
+    """The address of a server, and for Redis its topology: one server, Sentinel or Cluster."""
     topology = {"topology": address.partition("://")[0].partition("+")[2] or "server"} if name == "redis" else {}
     return {"address": veiled(address), **topology}
 

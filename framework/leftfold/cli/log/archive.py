@@ -1,4 +1,4 @@
-"""`leftfold log archive`, `verify-archive`, `trim`: copies topics to Parquet, checks copies, deletes what they hold."""
+"""`leftfold log archive`, `verify-archive`, `trim`: copies topics to Parquet, checks copies, trims topics."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["TrimWork", "archived", "verified"]
 
 
 def archived(category: str, to: str | None, kafka: str | None) -> Archived:
-    """Archives what is new of a category.
+    """Archives the events of a category that were appended since the last run.
 
     Raises:
-        InfrastructureError: another run is at work, or events are gone.
+        InfrastructureError: another run is at work, or events were deleted before they were archived.
     """
     from leftfold.parquet.archiver import Archiver
     from leftfold.parquet.filesystem import ArchiveFileSystem
@@ -55,12 +55,12 @@ def archived(category: str, to: str | None, kafka: str | None) -> Archived:
             watch.end()
             return done
     except KeyboardInterrupt:
-        note("interrupted; what was told of is archived, and the next run goes on behind it")
+        note("interrupted; what was reported is archived, and the next run continues behind it")
         raise
 
 
 def verified(category: str, given: str | None, kafka: str | None, *, deep: bool) -> tuple[Verified, list[str]]:
-    """What the archive of a category is worth, and where it differs from the topic if that is asked for too."""
+    """Checks the archive of a category; with `deep` also lists where it differs from the topic."""
     from leftfold.parquet.archive_check import verify_archive
     from leftfold.parquet.filesystem import ArchiveFileSystem
 
@@ -98,10 +98,10 @@ _AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dh])")
 
 
 class TrimWork:
-    """Plans a trim of one category, and does it.
+    """The plan and the run of a trim of one category.
 
     Args:
-        behind: processes, reactions and streams that need not have read what is trimmed.
+        behind: processes, reactions and streams that need not have read the trimmed events.
     """
 
     def __init__(self, category: str, archive: str | None, kafka: str | None, behind: Sequence[str] = ()) -> None:
@@ -120,11 +120,11 @@ class TrimWork:
         self._cluster.close()
 
     def plan(self, before: str | None, older_than: str | None) -> Trim:
-        """Compares with the archive what is to go.
+        """Compares the events to be deleted with the archive.
 
         Raises:
-            Usage: neither or both are said, or what is said is no position, time or age.
-            InfrastructureError: the archive lacks some of it.
+            Usage: neither or both of the options are given, or the value is no position, time or age.
+            InfrastructureError: the archive lacks some of the events.
         """
         wanted = self._wanted(before, older_than)
         with shown(f"{self._category} trim") as report:
@@ -136,7 +136,7 @@ class TrimWork:
         return plan
 
     def run(self, plan: Trim) -> Position:
-        """Deletes it."""
+        """Deletes the planned events from the topic."""
         return self._trimming(Stopwatch(lambda progress: None)).run(plan)
 
     def _trimming(self, watch: Stopwatch) -> Trimming:
@@ -147,7 +147,7 @@ class TrimWork:
         return Trimming(self._topic, past, self._log, delete, listeners=listeners, tell=watch.tell)
 
     def _listeners(self) -> Mapping[str, Mapping[int, int]]:
-        """How far everybody is who listens: whoever has read it, of any App, and who is to in the App here."""
+        """Offsets of all readers: consumer groups of any App, and this App's processes and streams without offsets."""
         found: dict[str, Mapping[int, int]] = dict(self._cluster.listeners(self._topic))
         for app in load_apps([]).values() if find_project().apps else ():
             for process in app.processes:

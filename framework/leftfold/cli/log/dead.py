@@ -1,4 +1,4 @@
-"""`leftfold dead`: lists, sends again or discards the dead letters of commands and of process inputs."""
+"""`leftfold dead`: lists, resends or discards the dead letters of commands and of process inputs."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ __all__ = ["dead_waiting", "standing_still"]
 
 _DEAD = names.dead("")
 _LAST = 2000
-"""How many offsets of each partition a look reads at most."""
+"""Most offsets of each partition that one survey reads."""
 _NEWS, _SOON = 24 * 3600.0, 7 * 24 * 3600.0
-"""Those of the last day are told of, and those that leave within a week."""
+"""Seconds: letters younger than a day are reported, and letters that will be deleted within a week."""
 
 
 class Retention(NamedTuple):
-    """How many offsets of a topic of dead letters are gone, and seconds that letters are kept; None = for ever."""
+    """The retention of dead letters: how many offsets were deleted, and seconds they are kept; None = for ever."""
 
-    gone: int
+    deleted: int
     seconds: float | None
 
     def leaves(self, letter: Letter) -> float | None:
-        """When a letter leaves, in seconds since 1970 or somewhat later; None = never."""
+        """When a letter is deleted, in seconds since 1970 or somewhat later; None = never."""
         return None if self.seconds is None else letter.record.time / 1000 + self.seconds
 
 
 def kept(cluster: Any, name: str) -> Retention:
-    """What becomes of the dead letters of a category or process with time; those without a topic are kept."""
+    """Retention of the dead letters of a category or process; for ever where the topic does not exist."""
     topic = names.dead(name)
     if not cluster.partition_counts([topic]):
         return Retention(0, None)
@@ -55,25 +55,25 @@ def kept(cluster: Any, name: str) -> Retention:
 
 
 def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, list[str]]:
-    """How many dead letters wait among the last ones of each partition, and what is to be said of them.
+    """How many dead letters wait among the last ones of each partition, and the problems to report.
 
-    New ones are told of, and those that are about to leave.
+    Reported are new letters, and letters that will soon be deleted.
     """
     records = last_records(cluster, settings, names.dead(name), _LAST)
     found = [letter for letter in letters_in(records) if letter.is_listed and not letter.handled]
     if not found:
         return 0, []
-    told, now = list[str](), time.time()
+    problems, now = list[str](), time.time()
     first, newest = min(found, key=_time), max(found, key=_time)
     leaves = kept(cluster, name).leaves(first)
     if (ago := now - _time(newest)) < _NEWS:
         trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
         waiting = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
-        told.append(f"{waiting}; see: {trace}leftfold dead list {name}")
+        problems.append(f"{waiting}; see: {trace}leftfold dead list {name}")
     if leaves is not None and leaves < now + _SOON:
         waited = f"{first.place} has waited for {lasting(now - _time(first))}"
-        told.append(f"{waited}, and is deleted in {lasting(leaves - now)}; see: leftfold dead list {name}")
-    return len(found), told
+        problems.append(f"{waited}, and is deleted in {lasting(leaves - now)}; see: leftfold dead list {name}")
+    return len(found), problems
 
 
 def _time(letter: Letter) -> float:
@@ -81,7 +81,7 @@ def _time(letter: Letter) -> float:
 
 
 def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list[str]:
-    """What is to be done about events that a category's workers cannot fold: their partitions are not served."""
+    """Problems for events that a category's workers cannot fold, which keep their partitions from being served."""
     events, state = names.events(name), names.state(name, version)
     records = last_records(cluster, settings, names.dead(name), _LAST)
     at = {
@@ -89,7 +89,7 @@ def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list
         for letter in letters_in(records)
         if not letter.handled and (offset := offset_in(letter.record, events)) is not None
     }
-    # Where states have gone on since, other code could fold what that code could not.
+    # If the state topic has advanced since, other code could fold the event.
     count = cluster.partition_counts([state]).get(state, 0) if at else 0
     found = folded(settings, state, count)
     return [
@@ -110,10 +110,10 @@ class Burials:
         self._known = sorted(name.removesuffix(_DEAD) for name in topics if name.endswith(_DEAD))
 
     def letters(self, category: str = "") -> Iterator[Letter]:
-        """Those of one category or process, or of all.
+        """Dead letters of one category or process, or of all.
 
         Raises:
-            Usage: the cluster has none such.
+            Usage: the cluster has no dead letters of that name.
         """
         if category and category not in self._known:
             raise unknown("category or process with dead letters in the log called", category, self._known)
@@ -121,16 +121,16 @@ class Burials:
             yield from (letter for letter in self._letters(name).read() if letter.is_listed)
 
     def kept(self, category: str = "") -> dict[str, Retention]:
-        """How long letters are kept, of one category or process, or of all."""
+        """Retention of the dead letters of one category or process, or of all."""
         with ClusterAdmin(self._settings) as cluster:
             return {name: kept(cluster, name) for name in ([category] if category else self._known)}
 
     def of(self, letter: Letter) -> Any:
-        """The topic that a letter is in."""
+        """The topic of dead letters that a letter is in."""
         return self._letters(letter.record.topic.removesuffix(_DEAD))
 
     def chosen(self, which: Sequence[str]) -> list[Letter]:
-        """The letters that were named, by place or by category, each once.
+        """Letters named by address or by category, each once.
 
         Raises:
             Usage: there is no such letter.
@@ -146,10 +146,10 @@ class Burials:
         return list(found.values())
 
     def waiting(self, which: Sequence[str]) -> list[Letter]:
-        """Those among them with which nothing was done yet.
+        """Named letters that were neither resent nor discarded.
 
         Raises:
-            Usage: one that was named by its place was handled already.
+            Usage: a letter that was named by its address was handled already.
         """
         letters = self.chosen(which)
         for letter in letters:
@@ -158,10 +158,10 @@ class Burials:
         return [letter for letter in letters if not letter.handled]
 
     def sendable(self, which: Sequence[str]) -> list[Letter]:
-        """Those among them that can be sent again, too: an event of which no input was made belongs to no instance.
+        """Named letters that can be resent; an event of which no input was made belongs to no instance.
 
         Raises:
-            Usage: one that was named by its place cannot.
+            Usage: a letter that was named by its address cannot be resent.
         """
         letters = self.waiting(which)
         for letter in letters:
@@ -192,13 +192,13 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
     "list",
     epilog=examples(
         "leftfold dead list                    of all categories and processes, by reason",
-        "leftfold dead list baskets --all      those that were handled, too",
+        "leftfold dead list baskets --all      also those that were handled",
         "leftfold dead list --json | jq -r .reason | sort | uniq -c",
     ),
 )
 def list_(
     category: Annotated[str, typer.Argument(metavar="[CATEGORY]", help="A category or process; else all.")] = "",
-    handled: Annotated[bool, typer.Option("--all", help="Those that were sent again or discarded, too.")] = False,
+    handled: Annotated[bool, typer.Option("--all", help="Also those that were sent again or discarded.")] = False,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -206,8 +206,8 @@ def list_(
 
     Exit code 1 when some wait.
 
-    Events of which routers could make no input are among them: they cannot be sent again. What reactions have parked is
-    not: leftfold reactions parked. Neither is what routers were made to pass over: leftfold log skip.
+    Events of which routers could make no input are among them: they cannot be sent again. Not among them are events
+    parked by reactions: leftfold reactions parked, and events that routers skip: leftfold log skip.
     """
     from leftfold.runtime.console import amount, emit, lasting, note, say, styled
 
@@ -229,8 +229,8 @@ def list_(
         note(f"look at one: leftfold dead show '{found[0].place}'" if found else "there are no dead letters that wait")
         for name, one in kept.items():
             lasts = f", which are kept for {lasting(one.seconds)}" if one.seconds else ""
-            if one.gone:
-                note(f"of {name} up to {one.gone:,} older letters are gone{lasts}")
+            if one.deleted:
+                note(f"of {name} up to {one.deleted:,} older letters are deleted{lasts}")
     raise typer.Exit(1 if waiting else 0)
 
 
@@ -267,7 +267,7 @@ def show(
         ms and datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
         for ms in (letter.record.time, row["leaves"])
     )
-    pairs({name: told for name, told in {**row, "appended": appended, "leaves": leaves}.items() if told})
+    pairs({name: value for name, value in {**row, "appended": appended, "leaves": leaves}.items() if value})
     say()
     pairs({name: letter.text(name) for name, _ in letter.record.headers if not name.startswith("dead_")})
     say()
@@ -278,7 +278,7 @@ def show(
 
 @dead.command(
     epilog=examples(
-        "leftfold dead resend 'baskets.dead[2]@7'          when what was wrong is mended",
+        "leftfold dead resend 'baskets.dead[2]@7'          after the cause is fixed",
         "leftfold dead resend baskets --yes --json         all that wait",
         "leftfold dead resend 'baskets.dead[2]@7' --new-id",
     )
@@ -299,8 +299,8 @@ def resend(
     Each goes to the topic and partition that it was taken from.
 
     A command keeps its id: if its client has sent it again meanwhile, and workers still know the answer, it counts
-    once. It is not late, and no client is answered. The letter stays, marked as sent again; what fails again becomes
-    another one.
+    once. It does not count as late, and no client is answered. The letter stays, marked as sent again; if it fails
+    again, that makes another letter.
     """
     from leftfold.cli.options import agreed, signed
     from leftfold.engine.processing.command_wire import command_id
@@ -336,7 +336,7 @@ def discard(
 ) -> None:
     """Mark dead letters as discarded.
 
-    They stay in their topic, and are not listed any more.
+    They stay in their topic, and are no longer listed.
     """
     from leftfold.cli.options import agreed, signed
     from leftfold.runtime.console import amount, emit, note, say

@@ -1,4 +1,4 @@
-"""`leftfold log`: the log itself: its archive, its beginning, and questions to it in SQL."""
+"""`leftfold log`: the commands that trace, skip, archive, trim and query the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOpt
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
 
 log = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Trace what followed from what; archive, trim and ask the log."
+    no_args_is_help=True, rich_markup_mode=None, help="Trace causes and effects; archive, trim and query the log."
 )
 log.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 log.command("skip", epilog=skip.EXAMPLES)(skip.skip)
@@ -23,7 +23,7 @@ _Categories = Annotated[list[str], typer.Argument(metavar="CATEGORY...", help="A
 
 @log.command(
     epilog=examples(
-        "leftfold log archive baskets --to /backup/log     what is new since the last run; run it daily",
+        "leftfold log archive baskets --to /backup/log     events since the last run; run it daily",
         "leftfold log archive baskets --to s3://bucket/log --json",
     )
 )
@@ -37,16 +37,16 @@ def archive(
 
     Copies byte by byte, from the end of the archive on.
 
-    Interrupted or killed, it goes on behind the last whole file the next time. Two runs at once: the second is refused.
+    Interrupted or killed, it continues behind the last whole file next time. Of two runs at once the second is refused.
     """
     from leftfold.cli.log.archive import archived
     from leftfold.runtime.console import amount, emit, say
 
     for category in categories:
         done = archived(category, to, kafka)
-        told = {"files": done.files, "bytes": done.bytes, "position": done.position.offsets}
+        counts = {"files": done.files, "bytes": done.bytes, "position": done.position.offsets}
         if as_json:
-            emit({"category": category, "topic": done.topic, "records": done.records, **told})
+            emit({"category": category, "topic": done.topic, "records": done.records, **counts})
         else:
             files = f"{amount(done.files, 'file')} ({done.bytes:,} bytes)"
             say(f"{category}: {amount(done.records, 'event')} archived in {files}, up to {done.position}")
@@ -77,28 +77,28 @@ def verify_archive(
     for category in categories:
         found, differences = verified(category, archive, kafka if deep else None, deep=deep)
         wrong += len(found.damages) + len(differences)
-        told = [(damage.partition, damage.path, damage.what) for damage in found.damages]
+        damages = [(damage.partition, damage.path, damage.what) for damage in found.damages]
         if as_json:
             counts = {"files": found.files, "records": found.records, "bytes": found.bytes}
-            broken = [dict(zip(("partition", "path", "what"), one, strict=True)) for one in told]
+            broken = [dict(zip(("partition", "path", "what"), one, strict=True)) for one in damages]
             rest = {"damages": broken, "differences": differences, "strays": list(found.strays)}
             emit({"category": category, **counts, "position": found.position.offsets, **rest})
             continue
-        for partition, path, what in told:
+        for partition, path, what in damages:
             say(f"{category}[{partition}] {path} {what}")
         for difference in differences:
             say(difference)
-        verdict = "all is as it was written" if not told and not differences else "NOT as it was written"
+        verdict = "all is as it was written" if not damages and not differences else "NOT as it was written"
         say(f"{category}: {amount(found.records, 'event')} in {amount(found.files, 'file')}: {verdict}")
         if found.strays:
-            note(f"{amount(len(found.strays), 'file')} that no manifest names, as killed runs leave them; nobody reads "
-                 f"them and they may be removed: {', '.join(found.strays[:3])}")  # fmt: skip
+            note(f"{amount(len(found.strays), 'file')} that no manifest names, as killed runs leave them; no reader "
+                 f"uses them and they may be removed: {', '.join(found.strays[:3])}")  # fmt: skip
     raise typer.Exit(3 if wrong else 0)
 
 
 @log.command(
     epilog=examples(
-        "leftfold log trim baskets --older-than 90d        what is archived, verified and so old",
+        "leftfold log trim baskets --older-than 90d        events that are archived, verified and so old",
         "leftfold log trim baskets --before 2026-01-01T00:00:00Z --yes",
         "leftfold log trim baskets --before 'baskets.events[0:1200,1:1100]'",
         "leftfold log trim baskets --older-than 90d --leave-behind newsletter     though it has not read all of it",
@@ -111,7 +111,7 @@ def trim(
     behind: Annotated[
         list[str] | None,
         typer.Option(
-            "--leave-behind", metavar="NAME", help="Who need not know: a process, reaction or stream; may be repeated."
+            "--leave-behind", metavar="NAME", help="A process, reaction or stream that need not read; may be repeated."
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -121,9 +121,9 @@ def trim(
 ) -> None:
     """Delete what the archive holds from a topic.
 
-    Everything that is to go is first compared with the archive, record by record; what is not archived is never
-    deleted, nor half of a decision, nor what a process, reaction or stream has not read yet. From then on folds from
-    the first event need the archive.
+    Events to be deleted are first compared with the archive, record by record. Never deleted is what is not archived,
+    nor half of a decision, nor what a process, reaction or stream has not read yet. From then on folds from the first
+    event need the archive.
     """
     from leftfold.cli.log.archive import TrimWork
     from leftfold.cli.options import agreed
@@ -132,14 +132,14 @@ def trim(
 
     with TrimWork(category, archive, kafka, behind or ()) as work:
         plan = work.plan(before, older_than)
-        told = {f"{part.partition}": [part.start, part.end] for part in plan.parts}
+        deleted = {f"{part.partition}": [part.start, part.end] for part in plan.parts}
         for part in plan.parts:
             note(f"{part.topic}[{part.partition}]: offsets {part.start} to {part.end - 1}")
         if plan.parts:
             agreed(f"delete {amount(plan.records, 'event')} of {plan.topic}?", yes=yes)
         work.run(plan)
     if as_json:
-        emit({"category": category, "topic": plan.topic, "deleted": told, "records": plan.records})
+        emit({"category": category, "topic": plan.topic, "deleted": deleted, "records": plan.records})
     else:
         note(f"{plan.topic}: {amount(plan.records, 'event')} deleted; the archive {work.archive} holds them")
     if plan.parts and not archive_of(None):
@@ -153,11 +153,11 @@ def trim(
     epilog=examples(
         'leftfold log sql "SELECT _type, count(*) FROM baskets GROUP BY 1"',
         'leftfold log sql "SELECT product_id, sum(sales_value) FROM ItemAdded GROUP BY 1 ORDER BY 2 DESC" --csv',
-        "leftfold log sql                                  one statement after another; .tables lists what there is",
+        "leftfold log sql                                  one statement after another; .tables lists the tables",
     )
 )
 def sql(
-    statement: Annotated[str, typer.Argument(metavar="[SQL]", help="A query; else they are read one by one.")] = "",
+    statement: Annotated[str, typer.Argument(metavar="[SQL]", help="A query; else queries are read one by one.")] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     limit: Annotated[
         int | None,
@@ -178,8 +178,8 @@ def sql(
     """Query archive and topic in SQL.
 
     Every event type of the Apps is a table with its typed fields and _key, _time, _sequence, _partition, _offset, _id;
-    every category is one with the fields of all its types. Nothing can be written, no program called. An answer that
-    is longer than --limit and --max-mb let it be is cut and says so; with --json and --csv the exit code is 3 then.
+    every category is a table with the fields of all its types. Nothing can be written, no program called. An answer
+    above --limit or --max-mb is cut, with a note; with --json and --csv the exit code is then 3.
     """
     from leftfold.cli.log.sql import Asking
     from leftfold.runtime.project import Usage, load_apps, together

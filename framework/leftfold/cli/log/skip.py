@@ -1,4 +1,4 @@
-"""`leftfold log skip`: routers and restores that pass over what is lost, or what nobody can route or fold."""
+"""`leftfold log skip`: lets routers and workers skip events that are lost or that no code can route or fold."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "skip"]
 
 EXAMPLES = examples(
-    "leftfold log skip newsletter          asks first, naming what is gone and will never reach the process",
+    "leftfold log skip newsletter          asks first, naming the lost events, which will never reach the process",
     "leftfold log skip newsletter --yes --json",
-    "leftfold log skip newsletter 'orders.events[2]@7' --reason \"ticket 4711\"     an event that nobody can read",
+    "leftfold log skip newsletter 'orders.events[2]@7' --reason \"ticket 4711\"     an event that cannot be read",
     "leftfold log skip orders 'orders.events[2]@7' --reason \"ticket 4712\"     an event at which workers stand still",
 )
 
@@ -29,10 +29,10 @@ def skip(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The process, or the decider.")],
     events: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EVENT]...", help="Events that cannot be routed or folded; else what is gone."),
+        typer.Argument(metavar="[EVENT]...", help="Events that cannot be routed or folded; else all that are lost."),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the events.")] = "",
-    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who says so; else your login name.")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who skips them; else your login name.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
@@ -40,19 +40,18 @@ def skip(
 ) -> None:
     """Skip events that are lost or cannot be read.
 
-    The routers of a process, or the workers of a decider, pass over events: those that are lost, or named.
+    The routers of a process, or the workers of a decider, skip these events: those that are lost, or those named.
 
-    A router that finds its next events trimmed does not go on: they would never reach the process. Where that is as it
-    should be, since the process is younger than they are, this says so, and routers begin where topics begin now. Stop
-    them first.
+    A router whose next events were trimmed stops, since they would never reach the process. If the process does not
+    need them, because it is younger than they are, skip them: routers then start where the topics start now. Stop the
+    routers first.
 
-    A router does not go on behind an event either that it cannot read, or on which `correlate` fails. Where no code
-    will ever mend that, name the event: it goes to PROCESS.dead with the reason, and routers pass it over when they
-    are started again.
+    A router also stops at an event that it cannot read, or on which `correlate` fails. If no code will ever handle that
+    event, name it: it goes to PROCESS.dead with the reason, and routers skip it when they are started again.
 
-    A worker does not serve a partition whose events it cannot fold, since somebody else has written there: status
-    names the place. Named here, it is passed over wherever it cannot be folded, and the partition is served within a
-    minute. An event of your own that code of yours cannot fold is mended by other code: those behind it need it.
+    A worker does not serve a partition whose events it cannot fold, since another program has written there; status
+    names the event. Name it here: workers then skip it wherever it cannot be folded, and serve the partition within a
+    minute. Do not skip an event of your own that your code cannot fold: correct the code, since later events need it.
     """
     from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.project import load_app
@@ -100,14 +99,14 @@ def _skip_folded(
         raise Usage(f"which event? leftfold status names those at which workers of {name} stand still")
     actor = signed(by, reason)
     letters = stopping(name, [place_in(text) for text in dict.fromkeys(events)], settings)
-    told = {letter.source: letter.reason for letter in letters}
-    for source, why in told.items():
+    reasons = {letter.source: letter.reason for letter in letters}
+    for source, why in reasons.items():
         note(f"{source}: {why}")
     agreed("no state will ever know of what stands there; have it passed over?", yes=yes)
     kept = DeadLetters(name, settings)
     for letter in letters:
         kept.skip(letter, f"by {actor}: {reason}")
-    for source, why in told.items():
+    for source, why in reasons.items():
         if as_json:
             emit({"decider": name, "source": source, "why": why, "actor": actor, "reason": reason})
     if not as_json:
@@ -124,7 +123,7 @@ def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) 
     with Groups(settings) as groups:
         lost = _lost(groups, app.name, name, topics)
         for topic, partition, start, end in lost:
-            note(f"{topic}[{partition}]: offsets {start} to {end - 1} are gone")
+            note(f"{topic}[{partition}]: offsets {start} to {end - 1} are lost")
         if lost:
             agreed(f"these events will never reach the process; have the routers of {name} pass over them?", yes=yes)
             _check_idle(groups, app.name, name)
@@ -133,7 +132,7 @@ def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) 
         for topic, partition, start, end in lost:
             emit({"process": name, "topic": topic, "partition": partition, "from": start, "to": end})
     elif not lost:
-        note(f"nothing is gone that routers of {name} should read")
+        note(f"nothing is lost that routers of {name} should read")
 
 
 def _check_idle(groups: Any, app: str, process: str) -> None:
@@ -149,9 +148,9 @@ def _check_idle(groups: Any, app: str, process: str) -> None:
 
 
 def _lost(groups: Any, app: str, process: str, topics: list[str]) -> list[tuple[str, int, int, int]]:
-    """What topics have lost behind the place of the routers: topic, partition, and the offsets from, to."""
+    """Events deleted from topics before routers read them: topic, partition, first offset, end offset."""
     from leftfold.engine.archive.gaps import unreachable
 
     there = [topic for topic in topics if topic in groups.topics()]
     at = groups.committed(names.group(app, f"{process}.router"), there)
-    return [(gone.topic, gone.partition, gone.start, gone.end) for gone in unreachable(groups.starts(there), at)]
+    return [(gap.topic, gap.partition, gap.start, gap.end) for gap in unreachable(groups.starts(there), at)]

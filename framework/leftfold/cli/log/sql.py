@@ -23,7 +23,7 @@ __all__ = ["Asking"]
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows under headings, numbers to the right."""
+    """Prints rows under their headings, numbers aligned to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -41,15 +41,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     draw(shown)
 
 
-_MISTAKES = frozenset({"AnalysisException", "ParseException"})  # of pyspark, which is imported when it is needed
+_MISTAKES = frozenset({"AnalysisException", "ParseException"})  # by name, since pyspark is imported only when needed
 _PROMPT, _MORE = "sql> ", "...> "
 
 
 class Asking:
-    """Answers queries, each on a session that is alive.
+    """Runs SQL queries over the log; a session whose Spark has died is replaced before the next query.
 
     Args:
-        form: `table`, `json` or `csv`. rows: how many an answer may have. megabytes: how large all of them may be.
+        form: `table`, `json` or `csv`. rows: most rows of an answer. megabytes: largest size of all its rows.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Asking:
         self._app, self._form, self._open = app, form, ExitStack()
         self._log = open_bulk(kafka_settings(kafka), archive_of(archive))
         settings = spark_settings(master)
-        # What the driver takes from all tasks of a question at most, such as a table that is broadcast.
+        # Most that the driver takes from all tasks of a query, such as a table that is broadcast.
         most = {"spark.driver.maxResultSize": f"{max(256, 2 * megabytes)}m"}
         self._settings = settings.model_copy(update={"properties": {**most, **settings.properties}})
         self._rows, self._megabytes = rows, megabytes
@@ -83,12 +83,12 @@ class Asking:
         self._open.close()
 
     def answer(self, statement: str) -> None:
-        """Answers a query from the log as it is now.
+        """Runs a query on the log as it is now and prints the rows.
 
         Raises:
-            ContractError: it is none, or names what is not there.
-            InfrastructureError: the log has a hole, or Spark has died of the question.
-            Cut: the answer is longer than it may be, and a program reads it.
+            ContractError: the statement is no query, or names an unknown table or column.
+            InfrastructureError: the log has a gap, or the query killed Spark.
+            Cut: the answer exceeds its limits, and is printed as JSON or CSV.
         """
         from leftfold.spark.sql.results import check_question
 
@@ -100,25 +100,25 @@ class Asking:
             limit = answers.AnswerLimit(self._rows, self._megabytes << 20)
             answer = answers.Answer(self._spark.sql(statement), limit)
             shown = self._show(answer)
-            if told := str(self._tables.misfits):
-                note(told)
+            if misfits := str(self._tables.misfits):
+                note(misfits)
         if answer.cut:
             self._tell_cut(answer.cut, shown)
 
     def converse(self) -> None:
-        """Answers statements that are typed, each ended by a semicolon, until the input ends."""
+        """Runs typed statements, each ended by a semicolon, until the input ends."""
         self._look()
         note("end a query with ; - .tables lists the tables, .schema NAME tells a table's columns, .quit ends")
         while (statement := _typed()) is not None:
             if statement in (".quit", ".exit"):
                 return
             try:
-                self._told(statement) if statement.startswith(".") else self.answer(statement)
+                self._run_dot(statement) if statement.startswith(".") else self.answer(statement)
             except LeftfoldError as error:
                 note(f"error: {error}")
 
     def _look(self) -> None:
-        """Makes the tables as the log is now, in a new session when Spark has died."""
+        """Registers the tables of the log as it is now, in a new session when Spark has died."""
         from leftfold.spark.core import jvm as launch
         from leftfold.spark.core.session import open_session
         from leftfold.spark.tables.frames import event_tables
@@ -130,7 +130,7 @@ class Asking:
         for name, frame in self._tables.items():
             frame.createOrReplaceTempView(name)
 
-    def _told(self, command: str) -> None:
+    def _run_dot(self, command: str) -> None:
         word, _, name = command.partition(" ")
         if word == ".tables":
             say_lines(sorted(self._tables))
@@ -142,7 +142,7 @@ class Asking:
             note(f"{command!r} is neither .tables, nor .schema with the name of a table, nor .quit")
 
     def _show(self, answer: Answer) -> int:
-        """Prints an answer; how many rows it has."""
+        """Prints an answer and returns its number of rows."""
         count = 0
 
         def counted() -> Iterator[tuple[Any, ...]]:
@@ -161,10 +161,10 @@ class Asking:
         return count
 
     def _tell_cut(self, cut: str, shown: int) -> None:
-        """Says that there is more than was printed.
+        """Prints that the answer was cut at a limit.
 
         Raises:
-            Cut: a program reads the answer, and must not take it for the whole.
+            Cut: the answer is printed as JSON or CSV, and a program must not take it for complete.
         """
         of_rows = f"--limit {self._rows} lets an answer have no more rows"
         of_bytes = f"--max-mb {self._megabytes} lets its values be no larger; ask for fewer columns, or for sums"
@@ -176,7 +176,7 @@ class Asking:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Tells errors of Spark as ours."""
+    """Translates Spark's errors into errors of `leftfold.errors`."""
     from leftfold.spark.core.task_io import cause_of
 
     try:
@@ -190,7 +190,7 @@ def _understood() -> Iterator[None]:
 
 
 def _jsonable(value: Any) -> Any:
-    """A value in which rows, lists and maps of Spark are those of JSON."""
+    """A value with Spark's rows, lists and maps as JSON has them."""
     if hasattr(value, "asDict"):
         return {name: _jsonable(one) for name, one in value.asDict().items()}
     if isinstance(value, list):
@@ -199,7 +199,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _typed() -> str | None:
-    """What is typed up to a semicolon, or a command in one line; None at the end of the input."""
+    """The statement typed up to a semicolon, or a command in one line; None at the end of the input."""
     lines: list[str] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`leftfold log trace`: prints which records were caused by which, across services."""
+"""`leftfold log trace`: prints what caused a record and what it caused, across services."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WIDTH, _PER_LEVEL = 400, 4
 def trace(
     id_: Annotated[str, typer.Argument(metavar="ID", help="Of a command, an event, an input; or a correlation id.")],
     since: Annotated[
-        str | None, typer.Option("--since", metavar="AGE|TIME", help="Look at nothing older: 30m, 2h, 7d or a time.")
+        str | None, typer.Option("--since", metavar="AGE|TIME", help="Read no older records: 30m, 2h, 7d or a time.")
     ] = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -52,10 +52,10 @@ def trace(
 
     Prints a tree of commands and events across services.
 
-    Commands, events, events on their way to processes, answers, timers: each with its type, key, place and the time
+    Commands, events, events on their way to processes, answers, timers: each with its type, key, address and the time
     since the step before it. Refusals, dead letters, duplicates and causes that no topic holds any more are marked.
-    Reads headers of all topics of the cluster, and events that these have lost in the archive; the App need not be
-    here. The id that was asked for is marked with >.
+    Reads headers of all topics of the cluster, and from the archive the events that topics have lost; no App is needed.
+    The requested id is marked with >.
     """
     from leftfold.engine.causation import Trace
     from leftfold.runtime.console import emit
@@ -64,7 +64,7 @@ def trace(
 
     if not id_:
         raise Usage(
-            "whose trace? give the id of a command, an event or an input; `leftfold send` tells that of a command"
+            "whose trace? give the id of a command, an event or an input; `leftfold send` prints that of a command"
         )
     found = Trace(traced(id_, since, kafka, archive_of(archive)))
     if as_json:
@@ -75,7 +75,7 @@ def trace(
 
 
 def _show(found: Trace, wanted: str) -> None:
-    """Draws the trees, as wide as they are: a terminal wraps, and `less -S` does not."""
+    """Draws the trees at full width: a terminal wraps long lines, and `less -S` does not."""
     from rich.tree import Tree
 
     from leftfold.runtime.console import draw
@@ -94,9 +94,9 @@ _MINUTE = 60
 
 
 def fields_of(node: TraceNode, depth: int, wanted: str) -> Mapping[str, Any]:
-    """A node as one object; `parent` is the id of what caused it, `after` the seconds since then."""
+    """A node as a JSON object; `parent` is the id of its cause, `after` the seconds since that."""
     step = node.step
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": node.id,
         "parent": node.parent.id if node.parent is not None else None,
         "depth": depth,
@@ -104,7 +104,7 @@ def fields_of(node: TraceNode, depth: int, wanted: str) -> Mapping[str, Any]:
         "asked": node.id == wanted,
     }
     if step is not None:
-        told |= {
+        fields |= {
             "type": step.type,
             "key": step.key,
             **step.at._asdict(),
@@ -115,14 +115,15 @@ def fields_of(node: TraceNode, depth: int, wanted: str) -> Mapping[str, Any]:
             "causation_id": step.cause or None,
             "source": step.source,
         }
-    told |= {"told": dict(step.told)} if step is not None and step.told else {}
-    told |= {"duplicates": [place._asdict() for place in node.again]} if node.again else {}
-    told |= {"dead": [{**place._asdict(), "reason": why} for place, why in node.dead.items()]} if node.dead else {}
-    return told | ({"loop": True} if node.is_loop else {})
+    if step is not None and step.told:
+        fields.update(told=dict(step.told))
+    fields |= {"duplicates": [place._asdict() for place in node.again]} if node.again else {}
+    fields |= {"dead": [{**place._asdict(), "reason": why} for place, why in node.dead.items()]} if node.dead else {}
+    return fields | ({"loop": True} if node.is_loop else {})
 
 
 def line_of(node: TraceNode, wanted: str) -> Text:
-    """A node as a line: what it is, whose, where it stands, when, and what became of it."""
+    """A node as a line: type, key, address, time, and what happened to the record."""
     from rich.text import Text
 
     line = Text(overflow="ignore", no_wrap=True)
@@ -150,7 +151,8 @@ def _what(step: TraceStep) -> str:
         case "accepted" | "rejected":
             return step.kind
         case "due" | "fired" | "cancelled":
-            return f"timer {step.told.get('name', '?')} {step.kind}"
+            timer = step.told.get("name", "?")
+            return f"timer {timer} {step.kind}"
         case _:
             return f"{step.kind} {name}"
 
@@ -166,13 +168,13 @@ def _when(node: TraceNode, step: TraceStep) -> str:
 
 def _remarks(node: TraceNode, step: TraceStep) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    told = step.told
+    details = step.told
     if step.kind == "rejected":
-        found.append((f"{told.get('error', '?')}: {told.get('message', '?')}", "red"))
-    if step.kind == "due" and "at" in told:
-        found.append((f"at {told['at']}", ""))
-    if "actor" in told:
-        found.append((f"by {told['actor']}: {told.get('reason', '')}", "yellow"))
+        found.append((f"{details.get('error', '?')}: {details.get('message', '?')}", "red"))
+    if step.kind == "due" and "at" in details:
+        found.append((f"at {details['at']}", ""))
+    if "actor" in details:
+        found.append((f"by {details['actor']}: {details.get('reason', '')}", "yellow"))
     found += [(f"dead-lettered at {place.offset}: {why}", "red") for place, why in node.dead.items()]
     if node.again:
         found.append((f"again, without effect, at {_places(node.again)}", "dim"))
@@ -192,7 +194,7 @@ def _clock(milliseconds: int) -> str:
 
 
 ASTRAY = timedelta(days=1)
-"""Clocks are trusted to be less wrong than this; where one is not, the search begins at the beginning."""
+"""Largest clock error that the search allows for: it starts this much before the time in an id."""
 
 _KINDS = (names.commands(""), names.events(""), names.dead(""))
 _NAMED = 12
@@ -205,8 +207,8 @@ def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") ->
     """Every step of the correlation that an id belongs to, across all services of the cluster.
 
     Args:
-        since: an age or a time; what was appended before is not looked at. None = from the beginning.
-        archive: where events are that topics have lost; '' = nowhere.
+        since: an age or a time; records appended before are not read. None = from the beginning.
+        archive: the archive with events that topics have lost; '' = none.
 
     Raises:
         Usage: nothing has this id, or `since` is neither an age nor a time.
@@ -220,7 +222,7 @@ def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") ->
         ends: Position = cluster.ends(topics)
 
         def begun(id_: str) -> Position:
-            """Where to begin for an id that tells when it was made."""
+            """Where to start for an id that contains its time of creation."""
             made = made_at(id_) if begin is None else None
             return starts if made is None else beginning.of(topics, min(_utc(made), datetime.now(UTC)) - ASTRAY)
 
@@ -237,13 +239,13 @@ def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") ->
 
 
 class _Beginning:
-    """Where to begin to read: topics alone hold commands, an archive also the events that they have lost."""
+    """Start positions of a search: a topic alone has commands, an archive also has events that the topic has lost."""
 
     def __init__(self, cluster: Any, archive: str) -> None:
         self._cluster, self._open = cluster, open_archive(archive)
 
     def of(self, topics: list[str], begin: datetime | None) -> Position:
-        """The first records that there are, or those since a time."""
+        """The first records that exist, or the first since a time."""
         return Position.union(self._of(topic, begin) for topic in topics)
 
     def _of(self, topic: str, begin: datetime | None) -> Position:
@@ -267,7 +269,7 @@ def _unknown(id_: str, looked: int, topics: list[str], since: str | None) -> Usa
     wider = "say a longer --since, or leave it out" if since is not None else "commands are kept for a week only"
     return Usage(
         f"no command, event or correlation has the id {id_!r}; searched {where}. {wider[0].upper()}{wider[1:]}; ids "
-        f"are told by: leftfold events CATEGORY --json"
+        f"are listed by: leftfold events CATEGORY --json"
     )
 
 

@@ -1,4 +1,4 @@
-"""`leftfold reactions`: what acts outside, where it stands, and what it could not do."""
+"""`leftfold reactions`: begins a reaction at chosen offsets, and lists its parked events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEGIN_EXAMPLES = examples(
 )
 PARKED_EXAMPLES = examples("leftfold reactions parked receipts", "leftfold retry receipts      try them once more")
 
-reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after what acts outside of the log.")
+reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Begin reactions; list their parked events.")
 
 
 @reactions.command(epilog=BEGIN_EXAMPLES)
@@ -37,8 +37,8 @@ def begin(
 ) -> None:
     """Begin a reaction, or move it to other offsets.
 
-    Whatever lies behind that place is acted on, again if it was before, with the same idempotency keys; whatever lies
-    before it never is. Nobody may be acting meanwhile.
+    Events behind these offsets are acted on, a second time if they were before, with the same idempotency keys; events
+    before them never are. No process of the reaction may run meanwhile.
     """
     from leftfold.cli.options import agreed
     from leftfold.runtime.connect import kafka_settings
@@ -53,7 +53,7 @@ def begin(
         emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})
     else:
         for (topic, partition), offset in sorted(offsets.items()):
-            say(f"{topic}[{partition}] goes on at {offset}")
+            say(f"{topic}[{partition}] continues at {offset}")
 
 
 @reactions.command(epilog=PARKED_EXAMPLES)
@@ -75,19 +75,18 @@ def parked(
     reaction = _named(load_app(app, having=[name]), name)
     rows = []
     for record in ParkedEvents(reaction.name, kafka_settings(kafka)).read():
-        told = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}
+        fields = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}
         why = header(record.headers, "dead_reason").decode(errors="replace")
         key = (record.key or b"").decode(errors="replace")
-        rows.append(
-            {"event": told["dead_source"], "type": told["ce_type"], "key": key, "tries": told["attempts"], "why": why}
-        )
+        event, type_, tries = fields["dead_source"], fields["ce_type"], fields["attempts"]
+        rows.append({"event": event, "type": type_, "key": key, "tries": tries, "why": why})
     if as_json:
         for row in rows:
             emit(row)
     else:
         table(rows, ("event", "type", "key", "tries", "why"))
         again = for_app(f"leftfold retry {name}", app)
-        note(f"when what is wrong is mended: {again}" if rows else "nothing is parked")
+        note(f"when the cause is fixed: {again}" if rows else "nothing is parked")
     raise typer.Exit(1 if rows else 0)
 
 
@@ -95,7 +94,7 @@ def _named(app: App, name: str) -> Reaction[Any]:
     """The reaction of a name.
 
     Raises:
-        Usage: there is none.
+        Usage: the App has no such reaction.
     """
     from leftfold.runtime.project import unknown
 
@@ -106,10 +105,10 @@ def _named(app: App, name: str) -> Reaction[Any]:
 
 
 def _since(text: str) -> Since:
-    """The beginning that is meant.
+    """The start that `--since` names.
 
     Raises:
-        Usage: it is neither a word nor a time with its zone.
+        Usage: it is neither `end` nor `start` nor a time with its zone.
     """
     from leftfold.runtime.project import Usage
 

@@ -35,20 +35,20 @@ __all__ = ["process_of", "row_of", "time_of"]
 
 
 _STALE = 10.0
-"""Routers speak several times a second; one that has not for so long is gone or stuck."""
+"""Seconds; routers report several times a second, so one that was silent for so long has ended or is stuck."""
 _NAMED_IN_LINE = 3
 
 
-def row_of(process: str, timer: SetTimer, told: WatermarkStatus) -> dict[str, Any]:
-    """A timer as one object; `left` is in seconds of log time, None where nobody knows how late it is."""
+def row_of(process: str, timer: SetTimer, watermark: WatermarkStatus) -> dict[str, Any]:
+    """A timer as a JSON object; `left` is in seconds of log time, None while log time is unknown."""
     due = datetime.fromisoformat(timer.due.at)
-    left = None if told.now is None else (due - told.now).total_seconds()
+    left = None if watermark.now is None else (due - watermark.now).total_seconds()
     return {
         "process": process,
         "key": timer.key,
         "timer": timer.name,
         "due": timer.due.at,
-        "log_time": told.now,
+        "log_time": watermark.now,
         "left": left,
         "overdue": left is not None and left <= 0,
         "sends": timer.due.type,
@@ -60,24 +60,25 @@ def row_of(process: str, timer: SetTimer, told: WatermarkStatus) -> dict[str, An
 
 
 def shown(row: dict[str, Any]) -> dict[str, object]:
-    """The row as a table shows it."""
+    """The row as the table shows it."""
     left = row["left"]
-    told = "unknown" if left is None else lasting(left) if left > 0 else f"overdue for {lasting(-left)}"
-    return {**row, "left": told, "sends": f"{row['sends']} {json.dumps(row['command'], ensure_ascii=False)}"}
+    remaining = "unknown" if left is None else lasting(left) if left > 0 else f"overdue for {lasting(-left)}"
+    return {**row, "left": remaining, "sends": f"{row['sends']} {json.dumps(row['command'], ensure_ascii=False)}"}
 
 
-def told_of(process: str, count: int, told: WatermarkStatus, workers: int) -> str:
-    """A remark: how many timers there are, how late it is in the log, and what keeps them from firing."""
-    head = f"{process}: {amount(count, 'timer')}"
-    if told.now is not None:
-        head += f"; log time {told.now.isoformat(timespec='seconds').replace('+00:00', 'Z')} (slowest: {told.slowest})"
-    elif told.told is not None and not told.silent:
-        head += "; nobody can tell how late it is in the log: old events are being loaded"
-    elif told.told is not None:
-        more = f" and {amount(len(told.silent) - _NAMED_IN_LINE, 'other')}" if len(told.silent) > _NAMED_IN_LINE else ""
-        head += f"; how late it is in {', '.join(told.silent[:_NAMED_IN_LINE])}{more}, no router knows yet"
-    if told.told is None or (datetime.now(UTC) - told.told).total_seconds() > _STALE:
-        since = f" since {told.told.isoformat(timespec='seconds').replace('+00:00', 'Z')}" if told.told else ""
+def told_of(process: str, count: int, watermark: WatermarkStatus, workers: int) -> str:
+    """A remark on the timers of a process: their number, log time, and what keeps them from firing."""
+    head, silent, reported = f"{process}: {amount(count, 'timer')}", watermark.silent, watermark.told
+    if watermark.now is not None:
+        now = watermark.now.isoformat(timespec="seconds").replace("+00:00", "Z")
+        head += f"; log time {now} (slowest: {watermark.slowest})"
+    elif reported is not None and not silent:
+        head += "; how late it is in the log is not known: old events are being loaded"
+    elif reported is not None:
+        more = f" and {amount(len(silent) - _NAMED_IN_LINE, 'other')}" if len(silent) > _NAMED_IN_LINE else ""
+        head += f"; how late it is in {', '.join(silent[:_NAMED_IN_LINE])}{more}, no router knows yet"
+    if reported is None or (datetime.now(UTC) - reported).total_seconds() > _STALE:
+        since = f" since {reported.isoformat(timespec='seconds').replace('+00:00', 'Z')}" if reported else ""
         head += f"; no router has said anything{since}, so no timer fires; start: leftfold run {process}"
     elif not workers:
         head += f"; no worker is there, so no timer fires; start: leftfold run {process}"
@@ -122,8 +123,8 @@ def list_(
 ) -> None:
     """List timers, when each is due, what it sends.
 
-    They go by the time of the log: that of the slowest partition of the events that the process listens to, as its
-    routers tell it. A timer of which that time has come, and which is still there, is overdue.
+    Log time decides: the time of the slowest partition of the events that the process listens to, as its routers report
+    it. A timer that is still set at its time is overdue.
     """
     from leftfold.runtime.console import emit, note, table
     from leftfold.runtime.project import for_app, load_app, load_apps
@@ -133,19 +134,18 @@ def list_(
         note(f"app {', '.join(one.name for one in apps)} has no processes, and so no timers")
     for whole, process in [(one, process) for one in apps for process in _meant(one, name)]:
         with TimerWork(whole, process, kafka, key) as work:
-            told, workers = work.told_time(), work.workers()
-            rows = [row_of(process.name, timer, told) for timer in work.table.timers(key)]
+            watermark, workers = work.told_time(), work.workers()
+            rows = [row_of(process.name, timer, watermark) for timer in work.table.timers(key)]
         rows.sort(key=lambda row: (row["due"], row["key"], row["timer"]))
         if as_json:
             for row in rows:
                 emit(row)
             continue
-        note(for_app(told_of(process.name, len(rows), told, workers), app))
+        note(for_app(told_of(process.name, len(rows), watermark, workers), app))
         table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
 def _meant(app: App, name: str) -> Sequence[Process[Any, Any, Any]]:
-
     return [process_of(app, name)] if name else app.processes
 
 
@@ -170,8 +170,8 @@ def fire(
     """Send the command of a timer now. Asks first.
 
     The worker takes the order in its transaction, as any input. It counts once, for the timer as it was set when the
-    order was given: typed twice, or while the timer fires by itself, the second does nothing; one that was set anew is
-    left alone. Exit code 4 when no worker took it in time: it stays in the log, and the next one does.
+    order was given: typed twice, or while the timer fires by itself, the second does nothing; a timer that was set
+    again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log for the next.
     """
     from leftfold.engine.processing.timer_admin import Action
 
@@ -198,8 +198,9 @@ def cancel(
 ) -> None:
     """Cancel a timer. Asks first.
 
-    The worker takes the order in its transaction, as any input: if the timer fired before, nothing happens; one that
-    was set anew is left alone. Exit code 4 when no worker took it in time: it stays in the log, and the next one does.
+    The worker takes the order in its transaction, as any input: if the timer fired before, nothing happens; a timer
+    that was set again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log
+    for the next one.
     """
     from leftfold.engine.processing.timer_admin import Action
 
@@ -207,13 +208,13 @@ def cancel(
 
 
 _MARKS = 3000
-"""Routers write a few checkpoints a second; their topic forgets them after ten minutes."""
+"""Watermarks that are read back: routers write a few a second, and their topic keeps them for ten minutes."""
 _NAMED = 10
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """An order that stands in the log: where, and whether a worker was seen to take it."""
+    """An order in the log: its offset, its id, and whether a worker was seen to take it."""
 
     offset: int
     id: str
@@ -225,7 +226,7 @@ def process_of(app: App, name: str) -> Process[Any, Any, Any]:
     """The process of a name.
 
     Raises:
-        Usage: the App has none such.
+        Usage: the App has no such process.
     """
     for process in app.processes:
         if process.name == name:
@@ -236,21 +237,19 @@ def process_of(app: App, name: str) -> Process[Any, Any, Any]:
 def time_of(
     cluster: Any, settings: Any, app: App, process: Process[Any, Any, Any], *, before: float = inf
 ) -> WatermarkStatus:
-    """How late it is for a process, as far as its routers have said before some time, in seconds since 1970."""
+    """Log time of a process, by what its routers had reported before a time, in seconds since 1970."""
     topics = [names.events(category) for category in process.categories]
     counts: Mapping[str, int] = cluster.partition_counts(topics)
     sources = [f"{source}/{p}" for source in topics for p in range(counts.get(source, 0))]
-    checkpoints = last_records(cluster, settings, names.time(process.name), _MARKS)
-    return told_time(
-        (checkpoint for checkpoint in checkpoints if checkpoint.time / 1000 <= before), sources, app.lateness
-    )
+    watermarks = last_records(cluster, settings, names.time(process.name), _MARKS)
+    return told_time((mark for mark in watermarks if mark.time / 1000 <= before), sources, app.lateness)
 
 
 class TimerWork:
     """The timers of one process, read from its state topic.
 
     Args:
-        key: the only instance that is asked for; '' = all, and every partition is read.
+        key: the only instance to read; '' = all instances, from every partition.
 
     Raises:
         InfrastructureError: this version of the process has never run.
@@ -282,11 +281,11 @@ class TimerWork:
         self._cluster.close()
 
     def told_time(self) -> WatermarkStatus:
-        """How late it is."""
+        """The log time of the process."""
         return time_of(self._cluster, self._settings, self._app, self._process)
 
     def workers(self) -> int:
-        """How many workers the process has."""
+        """The number of the process's workers."""
         name = self._process.name
         found: dict[str, int] = self._cluster.owners(name)
         return found.get(names.group(self._app.name, name), 0)
@@ -295,7 +294,7 @@ class TimerWork:
         """The timer of a name.
 
         Raises:
-            Usage: it is not set; what is, is named.
+            Usage: it is not set; the timers that are set are named.
         """
         found = {timer.name: timer for timer in self.table.timers(key)}
         if name in found:
@@ -314,7 +313,7 @@ class TimerWork:
         raise Usage(f"process {process} has no instance {key!r}{hint}{others}{more}")
 
     def give(self, timer: SetTimer, order: Order, seconds: float) -> Ordered:
-        """Writes an order and waits until a worker has taken it, or something else has ended the timer."""
+        """Writes an order and waits until a worker has taken it, or the timer has ended otherwise."""
         out, topic = order_record(self._app.name, self._process.name, timer, order), names.commands(self._process.name)
         id_ = header(out.headers, "ce_id").decode()
         offset = write_record(self._settings, topic, out)
@@ -330,7 +329,7 @@ _NOT_TAKEN = 4
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was typed; `timeout` in seconds."""
+    """The order as it was typed; `timeout` in seconds."""
 
     action: Action
     process: str
@@ -346,8 +345,8 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
     """Writes the order and waits for a worker to take it.
 
     Raises:
-        Usage: there is no such timer, or no reason is given. typer.Exit: 4, when no worker took it in time, 1,
-            when it was not to be given after all.
+        Usage: there is no such timer, or no reason is given. typer.Exit: 4 when no worker took it in time, 1 when the
+            user did not confirm it.
     """
     actor = signed(wanted.by, wanted.reason)
     whole = load_app(app, having=[wanted.process])
@@ -380,9 +379,9 @@ def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None
     topic, timer = commands(wanted.process), done.timer
     if as_json:
         place = {"topic": topic, "partition": timer.partition, "offset": done.offset}
-        told = {"process": wanted.process, "key": timer.key, "timer": timer.name, "action": order.action.value}
+        fields = {"process": wanted.process, "key": timer.key, "timer": timer.name, "action": order.action.value}
         whom = {"actor": order.actor, "reason": order.reason, "id": done.id, "correlation_id": timer.due.correlation}
-        emit({**told, "due": timer.due.at, **whom, **place, "taken": done.taken})
+        emit({**fields, "due": timer.due.at, **whom, **place, "taken": done.taken})
         return
     became = "taken; the timer is not set any more" if done.taken else "not taken yet"
     say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")

@@ -1,4 +1,4 @@
-"""`leftfold check`: compares the code with the lock, with stored data and with Spark's view of its queries."""
+"""`leftfold check`: compares the code with its lock, its topics and Spark's analysis of its SQL."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def check(
 ) -> None:
     """Compare code, leftfold.lock and topics.
 
-    The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new
-    version is noticed here and not in production. Each App that is not the project's own has a lock of its own. The
-    SQL of query views is checked on Spark; how each of them is kept depends on its topics, too, which are asked if they
-    answer. Exit code 1 when something differs.
+    The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new version
+    is noticed here and not in production. Each App that is not the project's own has a lock of its own. The SQL of
+    query views is checked on Spark; how each of them is kept up to date depends also on its topics, which are read if a
+    broker answers. Exit code 1 when something differs.
     """
     from leftfold.runtime.project import find_project, load_apps
 
@@ -61,7 +61,7 @@ def check(
 
 
 class _Asked(NamedTuple):
-    """What was typed besides the App."""
+    """The options that were given besides the App."""
 
     archive: str | None
     kafka: str | None
@@ -71,7 +71,7 @@ class _Asked(NamedTuple):
 
 
 def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
-    """Tells how an App compares with its lock and its topics, and whether nothing differs."""
+    """Prints how an App compares with its lock and its topics; true when nothing differs."""
     from leftfold.runtime.console import emit, note, say, styled
 
     lock = project.lock_of(app, spec)
@@ -99,11 +99,11 @@ def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
 
 def _meant(finding: CheckFinding, lock: str, app: str) -> CheckFinding:
     """The finding with the file and the command of an App that is not the project's own."""
-    told = finding.message.replace("leftfold check --write", f"leftfold check --write --app {app}")
+    message = finding.message.replace("leftfold check --write", f"leftfold check --write --app {app}")
     return replace(
         finding,
         about=finding.about.replace("leftfold.lock", lock),
-        message=told.replace("leftfold.lock", lock),
+        message=message.replace("leftfold.lock", lock),
     )
 
 
@@ -135,9 +135,9 @@ _NAMED = 3
 
 
 def compared(app: App, file: Path, *, write: bool) -> tuple[list[CheckFinding], list[CheckFinding]]:
-    """What differs from the lock, and what was accepted: with `write` the lock then says what the code says.
+    """Differences from the lock, and accepted ones: with `write` the lock is rewritten from the code.
 
-    An event that was released and that nobody reads any more differs even so.
+    A released event that no code reads any more stays a difference.
 
     Raises:
         ConfigurationError: the lock cannot be read or written.
@@ -161,7 +161,7 @@ def compared(app: App, file: Path, *, write: bool) -> tuple[list[CheckFinding], 
 
 
 def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list[CheckFinding], list[str]]:
-    """What is wrong with the SQL of views, and how each of those views is kept up to date."""
+    """Errors in the SQL of query views, and how each of these views is kept up to date."""
     views = [view for view in app.views if isinstance(view, TableView)]
     if not views:
         return [], []
@@ -184,13 +184,13 @@ def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list
 
 
 def unbounded(app: App) -> str:
-    """A warning that names the amounts in events that may be of any size, '' when there are none."""
+    """A warning that names the unbounded Decimal fields of events; '' when there are none."""
     events = [cls for decider in app.deciders for cls in decider.events]
     found = [
         f"{cls.__leftfold__.category}.{cls.__leftfold__.name}.{name}"
         for cls in dict.fromkeys([*events, *(cls for view in app.views for cls in view.events)])
         for name, field in cls.model_fields.items()
-        if _is_amount(field.annotation) and not any(getattr(told, "max_digits", None) for told in field.metadata)
+        if _is_amount(field.annotation) and not any(getattr(meta, "max_digits", None) for meta in field.metadata)
     ]
     if not found:
         return ""
@@ -206,7 +206,7 @@ def _is_amount(type_: Any) -> bool:
 
 
 def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> tuple[list[CheckFinding], str]:
-    """What is wrong with the App's topics or missing among them, and a remark when nobody can be asked."""
+    """Wrong or trimmed topics of the App, and a remark on missing topics or an unreachable Kafka."""
     try:
         settings = kafka_settings(kafka)
     except ConfigurationError:
@@ -235,7 +235,7 @@ def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> t
 
 
 def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[CheckFinding]:
-    """The topics whose first events are gone, if the archive does not have them: nothing can be folded from 0 then."""
+    """Topics whose first events were deleted and are not in the archive: no fold from the first event is possible."""
     starts: Position = cluster.starts(topics)
     past = open_archive(archive)
     for topic, partitions in starts.offsets.items():

@@ -26,25 +26,25 @@ __all__ = ["end_with_parent", "handover", "logs_of", "spark_handover"]
 
 
 LOGS: Mapping[str, bool | None] = {"auto": None, "json": True, "plain": False}
-"""How logs are written, and what `open_report` wants to hear for it."""
+"""Formats of the log, and the value of `as_json` in `open_report` for each."""
 
 
 def handover(*, kafka: str | None, redis: str | None, archive: str | None = None) -> dict[str, str]:
-    """The variables; what was not said stays unsaid, so that a child finds it out anew."""
-    told = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": kafka, "LEFTFOLD_REDIS_URL": redis, "LEFTFOLD_ARCHIVE_DIR": archive}
-    return {name: value for name, value in told.items() if value}
+    """Environment variables for a child process; an option not given stays unset, and the child looks it up."""
+    given = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": kafka, "LEFTFOLD_REDIS_URL": redis, "LEFTFOLD_ARCHIVE_DIR": archive}
+    return {name: value for name, value in given.items() if value}
 
 
 def spark_handover(master: str | None, py_files: Sequence[Path]) -> dict[str, str]:
-    """The variables of a part that works with Spark, in the same manner."""
-    told = {"LEFTFOLD_SPARK_MASTER": master}
+    """Environment variables for a child process that works with Spark, as in `handover`."""
+    given = {"LEFTFOLD_SPARK_MASTER": master}
     if py_files:
-        told["LEFTFOLD_SPARK_PY_FILES"] = json.dumps([str(path.resolve()) for path in py_files])
-    return {name: value for name, value in told.items() if value}
+        given["LEFTFOLD_SPARK_PY_FILES"] = json.dumps([str(path.resolve()) for path in py_files])
+    return {name: value for name, value in given.items() if value}
 
 
 def logs_of(json_logs: bool | None) -> str:
-    """The name of a way to write logs."""
+    """The name of a log format."""
     return next(name for name, value in LOGS.items() if value is json_logs)
 
 
@@ -52,7 +52,7 @@ _LEAVE_SECONDS = 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the part and returns its exit code."""
+    """Runs the part that the arguments name, and returns its exit code."""
     options = _parser().parse_args(arguments)
     stop = threading.Event()
     report = open_report(options.name, as_json=LOGS[options.logs], leaving=stop.is_set)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end_with_parent(stop: threading.Event) -> None:
-    """Sets `stop` when the parent is gone and its end of our standard input closes; ends hard if that takes long."""
+    """Sets `stop` when the parent has ended, which closes standard input; exits hard if stopping then takes long."""
 
     def watch() -> None:
         while os.read(0, 1024):
@@ -87,7 +87,7 @@ def end_with_parent(stop: threading.Event) -> None:
 def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -> None:
     app = load_app(options.app)
     kafka, archive = kafka_settings(), "" if options.no_archive else archive_of(None)
-    told: dict[str, Any]
+    settings: dict[str, Any]
     if options.kind == "decider":
         from leftfold.runtime.workers.processors import decide
 
@@ -110,8 +110,8 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.runtime.workers.view_workers import stream
 
         views = [app.view(name) for name in options.names]
-        told = {"trigger": options.trigger, "max_parked": options.max_parked, "folds": folds_of(app)}
-        stream(views, kafka, redis_settings(), stop, report, archive=archive, options=told)
+        settings = {"trigger": options.trigger, "max_parked": options.max_parked, "folds": folds_of(app)}
+        stream(views, kafka, redis_settings(), stop, report, archive=archive, options=settings)
     elif options.kind == "queries":
         from leftfold.runtime.workers.query_workers import refresh
 
@@ -120,12 +120,12 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.runtime.workers.view_workers import follow
 
         tuned_gc()
-        # The supervisor's process, not this one: who is started in its place is the same member.
+        # The id of the supervisor's process, not of this one: a child that replaces this one is the same member.
         member = f"{socket.gethostname()}:{os.getppid()}:{options.name}"
         views = [app.view(name) for name in options.names]
-        told = {"member": member, "folds": folds_of(app), "max_parked": options.max_parked}
-        told["takes_back"] = options.takes_back
-        follow(views, kafka, redis_settings(), stop, report, archive=archive, options=told)
+        settings = {"member": member, "folds": folds_of(app), "max_parked": options.max_parked}
+        settings["takes_back"] = options.takes_back
+        follow(views, kafka, redis_settings(), stop, report, archive=archive, options=settings)
 
 
 def _parser() -> argparse.ArgumentParser:

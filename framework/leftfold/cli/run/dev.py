@@ -1,4 +1,4 @@
-"""`leftfold dev`, `up` and `down`: embedded servers, the App, and a restart whenever a source file changes."""
+"""`leftfold dev`, `up` and `down`: run embedded servers and the App, restarted whenever a source file changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dev(
     """Start servers, run the App or several, reload on change.
 
     Ctrl-C stops everything that this command started. A server of its own that dies is started again. Servers that
-    run already are used and left alone. The command needs a project, or --app with the App of this directory.
+    already run are used and left alone. The command needs a project, or --app with the App of this directory.
     """
     from leftfold.cli.run.child_process import handover
     from leftfold.errors import LeftfoldError
@@ -61,7 +61,7 @@ def dev(
                 arguments = [*logs, *(f"--app={one}" for one in app or ())]
                 Reloading(project.root, arguments, environment, stop=stopping.event, report=report).run()
     except LeftfoldError:
-        # Ctrl-C at a terminal is for everything that is started there: what it ended has not failed.
+        # Ctrl-C at a terminal reaches every process started there, so what it ended has not failed.
         if not stopping.event.is_set():
             raise
     report("stopped", {})
@@ -69,7 +69,7 @@ def dev(
 
 
 def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
-    """What is not configured and does not run yet, for as long as this process lives; `shown` = work is overwritten."""
+    """Embedded servers that are neither configured nor running, while the block runs; `shown` = a progress line."""
     from contextlib import nullcontext
 
     from leftfold import local
@@ -81,7 +81,7 @@ def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: boo
     if not need.want:
         return nullcontext()
     if local.status(settings.data).keeper is not None:
-        # Whoever started them may have wanted one of them only, and one may have died.
+        # The command that started them may have wanted one of them only, and one may have died.
         servers = local.up(settings, want=need.want)
         report("servers were there", {"kafka": servers.kafka, "redis": veiled(servers.redis)})
         return nullcontext()
@@ -92,19 +92,19 @@ def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: boo
 
 
 def _reported(report: Report) -> Callable[[str], None]:
-    """Tells of each piece of work once, as a line of the log."""
-    told: set[str] = set()
+    """A progress callback that logs each piece of work once."""
+    logged: set[str] = set()
 
     def progress(line: str) -> None:
         work = line.partition(" ... ")[0]
-        if work not in told:
-            told.add(work)
+        if work not in logged:
+            logged.add(work)
             report(work, {})
 
     return progress
 
 
-DOWN_EXAMPLES = examples("leftfold down", "rm -r .leftfold      afterwards, to forget the data as well")
+DOWN_EXAMPLES = examples("leftfold down", "rm -r .leftfold      afterwards, to delete the data as well")
 
 
 def down(as_json: JsonOption = False) -> None:
@@ -134,11 +134,11 @@ def up(
 ) -> None:
     """Start Kafka and Redis on this machine.
 
-    They run on when this command has ended. They keep their data and ports in .leftfold beside pyproject.toml, and
-    every command finds them there; outside a project LEFTFOLD_DATA must say where. The first start fetches Kafka.
-    Servers whose address is configured are not started.
+    They keep running after this command ends. They keep their data and ports in .leftfold beside pyproject.toml, and
+    every command finds them there; outside a project LEFTFOLD_DATA must name the directory. The first start downloads
+    Kafka. Servers whose address is configured are not started.
 
-    With --secure they take TLS only, and know a user for each part of a service, whose environment is in
+    With --secure they accept TLS only, and have a user for each part of a service, whose environment is in
     .leftfold/secure/PART.env. Commands typed here log in as admin, who may do everything; the others may do in Kafka
     what `leftfold topics acl --apply` grants them. The data directory stays so until you delete .leftfold/secure.
     """
@@ -158,11 +158,11 @@ def up(
     if secure:
         settings = settings.model_copy(update={"secure": True})
     servers = up(settings, want=need.want)
-    told = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
+    fields = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
     if as_json:
-        emit(told)
+        emit(fields)
         return
-    pairs({name: value for name, value in told.items() if value})
+    pairs({name: value for name, value in fields.items() if value})
     if servers.kafka_login:
         note(f"logins: {servers.data / 'secure'}/PART.env; rights in Kafka: leftfold topics acl --apply")
     note("next: leftfold run, leftfold status; stop them with: leftfold down")
@@ -173,7 +173,7 @@ _CHECK_SECONDS = 0.5
 
 @contextmanager
 def kept_up(servers: AbstractContextManager[object], data: Path, report: Report) -> Iterator[None]:
-    """Runs embedded servers while the block runs, and starts one again that ends before, which it reports."""
+    """Runs embedded servers while the block runs, restarts one that ends early, and reports that."""
     over = threading.Event()
     with servers:
         watch = threading.Thread(target=_watch, args=(data, over, report), name="servers", daemon=True)
@@ -227,7 +227,7 @@ def scan(root: Path) -> FileTimes:
 
 
 def changes(before: FileTimes, after: FileTimes) -> list[str]:
-    """The files that came, went or changed, sorted."""
+    """Files that were added, removed or changed, sorted."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
 
@@ -237,10 +237,10 @@ _GRACE = 20.0
 
 
 class Reloading:
-    """One `leftfold run` at a time. One that cannot run, as after a slip in the code, waits for the next change.
+    """Runs `leftfold run` and restarts it when a file changes; after a failure it waits for the next change.
 
     Args:
-        root: whose Python files are watched. arguments, environment: for `leftfold run`.
+        root: the directory whose Python files are watched. arguments, environment: for `leftfold run`.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Reloading:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Works until told to stop."""
+        """Runs until `stop` is set."""
         seen, looked = scan(self._root), time.monotonic()
         try:
             self._start()

@@ -34,23 +34,23 @@ __all__ = ["chosen", "chosen_of", "parts_of"]
 
 
 TAIL, STREAM, QUERIES = "tail", "stream", "queries"
-"""What folds views, either of the two, and what computes those that are queries; parts are called after their kind."""
+"""Kinds of parts for views: `tail` or `stream` folds views, `queries` computes query views. Parts are named so."""
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
-    """The App with only what has these names, and the streams of views that have; all of it when there are none.
+    """The App with only the members of these names, and the streams of such views; all of it without names.
 
     Raises:
-        Usage: a name is none of them.
+        Usage: the App has no member of a name.
     """
     return next(iter(chosen_of({"": app}, names).values()))
 
 
 def chosen_of(apps: Mapping[str, App], names: Sequence[str]) -> dict[str, App]:
-    """The same of several Apps; one in which nothing is wanted is left out.
+    """The same as `chosen` for several Apps; an App without a wanted member is left out.
 
     Raises:
-        Usage: a name is in none of them.
+        Usage: no App has a member of a name.
     """
     members, called = {spec: names_in(app) for spec, app in apps.items()}, ", ".join(a.name for a in apps.values())
     known = set().union(*members.values())
@@ -90,8 +90,8 @@ def parts_of(
 
     Args:
         workers: how many per decider, process, router, reaction and stream without views; they share its partitions.
-        arguments: handed on to each part. environment: of each part, besides ours. views_by: what folds views.
-        alone: whether no other App is run beside it, whose parts for views have names of the same kind.
+        arguments: handed on to each part. environment: of each part, added to this process's. views_by: what folds
+            views. alone: no other App is run beside it; else its parts for views get the App's name as prefix.
     """
 
     def part(name: str, kind: str, names: Sequence[str]) -> Part:
@@ -114,7 +114,7 @@ def parts_of(
 
 
 class ViewEngine(StrEnum):
-    """What folds views."""
+    """What folds views: a projector or Spark."""
 
     TAIL = "tail"
     SPARK = "spark"
@@ -128,7 +128,7 @@ EXAMPLES = examples(
     "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
     "leftfold run basket_summary           one view",
     "leftfold run basket_summary --engine spark --trigger 5     by Spark streaming, every 5 s",
-    "leftfold run store_daily --every 30s  one that Spark computes, again every half a minute",
+    "leftfold run store_daily --every 30s  a query view, which Spark computes every half a minute",
 )
 
 
@@ -160,12 +160,12 @@ def run(
 ) -> None:
     """Run the deciders, processes, reactions, streams and views of an App, or of several, until Ctrl-C.
 
-    Makes missing topics, starts a worker for each decider and for each process, which has a router of events besides,
-    one part for each reaction and each stream, one for all folded views and one with Spark for all query views, starts
-    again whatever dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for; a
-    stream waits as well while another process keeps its views. With --engine spark
-    views are folded by Spark streaming, seconds behind the log but on as many machines as its master has; beside a
-    projector, too. A reaction that has never run begins now: it acts on what happens from here on.
+    Creates missing topics and starts a worker for each decider and each process, a router for each process, one part
+    for each reaction and each stream, one for all folded views and one with Spark for all query views. Restarts what
+    dies, and stops everything in order on Ctrl-C or SIGTERM. Waits for servers that do not answer; a stream waits as
+    well while another process keeps its views. With --engine spark views are folded by Spark streaming, seconds behind
+    the log but on as many machines as its master has; also beside a projector. A reaction that has never run begins
+    now: it acts on events from here on.
     """
     from leftfold.cli.run.child_process import end_with_parent
     from leftfold.errors import InfrastructureError
@@ -182,17 +182,17 @@ def run(
     settings = kafka_settings(kafka)
     if any(one.views for one in wanted.values()):
         with suppress(InfrastructureError):
-            # One that is not there yet is asked by the parts.
+            # A Redis that does not answer yet is checked by the parts.
             refuse_eviction(redis_settings(redis))
-    told = [f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
-    told += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
-    told += ["--takes-back"] if with_parent else []
+    handed = [f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
+    handed += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
+    handed += ["--takes-back"] if with_parent else []
     environment = handover(kafka=kafka, redis=redis, archive=archive) | spark_handover(master, py_files or ())
     parts = [
         part
         for spec, one in wanted.items()
         for part in parts_of(
-            one, workers, [f"--app={spec}", *told], environment, views_by=_BY[engine], alone=len(apps) == 1
+            one, workers, [f"--app={spec}", *handed], environment, views_by=_BY[engine], alone=len(apps) == 1
         )
     ]
     if not parts:

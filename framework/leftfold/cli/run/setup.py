@@ -1,4 +1,4 @@
-"""`leftfold new` and `leftfold topics`: creates a project, the topics of an App, and the rights of its users."""
+"""`leftfold new` and `leftfold topics`: create a project, the topics of an App, and the rights of its users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["EXAMPLES", "User", "grant", "new", "print_rights", "topics", "users_
 
 @dataclass
 class User:
-    """A user, the part that it is for, what it needs in Kafka, and the views that concern it in Redis."""
+    """A user of a part of a service: its rights in Kafka, and the views that it needs in Redis."""
 
     name: str
     role: str
@@ -30,12 +30,12 @@ class User:
 
     @property
     def in_redis(self) -> str:
-        """How Redis is told of it; the password is set apart."""
+        """The Redis command that creates the user; the password is set separately."""
         return f"ACL SETUSER {self.name} on {redis_rules(self.role, sorted(self.views))}"
 
 
 def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[User]:
-    """The users that these Apps need, those that nothing is granted to left out.
+    """The users that these Apps need; users without any right are left out.
 
     Raises:
         ConfigurationError: there is no such part, or the template names something else than an App and a part.
@@ -60,7 +60,7 @@ def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[U
 
 
 def print_rights(users: Iterable[User], *, as_json: bool) -> None:
-    """Prints what to type where rights are granted."""
+    """Prints the commands that grant the rights, or the rights as JSON."""
     for user in users:
         if as_json:
             for right in user.rights:
@@ -76,7 +76,7 @@ def print_rights(users: Iterable[User], *, as_json: bool) -> None:
 
 
 def grant(users: list[User], kafka: str | None, *, as_json: bool) -> None:
-    """Grants in Kafka what is missing, and names what these users may do besides."""
+    """Grants missing rights in Kafka, and names further rights that these users have."""
     from leftfold.kafka.administration.acls import Acls
 
     wanted = {user.name: user.rights for user in users}
@@ -113,24 +113,23 @@ EXAMPLES = examples(
     "leftfold new shop",
     "cd shop && pytest && leftfold dev",
     "leftfold new cinema --category bookings --key booking     the same service in other words",
-    "leftfold new cinema --empty                               without a domain, an App to be filled",
+    "leftfold new cinema --empty                               without a domain, with an empty App",
 )
 
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the directory, the package and the App.")],
     category: Annotated[
-        str, typer.Option("--category", metavar="WORD", help="What its service is called; else carts.")
+        str, typer.Option("--category", metavar="WORD", help="Category of its service; else carts.")
     ] = "",
     key: Annotated[
-        str, typer.Option("--key", metavar="WORD", help="What one of them is called; else the category without its s.")
+        str, typer.Option("--key", metavar="WORD", help="Name of one of them; else the category without its s.")
     ] = "",
-    empty: Annotated[bool, typer.Option("--empty", help="Without a domain: an App to be filled.")] = False,
+    empty: Annotated[bool, typer.Option("--empty", help="Without a domain: an empty App.")] = False,
 ) -> None:
     """Write a project to begin with.
 
-    It passes its own tests and runs: one package with events, a service and two views. Nothing that exists is
-    overwritten.
+    It passes its own tests and runs: one package with events, a service and two views. No existing file is overwritten.
     """
     from pathlib import Path
 
@@ -150,13 +149,13 @@ def new(
 
 
 topics = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at the topics of Apps, make them, and say who may use them."
+    no_args_is_help=True, rich_markup_mode=None, help="List or create the topics of Apps, and grant rights to them."
 )
 
 
 @topics.command("list", epilog=examples("leftfold topics list"))
 def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption = False) -> None:
-    """List the topics of Apps, made or not."""
+    """List the topics of Apps, created or not."""
     from leftfold.kafka.administration.cluster import ClusterAdmin
     from leftfold.kafka.administration.topics import topics_of
     from leftfold.runtime.connect import kafka_settings
@@ -180,7 +179,7 @@ def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption
 
 @topics.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))
 def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
-    """Make missing topics and check the others.
+    """Create missing topics and check the others.
 
     `leftfold run` does the same when it starts.
     """
@@ -200,8 +199,8 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     epilog=examples(
         "leftfold topics acl                          what each part needs, as kafka-acls and redis-cli take it",
         "leftfold topics acl worker client            two of them",
-        "leftfold topics acl --user 'svc-{app}-{part}'    for users that are called so",
-        "leftfold topics acl --apply                  grant it, by the login of the settings",
+        "leftfold topics acl --user 'svc-{app}-{part}'    for users with such names",
+        "leftfold topics acl --apply                  grant it, with the login of the settings",
     )
 )
 def acl(
@@ -216,8 +215,8 @@ def acl(
 
     These are the least rights in Kafka and in Redis; --apply grants those in Kafka.
 
-    Nothing is taken away: what a user may do besides is named. Processes of several Apps that send commands to each
-    other, and clients of one App that send to another, are known when all these Apps are given at once.
+    No right is revoked: further rights of a user are named. Processes of several Apps that send commands to each other,
+    and clients of one App that send to another, are known when all these Apps are given at once.
     """
     from leftfold.runtime.project import load_apps
 

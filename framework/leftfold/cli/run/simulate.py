@@ -1,4 +1,4 @@
-"""`leftfold simulate`: runs an App under thousands of schedules on simulated servers, and shows the first bug."""
+"""`leftfold simulate`: runs an App under thousands of simulated schedules and shows the first failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = examples(
     "leftfold simulate                                        the App of this project, 1,000 schedules",
     "leftfold simulate shop.app:app --schedules 10000",
     "leftfold simulate --commands shop.simulation:commands --check shop.simulation:promises",
-    "leftfold simulate --new-ids                              clients that ask again as if for the first time",
+    "leftfold simulate --new-ids                              clients that repeat commands under new ids",
     "leftfold simulate --schedules 1 --seed 4711              one schedule again, with its trace",
 )
 
@@ -32,7 +32,7 @@ def simulate(
         str, typer.Option("--commands", metavar="MODULE:FUNCTION", help="Draws what clients send; else by class.")
     ] = "",
     check: Annotated[
-        str, typer.Option("--check", metavar="MODULE:FUNCTION", help="Says which promises of the domain are broken.")
+        str, typer.Option("--check", metavar="MODULE:FUNCTION", help="Returns the broken promises of the domain.")
     ] = "",
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Of each decider.")] = 2,
     clients: Annotated[int, typer.Option("--clients", metavar="N", min=1, help="When commands are drawn.")] = 2,
@@ -45,8 +45,8 @@ def simulate(
 
     Processes are killed and stopped, requests lost and delayed, links cut, brokers restarted. After each schedule the
     topics are judged: every answer true, every decision there once and whole, every state the fold of its events. A
-    schedule that breaks a promise is shrunk to the fewest faults and shown with its trace. No server is needed, and
-    nothing but deciders runs so far. Exit code 3 when a promise is broken.
+    schedule that breaks a promise is shrunk to the fewest faults and shown with its trace. No server is needed. Only
+    deciders are simulated so far. Exit code 3 when a promise is broken.
     """
     from leftfold.runtime.project import load_app
     from leftfold.testing.simulation import simulate as run
@@ -65,7 +65,7 @@ def _named(spec: str) -> Callable[..., Any]:
     """A function by `module:name`.
 
     Raises:
-        Usage: there is none.
+        Usage: there is no such function.
     """
     import importlib
 
@@ -99,7 +99,7 @@ def _print(report: Report, *, as_json: bool) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's standard error while schedules run."""
+    """A progress bar on standard error while schedules run, if that is a terminal."""
     import sys
 
     if not sys.stderr.isatty():

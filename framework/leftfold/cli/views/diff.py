@@ -20,16 +20,16 @@ __all__ = ["show_rows"]
 EXAMPLES = examples(
     "leftfold diff household_spend --live --held          what `rebuild --hold` would change",
     "leftfold diff household_spend --live --kept          what the last swap changed",
-    "leftfold diff household_spend --between march april  two views as of some place",
+    "leftfold diff household_spend --between march april  two views as of earlier positions",
     "leftfold diff household_spend --between 3-ab12 live --json",
 )
 
 
 def diff(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
-    live: Annotated[bool, typer.Option("--live", help="What readers see.")] = False,
-    held: Annotated[bool, typer.Option("--held", help="What `rebuild --hold` made.")] = False,
-    kept: Annotated[bool, typer.Option("--kept", help="What was live before.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="The generation that readers see.")] = False,
+    held: Annotated[bool, typer.Option("--held", help="The one that `rebuild --hold` made.")] = False,
+    kept: Annotated[bool, typer.Option("--kept", help="The one that was live before.")] = False,
     between: Annotated[
         tuple[str, str] | None,
         typer.Option("--between", metavar="A B", help="Two of: live, held, kept, a generation's id, a name."),
@@ -41,7 +41,7 @@ def diff(
 ) -> None:
     """Compare two generations of a view: how many rows differ, and in which fields.
 
-    Where both follow the log, rows are compared at one place of it, so that writes meanwhile are no difference. Exit
+    Where both follow the log, rows are compared at one position of it, so that writes meanwhile are no difference. Exit
     code 3 when rows differ.
     """
     from leftfold.engine.verify.row_differences import diff as compared
@@ -86,8 +86,8 @@ def _tell(found: Diff, names: tuple[str, str], *, as_json: bool) -> None:
         for name, generation in zip(names, (found.one, found.other), strict=True)
     )
     say(f"{found.one.view}: {one} against {other}: {amount(found.equal, 'row')} equal")
-    told = {"differ": found.different, f"only in {one}": found.only_one, f"only in {other}": found.only_other}
-    for what, count in told.items():
+    counted = {"differ": found.different, f"only in {one}": found.only_one, f"only in {other}": found.only_other}
+    for what, count in counted.items():
         if count:
             say(f"  {count:,} {what}")
     if found.unsettled:
@@ -99,7 +99,7 @@ _SHOWN = 5
 
 
 def show_rows(rows: Sequence[RowDifference], one: str, other: str) -> None:
-    """The first rows that differ, their fields side by side under the names of both."""
+    """Prints the first rows that differ, their fields side by side under the names of both generations."""
     width = max(len(one), len(other))
     for row in rows[:_SHOWN]:
         say(f"  {row.key}")

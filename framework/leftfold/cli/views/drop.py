@@ -1,4 +1,4 @@
-"""`leftfold drop`: removes a generation of a view, or keys that no registry or App refers to."""
+"""`leftfold drop`: removes a generation of a view, or keys that no registry and no App refers to."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["remove_one", "remove_unlisted"]
 
 
 EXAMPLES = examples(
-    "leftfold drop household_spend held            what `rebuild --hold` made and nobody wants",
-    "leftfold drop household_spend march           a view as of some place",
+    "leftfold drop household_spend held            what `rebuild --hold` made and is not wanted",
+    "leftfold drop household_spend march           a view as of an earlier position",
     "leftfold drop household_spend 3-ab12 --yes    what readers saw before version= was raised",
-    "leftfold drop household_spend --orphans       what processes that were killed left behind",
+    "leftfold drop household_spend --orphans       what killed processes left behind",
     "leftfold drop old_report                      what is left of a view that was deleted from the code",
 )
 
@@ -34,7 +34,7 @@ def drop(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
     generation: Annotated[str, typer.Argument(metavar="GENERATION", help="held, kept, a name or an id.")] = "",
     orphans: Annotated[
-        bool, typer.Option("--orphans", help="Instead: generations that have keys and are in no registry.")
+        bool, typer.Option("--orphans", help="Instead: generations that have keys but are in no registry.")
     ] = False,
     yes: Annotated[
         bool,
@@ -47,8 +47,8 @@ def drop(
 
     The live one of this code cannot be removed, and a kept one, which `rollback` needs, only with --yes. That of
     another version of the code can, with --yes, once no projector of that version runs. With --orphans all keys are
-    looked through; nothing is removed without --yes. A view that the App does not declare goes as a whole: without
-    --yes it is only told what there is of it.
+    scanned; nothing is removed without --yes. A view that the App does not declare is removed as a whole; without --yes
+    its generations are only listed.
     """
     from leftfold.runtime.project import Usage, load_app
     from leftfold.runtime.toolbox import store_of, view_of
@@ -72,8 +72,8 @@ def remove_one(store: BulkStore, view: View[Any, Any], named: str, *, sure: bool
     """Removes a generation.
 
     Raises:
-        Usage: readers see it, or may see it and nobody said that they are gone; or a rollback needs it.
-        ViewNotBuilt: there is none of that name.
+        Usage: readers see it, or may see it and `sure` is false; or a rollback needs it.
+        ViewNotBuilt: there is no generation of that name.
     """
     registry = store.registry(view.name)
     found = resolve(registry, view, named)
@@ -86,7 +86,7 @@ def remove_one(store: BulkStore, view: View[Any, Any], named: str, *, sure: bool
             f"the same: leftfold drop {view.name} {found.id} --yes"
         )
     remove(store, found)
-    say(f"{view.name}: {found.id} ({found.name or found.phase.value}) is gone")
+    say(f"{view.name}: {found.id} ({found.name or found.phase.value}) is removed")
 
 
 def _check_readers(store: BulkStore, view: View[Any, Any], live: Generation, registry: Registry, *, sure: bool) -> None:
@@ -109,10 +109,10 @@ def _check_readers(store: BulkStore, view: View[Any, Any], live: Generation, reg
 
 
 def remove_unlisted(store: BulkStore, view: str, *, sure: bool) -> bool:
-    """Removes what of a view no registry lists, or only names it; whether there is any."""
+    """Removes generations of a view that no registry lists, or only lists them; true when there are any."""
     found = remove_orphans(store, view) if sure else list(orphans(store, [view]).found)
     for orphan in found:
-        say(f"{view}: {orphan.id} is {'gone' if sure else 'in no registry'}")
+        say(f"{view}: {orphan.id} is {'removed' if sure else 'in no registry'}")
     if not found:
         say(f"{view}: every generation that has keys is in its registry")
     elif not sure:
@@ -121,13 +121,13 @@ def remove_unlisted(store: BulkStore, view: str, *, sure: bool) -> bool:
 
 
 def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure: bool) -> None:
-    """Removes a view that the App does not declare, or only says what of it there is.
+    """Removes a view that the App does not declare, or only lists its generations.
 
     Args:
-        generation: must be '': whose code any one is, nobody knows here.
+        generation: must be '', since the code of each generation is unknown here.
 
     Raises:
-        Usage: nobody knows it, one generation is meant, or projectors are at work on it.
+        Usage: the view is unknown, a generation is named, or projectors are at work on the view.
     """
     found = undeclared_view(store, name)
     if found is None:
@@ -144,7 +144,7 @@ def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure
         say(f"{name}: {one.id} ({one.name or one.phase.value}), begun {one.created}, {rows}")
     if sure:
         remove_undeclared(store, found)
-        say(f"{name}: all of it is gone")
+        say(f"{name}: all of it is removed")
         return
     say(
         f"app {app.name} does not declare the view {name}. No tail is at work on it, but readers and Spark streams of "

@@ -30,8 +30,8 @@ EXAMPLES = examples(
     "leftfold explain basket_summary b-1",
     "leftfold explain household_spend 1234 --last 3     the last three steps only",
     "leftfold explain household_spend 1234 --json     one step a line: event, row before, row after",
-    "leftfold explain household_spend@march 1234      as of the place of that one",
-    "leftfold explain household_spend 1234 --archive /backup/log     with the events that Kafka has no more",
+    "leftfold explain household_spend@march 1234      up to the position of that generation",
+    "leftfold explain household_spend 1234 --archive /backup/log     also events that Kafka has deleted",
 )
 
 
@@ -49,8 +49,8 @@ def explain(
 ) -> None:
     """Show the events that made a row, with what each of them changed.
 
-    They are folded here, with the code that is here, up to exactly where the view stands. Exit code 3 when that is not
-    the row that is stored, 1 when no event touches the row.
+    Folds them in this process, with this code, up to the position of the view. Exit code 3 when the result is not the
+    row that is stored, 1 when no event touches the row.
     """
     from leftfold.cli.options import encoded_key
     from leftfold.runtime.project import load_app
@@ -73,16 +73,16 @@ def _tell(view: View[Any, Any], step: RowStep, *, as_json: bool) -> None:
 
     from leftfold.runtime.console import emit, say, styled
 
-    record, told = step.touch.record, step.touch.decoded
+    record, event = step.touch.record, step.touch.decoded
     place = f"{record.topic}[{record.partition}]@{record.offset}"
     before, after = (to_jsonable_python(row) for row in (step.before, step.after))
     item = None if view.items is None else to_jsonable_python(step.touch.item, fallback=str)
     if as_json:
-        event = {"event": told.name, "time": told.time, "stream": told.key, "version": told.version, "at": place}
-        emit({**event, "fields": told.event, "item": item, "before": before, "after": after, "error": step.error})
+        head = {"event": event.name, "time": event.time, "stream": event.key, "version": event.version, "at": place}
+        emit({**head, "fields": event.event, "item": item, "before": before, "after": after, "error": step.error})
         return
-    where = styled(f"{told.time}  {place}", dim=True)
-    say(styled(told.name, bold=True), f"  {told.key} v{told.version}  ", where)
+    where = styled(f"{event.time}  {place}", dim=True)
+    say(styled(event.name, bold=True), f"  {event.key} v{event.version}  ", where)
     if item is not None:
         say(f"  item {item}")
     for line in _changes(before, after):
@@ -127,7 +127,7 @@ _NEAR = 3
 
 
 class Explaining:
-    """Folds one row step by step and compares it with what is stored.
+    """Folds one row event by event and compares it with the stored row.
 
     Args:
         servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
@@ -139,7 +139,7 @@ class Explaining:
         self.near = list[str]()
 
     def steps(self, key: str) -> Iterator[RowStep]:
-        """The steps of an encoded key; afterwards the other attributes say how it stands."""
+        """The steps of an encoded key; afterwards the attributes say whether the row equals the stored one."""
         check_broker(self._servers[0])
         with workbench(*self._servers) as bench, shown(self.view.name) as report:
             generation = resolve(bench.store.registry(self.view.name), self.view, self._generation)
@@ -167,7 +167,7 @@ class Explaining:
 
 
 def _some_keys(store: ViewStore, generation: Generation) -> list[str]:
-    """A few keys of rows as they are typed, from the first buckets that have any."""
+    """A few keys of rows as users type them, from the first buckets that have any."""
     found: list[str] = []
     for bucket in range(generation.buckets):
         found += [unquote(key) for key in store.keys(generation, bucket, "", _NEAR - len(found))]

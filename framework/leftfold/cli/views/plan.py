@@ -1,4 +1,4 @@
-"""`leftfold plan`: what rebuilds would cost at any size, on any hardware, before there is either."""
+"""`leftfold plan`: predicts the cost of rebuilds for any log size and any hardware."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan(
     events: Annotated[list[float] | None, typer.Option("--events", metavar="N", min=1, help="Such as 1e9.")] = None,
     rows: Annotated[float | None, typer.Option("--rows", metavar="N", min=0, help="Else one per 8 events.")] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", min=1, help="Of each topic; else as the App says.")
+        int | None, typer.Option("--partitions", metavar="N", min=1, help="Of each topic; else as the App has them.")
     ] = None,
     buckets: Annotated[int, typer.Option("--buckets", metavar="N", min=1, help="Of views that are sorted.")] = 16,
     cores: Annotated[int, typer.Option("--cores", metavar="N", min=1, help="Of Spark's, in all.")] = 2,
@@ -40,10 +40,10 @@ def plan(
     app: AppOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Predict what rebuilds of views would cost: tasks, time, memory, and what holds them up.
+    """Predict what rebuilds of views would cost: tasks, time, memory, and the bottleneck.
 
-    Nothing is read from any server. The rates come from measurements with the reference application on a machine of
-    two cores; what a log that is there would cost says `leftfold rebuild --plan`.
+    Nothing is read from any server. The rates were measured with the reference application on a machine of two cores;
+    for the cost on an existing log see `leftfold rebuild --plan`.
     """
     from leftfold.engine.rebuild.planner import Hardware, Workload, forecast
     from leftfold.runtime.project import load_app

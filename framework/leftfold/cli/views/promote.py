@@ -1,4 +1,4 @@
-"""`leftfold promote` and `leftfold rollback`: which generation readers see."""
+"""`leftfold promote` and `leftfold rollback`: change which generation readers see."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 KeepOption = Annotated[
-    float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep what is replaced.")
+    float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep the replaced generation.")
 ]
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PROMOTE_EXAMPLES", "ROLLBACK_EXAMPLES", "promote", "rollback"]
 
 PROMOTE_EXAMPLES = examples(
-    "leftfold promote household_spend                       what `rebuild --hold` made goes live",
+    "leftfold promote household_spend                       the one that `rebuild --hold` made goes live",
     "leftfold promote household_spend --generation 4-ab12",
 )
 ROLLBACK_EXAMPLES = examples(
@@ -41,9 +41,9 @@ def promote(
 ) -> None:
     """Show readers the generation that was held back.
 
-    It goes live when it is as far as what readers see now, so that none of them goes back in time. What it replaces is
-    kept for a rollback, for --keep seconds. Exit code 78 when only projectors of other code than that of the generation
-    run: it would stand still. `--generation live` gives the live one back to the projectors of this code.
+    It goes live when it is as far as the generation that readers see now, so that no reader goes back in time. The
+    replaced one is kept for a rollback, for --keep seconds. Exit code 78 when only projectors of other code than that
+    of the generation run: it would stand still. `--generation live` gives the live one back to projectors of this code.
     """
     _swap(view, generation, app, (kafka, redis, archive), keep=keep, as_json=as_json)
 
@@ -59,10 +59,9 @@ def rollback(
 ) -> None:
     """Show readers the generation that was live before.
 
-    Tails of the code that folded it keep it up to date, and go on with it. Exit code 78 when only projectors of other
-    code
-    run: start those again first. A second rollback takes the first one back. Where code was exchanged without a
-    rebuild and is exchanged back, its projectors go on with what readers see now.
+    Projectors of the code that folded it keep it up to date, and continue with it. Exit code 78 when only projectors of
+    other code run: start those of its code first. A second rollback takes the first one back. Where code was exchanged
+    without a rebuild and is exchanged back, its projectors continue with the generation that readers see now.
     """
     _swap(view, "kept", app, (kafka, redis, archive), keep=keep, as_json=as_json)
 
@@ -77,7 +76,7 @@ def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float
     whole = load_app(app, having=[name])
     view = view_of(whole, name)
     if view.streamed:
-        raise Usage(f"view {name} is kept by a stream, which goes on with its newest rows; leftfold rebuild {name}")
+        raise Usage(f"view {name} is kept by a stream, which continues with its newest rows; leftfold rebuild {name}")
     with workbench(*servers) as bench, shown(name) as report:
         options = RebuildOptions(keep=keep, patience=3.0, fold=folds_of(whole).get(name, ""))
         promotion = Promotion(
@@ -91,8 +90,8 @@ def _tell(result: RebuildResult, keep: float, *, as_json: bool) -> None:
     from leftfold.runtime.console import amount, emit, say
 
     if as_json:
-        told = {name: getattr(result, name) for name in ("view", "generation", "kept", "rows", "swapped")}
-        emit({**told, "agreement": result.agreement.value})
+        fields = {name: getattr(result, name) for name in ("view", "generation", "kept", "rows", "swapped")}
+        emit({**fields, "agreement": result.agreement.value})
         return
     say(f"{result.view}: readers see {result.generation} now, {amount(result.rows, 'row')}")
     if result.predecessor:

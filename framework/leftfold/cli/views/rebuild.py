@@ -1,4 +1,4 @@
-"""`leftfold rebuild`: folds views again from the whole log, or a sample of their rows."""
+"""`leftfold rebuild`: folds views again from the whole log, or compares a sample of their rows."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ __all__ = ["EngineOption", "given_options", "share_of", "views_meant"]
 
 EXAMPLES = examples(
     "leftfold rebuild                                    every view of the App, in one pass over what they read",
-    "leftfold rebuild household_spend --keep 3600        and keep what it replaces for an hour",
-    "leftfold rebuild household_spend --hold             build it, show it to nobody yet; then diff and promote",
+    "leftfold rebuild household_spend --keep 3600        and keep the replaced generation for an hour",
+    "leftfold rebuild household_spend --hold             build it, hidden from readers; then diff and promote",
     "leftfold rebuild household_spend --as-of b-1@5 --name then    when that basket was at version 5; then: "
     "leftfold get household_spend@then 1234",
     "leftfold rebuild household_spend --as-of 2026-11-01T12:00Z --name noon     what had been appended by then",
-    "leftfold rebuild household_spend --sample 1%        what would change, by one row in a hundred; writes nothing",
+    "leftfold rebuild household_spend --sample 1%        compare one row in a hundred; writes nothing",
     "leftfold rebuild --engine spark                     with Spark, however small the log is",
     "leftfold rebuild --master spark://spark-master:7077 --cores 16",
-    "leftfold rebuild --master spark://spark-master:7077 --py-files shop    workers lack the code",
-    "leftfold rebuild --archive /backup/log              the past from its archive, the rest from Kafka",
-    "leftfold rebuild lately                             a view of a stream: that goes through the log once more",
-    "leftfold rebuild --plan                             what would be read, and what it would cost",
+    "leftfold rebuild --master spark://spark-master:7077 --py-files shop    if workers lack the code",
+    "leftfold rebuild --archive /backup/log              old events from the archive, the rest from Kafka",
+    "leftfold rebuild lately                             a view of a stream, which reads the log once more",
+    "leftfold rebuild --plan                             what it would read and cost",
 )
 
 
@@ -58,7 +58,7 @@ class EngineOption(StrEnum):
 
 
 class RebuildEngine(StrEnum):
-    """Where a rebuild runs; `auto` = where it is expected to be done first."""
+    """Where a rebuild runs; `auto` = where it is expected to finish first."""
 
     AUTO = "auto"
     SPARK = "spark"
@@ -69,26 +69,26 @@ def rebuild(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
     keep: Annotated[
-        float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep what is replaced.")
+        float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep the replaced generation.")
     ] = 600.0,
     engine: Annotated[
-        RebuildEngine, typer.Option("--engine", help="Spark, this process, or whichever is expected to be done first.")
+        RebuildEngine, typer.Option("--engine", help="Spark, this process, or the one expected to finish first.")
     ] = RebuildEngine.AUTO,
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Print the plan and do nothing; see `leftfold plan`, too.")
+        bool, typer.Option("--plan", help="Print the plan and do nothing; see also `leftfold plan`.")
     ] = False,
     hold: Annotated[bool, typer.Option("--hold", help="Keep the new rows from readers until `promote`.")] = False,
     as_of: Annotated[
         str, typer.Option("--as-of", metavar="PLACE", help="Stop at a position, a time or KEY@VERSION; needs --name.")
     ] = "",
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What readers call it: VIEW@NAME.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Readers then use VIEW@NAME.")] = "",
     sample: Annotated[
         str, typer.Option("--sample", metavar="SHARE", help="Only compare a share of the rows, such as 1%.")
     ] = "",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, not where an earlier one ended.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start again, not where an earlier one ended.")] = False,
     max_parked: MaxParkedOption = MAX_PARKED,
     anyway: Annotated[
         bool,
@@ -102,14 +102,13 @@ def rebuild(
 ) -> None:
     """Fold views again from the whole log, or compute them again.
 
-    A new generation is built beside the live one, caught up, compared with it and only then shown to readers; a query
-    view is computed up to where the log is when the rebuild begins, and a view that a stream keeps by that stream, when
-    it is named. Commands and reads go on meanwhile. Ctrl-C leaves
-    the live generation as it is; the next rebuild of the same code goes on where one was interrupted. Exit code 3 when
-    the rows differ from those of the same code before; they are then not shown. With --sample exit code 3 when a row
-    would change.
+    A new generation is built beside the live one, caught up, compared with it and only then shown to readers. A query
+    view is computed up to the end that the log has when the rebuild begins. A view that a stream keeps is rebuilt by
+    that stream, when it is named. Commands and reads continue meanwhile. Ctrl-C leaves the live generation as it is;
+    the next rebuild of the same code continues where one was interrupted. Exit code 3 when the rows differ from those
+    of the same code before; they are then not shown. With --sample exit code 3 when a row would change.
 
-    A rebuild runs in this process unless Spark, with its start, is expected to be done earlier, a view is computed by
+    A rebuild runs in this process unless Spark, with its start, is expected to finish earlier, a view is computed by
     Spark, or a master is named.
     """
     from dataclasses import replace
@@ -145,7 +144,7 @@ def rebuild(
         work.options = replace(options, cores=cores or 1)
         planned = [[one.in_process for one in plans] for plans in planned]
     if plan:
-        # How Spark would keep a view is Spark's to say, which takes seconds to start.
+        # Only Spark knows how it would keep a view, and it takes seconds to start.
         asked = engine == "spark" and any(not view.folded for view in views)
         with work.engine("spark" if asked else "local", master):
             _plan(work, groups, planned, chosen, (kafka, redis) if asked else None, as_json=as_json)
@@ -191,7 +190,7 @@ def _check_folded(views: list[View[Any, Any]], *, wanted: bool) -> None:
 
 
 def _groups(views: list[View[Any, Any]], *, alone: bool) -> list[list[View[Any, Any]]]:
-    """Views that read the same topics, to be rebuilt in one pass."""
+    """Views grouped by the topics that they read; each group is rebuilt in one pass."""
     if alone:
         return [[view] for view in views]
     groups: dict[frozenset[str], list[View[Any, Any]]] = {}
@@ -202,7 +201,7 @@ def _groups(views: list[View[Any, Any]], *, alone: bool) -> list[list[View[Any, 
 
 
 def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
-    """The App's views of these names, all of them when none is named."""
+    """The App's views of these names; all folded and query views when no name is given."""
     from leftfold.runtime.project import Usage, unknown
 
     for name in names:
@@ -218,13 +217,13 @@ def _check_streamed(names: list[str], *, plan: bool, views: bool) -> None:
 
     if plan or views:
         raise Usage(
-            f"{' '.join(names)}: a view that a stream keeps is built anew by that stream; rebuild it without other "
+            f"{' '.join(names)}: a view that a stream keeps is rebuilt by that stream; rebuild it without other "
             f"views, and without --plan, --hold, --as-of and --sample"
         )
 
 
 def _run_streams(
-    app: App, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool, **told: Any
+    app: App, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool, **options: Any
 ) -> int:
     import threading
 
@@ -233,14 +232,14 @@ def _run_streams(
 
     code = 0
     for stream in keepers(app, views):
-        for result in StreamRebuild(app, stream, *servers).run(threading.Event(), **told):
+        for result in StreamRebuild(app, stream, *servers).run(threading.Event(), **options):
             emit(result._asdict()) if as_json else say_lines(str(result).split("\n"))
             code = max(code, 0 if result.swapped else 3)
     return code
 
 
 def given_options(context: typer.Context) -> list[str]:
-    """The options that were typed, but for those that would begin again, and passwords."""
+    """The typed options, for the command that continues this one; without --fresh and without passwords."""
     words: list[str] = []
     for param in context.command.params:
         value = context.params.get(param.name or "")
@@ -263,7 +262,7 @@ def _plan(
     *,
     as_json: bool,
 ) -> None:
-    """Prints plans; with servers, and Spark, also how views that Spark computes are kept."""
+    """Prints plans; with servers, and Spark, also how Spark would keep the query views."""
     from leftfold.engine.rebuild.planner import together
     from leftfold.model.computed_views import TableView
     from leftfold.runtime.console import emit, say, say_lines
@@ -277,10 +276,10 @@ def _plan(
             if isinstance(view, TableView) and servers is not None:
                 how = kept(view, work.refreshed(view), *servers)
             if as_json:
-                told: dict[str, Any] = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
-                told |= {} if how is None else {"incremental": how.incremental, "why": how.why}
-                told |= {"seconds": round(plan.seconds, 1), "memory_mb": plan.memory}
-                emit({"view": view.name, **told, "engine": "spark" if chosen.spark else "local"})
+                fields: dict[str, Any] = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
+                fields |= {} if how is None else {"incremental": how.incremental, "why": how.why}
+                fields |= {"seconds": round(plan.seconds, 1), "memory_mb": plan.memory}
+                emit({"view": view.name, **fields, "engine": "spark" if chosen.spark else "local"})
             elif how is not None:
                 say(f"  kept     {how}")
             elif isinstance(view, TableView):
@@ -295,20 +294,20 @@ def _tell(result: RebuildResult, *, as_json: bool) -> None:
     if not as_json:
         say_lines(str(result).split("\n"))
         return
-    told = {name: getattr(result, name) for name in ("view", "generation", "predecessor", "events", "rows", "kept")}
+    fields = {name: getattr(result, name) for name in ("view", "generation", "predecessor", "events", "rows", "kept")}
     checksums = {"checksum": f"{result.checksum:032x}", "old_checksum": f"{result.old_checksum:032x}"}
     rest = {"agreement": result.agreement.value, "why": result.why, "swapped": result.swapped, "held": result.held}
-    emit({**told, **checksums, **rest, "seconds": result.seconds, "parked": result.parked})
+    emit({**fields, **checksums, **rest, "seconds": result.seconds, "parked": result.parked})
 
 
 def share_of(text: str, option: str, whole: str) -> float:
-    """A share as it is typed: `1%` or `0.01`.
+    """A share as the user types it: `1%` or `0.01`.
 
     Args:
-        option: that it was typed for. whole: what it is a share of.
+        option: the option that it was typed for. whole: what it is a share of.
 
     Raises:
-        Usage: it is none, or not above 0 and at most 1.
+        Usage: it is no number, or not above 0 and at most 1.
     """
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -320,7 +319,7 @@ def share_of(text: str, option: str, whole: str) -> float:
 
 
 def tell_sample(sample: Sample, *, as_json: bool) -> int:
-    """Prints what differs; returns the exit code: 3 when something does."""
+    """Prints the rows of a sample that differ; returns the exit code: 3 when a row does."""
     code = 3 if sample.differences or sample.newly else 0
     if as_json:
         emit({**sample.__dict__, "differences": [d.__dict__ for d in sample.differences]})

@@ -1,4 +1,4 @@
-"""`leftfold retry`: folds parked rows again, and runs parked events of reactions again."""
+"""`leftfold retry`: folds parked rows again, or runs the parked events of a reaction again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["EXAMPLES", "retry", "retry_parked"]
 EXAMPLES = examples(
     "leftfold retry household_spend            every parked row of the view",
     "leftfold retry household_spend 1234 5678  these two",
-    "leftfold retry receipts                   what a reaction has parked, once more, from here",
+    "leftfold retry receipts                   the parked events of a reaction, in this process",
 )
 
 
@@ -36,11 +36,13 @@ def retry(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fold parked rows again from the beginning, or try parked events of a reaction again, with the code that is here.
+    """Fold parked rows again from the beginning, or try parked events of a reaction again.
 
-    Mend the fold first, and let the projectors run the mended code: they would park the rows again. Tails go on
-    meanwhile. Events of a reaction are tried once each, in this process, with the idempotency keys that they had. Exit
-    code 1 when something stays parked.
+    Both run in this process, with the code that is here.
+
+    Correct the fold first, and start the projectors with the corrected code: else they park the rows again. Projectors
+    may run meanwhile. Events of a reaction are tried once each, with the same idempotency keys as before. Exit code 1
+    when something stays parked.
     """
     from leftfold.cli.options import encoded_key
     from leftfold.engine.verify.parked_retry import RowRetry
@@ -70,7 +72,7 @@ def retry(
 
 
 def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *, as_json: bool) -> int:
-    """One try for each event that is parked now; the exit code.
+    """Tries each parked event of a reaction once; returns the exit code.
 
     Raises:
         Usage: keys were named. InfrastructureError: no broker answers.

@@ -1,4 +1,4 @@
-"""`leftfold state`: verifies the state topics of deciders, or has all states folded again."""
+"""`leftfold state`: verifies the state topics of deciders, or has workers fold all states again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REBUILD_EXAMPLES = examples(
     "leftfold state rebuild baskets --commands end       and leave what waits in baskets.commands undecided",
 )
 
-state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after the states of streams.")
+state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Verify or rebuild the states of streams.")
 
 
 @state.command(epilog=EXAMPLES)
@@ -78,7 +78,7 @@ def verify(
 
 
 class Commands(StrEnum):
-    """Which commands are taken next."""
+    """Where workers continue in the topic of commands."""
 
     KEPT = "kept"
     START = "start"
@@ -90,7 +90,7 @@ def rebuild(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The decider's or process's name.")],
     commands: Annotated[
         Commands,
-        typer.Option("--commands", help="Go on where workers were, at the first command there, or behind the last."),
+        typer.Option("--commands", help="Continue where workers were, at the first command, or behind the last."),
     ] = Commands.KEPT,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     app: AppOption = "",
@@ -100,11 +100,11 @@ def rebuild(
 ) -> None:
     """Fold every state again from the log.
 
-    Has the workers of a decider or a process restore from its log alone.
+    The workers of a decider or a process then restore their state from its log alone.
 
-    Deletes the state topics and makes them again, empty; workers, which must be stopped, fill them from the events when
-    they start. For a log that was restored, cut or copied, and for states that are wrong. Answers that events do not
-    tell are forgotten: a command that was refused, and comes again, is decided again.
+    Deletes the state topics and creates them again, empty; workers, which must be stopped, fill them from the events
+    when they start. For a log that was restored, cut or copied, and for states that are wrong. Answers that no event
+    records are forgotten: a refused command that is sent again is decided again.
     """
     from leftfold.cli.options import agreed
     from leftfold.engine.processing.recovery import task_for
@@ -136,7 +136,7 @@ def checked(
     master: str | None,
     report: Report,
 ) -> list[PartitionCheck]:
-    """Every partition's check, here or on Spark."""
+    """The check of every partition, in this process or on Spark."""
     from leftfold.spark.core.session import spark_session
     from leftfold.spark.core.task_io import spark_checks
 

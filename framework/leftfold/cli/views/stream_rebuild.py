@@ -1,4 +1,4 @@
-"""Has a stream of the App's own go through the log once more, into new generations of its views, and swaps them in."""
+"""Rebuild of a stream's views: the stream reads the log again into new generations, which then go live."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def keepers(app: App, views: Sequence[View[Any, Any]]) -> list[Streaming]:
     """The streams that keep these views.
 
     Raises:
-        Usage: a program of the user's own keeps one.
+        Usage: a program of the user's own keeps one of them.
     """
     found: dict[str, Streaming] = {}
     for view in views:
@@ -39,14 +39,14 @@ def keepers(app: App, views: Sequence[View[Any, Any]]) -> list[Streaming]:
         if stream is None:
             raise Usage(
                 f"view {view.name} is kept by a program of your own; name its stream, App(streams=[Streaming(...)]), "
-                f"so that rebuild can run it, or raise the view's version to have it begin anew"
+                f"so that rebuild can run it, or raise the view's version to have it begin again"
             )
         found[stream.name] = stream
     return list(found.values())
 
 
 class Rebuilt(NamedTuple):
-    """What came of it for one view: `equal` is None where the rows before went on meanwhile, or there were none."""
+    """The result for one view; `equal` is None where the old rows advanced meanwhile, or there were none."""
 
     view: str
     generation: str
@@ -57,10 +57,10 @@ class Rebuilt(NamedTuple):
     swapped: bool
 
     def __str__(self) -> str:
-        said = {True: "equal", False: "different", None: "not compared: they went on meanwhile"}[self.equal]
+        verdict = {True: "equal", False: "different", None: "not compared: they went on meanwhile"}[self.equal]
         lines = [
             f"{self.view} {self.generation}: {self.rows:,} rows, checksum {self.checksum}",
-            f"  predecessor {self.predecessor}: {said}" if self.predecessor else "  predecessor none",
+            f"  predecessor {self.predecessor}: {verdict}" if self.predecessor else "  predecessor none",
         ]
         if not self.swapped:
             lines.append(f"  not swapped: go live with the new rows: leftfold rebuild {self.view} --anyway")
@@ -70,20 +70,20 @@ class Rebuilt(NamedTuple):
 
 
 class StreamRebuild:
-    """Rebuilds the views of one stream, beside whoever keeps them."""
+    """Rebuilds the views of one stream, beside the process that keeps them."""
 
     def __init__(self, app: App, stream: Streaming, kafka: str | None, redis: str | None) -> None:
         self._app, self._stream = app, stream
         self._kafka, self._redis = kafka_settings(kafka), redis_settings(redis)
 
     def run(self, stop: threading.Event, *, keep: float, anyway: bool) -> list[Rebuilt]:
-        """Works until all is swapped in.
+        """Rebuilds the views and swaps the new generations in.
 
         Args:
-            keep: seconds for which what was replaced before is kept. anyway: goes live even if the rows differ.
+            keep: seconds for which a replaced generation is kept. anyway: goes live even if the rows differ.
 
         Raises:
-            InfrastructureError: another process rebuilds one of the views, or it was told to stop before its time.
+            InfrastructureError: another process rebuilds one of the views, or `stop` was set before the end.
         """
         from leftfold.faust.streams import streams_of
 
@@ -109,19 +109,19 @@ class StreamRebuild:
     ) -> Rebuilt:
         view, generation = rows.view, rows.generation
         old = store.registry(view.name).live_of(view.hash)
-        told = describe(view, generation, store)
-        equal = _are_equal(told, view, old, store)
+        new = describe(view, generation, store)
+        equal = _are_equal(new, view, old, store)
         for _ in range(_LOOKS):
             if equal is not False or stop.wait(_LOOK_SECONDS):
                 break
             # A row may be newer than its checkpoint, until the next flush.
-            equal = _are_equal(told, view, old, store)
+            equal = _are_equal(new, view, old, store)
         swapped = equal is not False or anyway
         if swapped:
             rows.show()
         else:
             remove(store, generation)
-        return Rebuilt(view.name, generation.id, old.id if old else "", told.rows, told.checksum, equal, swapped)
+        return Rebuilt(view.name, generation.id, old.id if old else "", new.rows, new.checksum, equal, swapped)
 
 
 def _abandon(store: ViewStore, rows: ExternalRows[Any, Any]) -> None:
@@ -130,10 +130,10 @@ def _abandon(store: ViewStore, rows: ExternalRows[Any, Any]) -> None:
         remove(store, rows.generation)
 
 
-def _are_equal(told: Description, view: View[Any, Any], old: Generation | None, store: ViewStore) -> bool | None:
+def _are_equal(new: Description, view: View[Any, Any], old: Generation | None, store: ViewStore) -> bool | None:
     if old is None:
         return None
     before = describe(view, old, store)
-    if before.position != told.position:
+    if before.position != new.position:
         return None
-    return (before.rows, before.checksum) == (told.rows, told.checksum)
+    return (before.rows, before.checksum) == (new.rows, new.checksum)

@@ -1,4 +1,4 @@
-"""`leftfold verify`: compares views with what the log folds to."""
+"""`leftfold verify`: compares views with a fold of the log."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ __all__ = ["EXAMPLES", "Verifying", "verify"]
 
 
 class Verifying:
-    """Verifies one generation of each view that is named.
+    """Verifies one generation of each named view.
 
     Args:
         servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
-        deep: compares rows and indexes, too. folds: which code this is, by view; it is said where another one folded.
+        deep: also compares rows and indexes. folds: fold hash of this code, by view; another code's fold is reported.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Verifying:
 
     @contextmanager
     def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
-        """What folds while the block runs; `py_files` are sent to executors elsewhere."""
+        """Chooses what folds while the block runs; `py_files` are sent to executors on other machines."""
         from leftfold.spark.core.job import spark_runner
 
         self._cores = cores_of(engine, master)
@@ -64,7 +64,7 @@ class Verifying:
             yield
 
     def check(self) -> None:
-        """Asks for the servers, before anything slow begins.
+        """Checks that the servers answer, before anything slow begins.
 
         Raises:
             InfrastructureError: no broker answers.
@@ -73,7 +73,7 @@ class Verifying:
         check_broker(self._servers[0])
 
     def run(self, view: View[Any, Any]) -> Verification:
-        """Verifies a view once and shows how far it is."""
+        """Verifies a view once and shows its progress."""
         with workbench(*self._servers) as bench, shown(view.name) as report:
             verify = Verify(
                 view,
@@ -86,12 +86,12 @@ class Verifying:
             )
             result = verify.run_named(self._generation, deep=self._deep)
             seen = bench.store.registry(view.name).generations.get(result.generation)
-            if seen is not None and (said := folded_by(seen, self._folds.get(view.name, ""))):
-                note(said)
+            if seen is not None and (remark := folded_by(seen, self._folds.get(view.name, ""))):
+                note(remark)
             return result
 
     def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
-        """Verifies views in turn with a share of one core."""
+        """Verifies views in turn for ever, with a share of one core."""
         self.check()
         throttle = Throttle(share)
         self._runner = throttled(run_here, throttle)
@@ -103,23 +103,23 @@ class Verifying:
 
 EXAMPLES = examples(
     "leftfold verify                                every view of the App, once",
-    "leftfold verify household_spend --deep         every row, key list and index, too, field by field",
+    "leftfold verify household_spend --deep         also every row, key list and index, field by field",
     "leftfold verify --continuous --share 5%        for ever, with a twentieth of one core",
     "leftfold verify household_spend --generation held --engine spark",
-    "leftfold verify --archive /backup/log          the past from its archive, the rest from Kafka",
-    "leftfold verify --engine spark --master spark://spark-master:7077 --py-files shop    workers lack the code",
+    "leftfold verify --archive /backup/log          old events from the archive, the rest from Kafka",
+    "leftfold verify --engine spark --master spark://spark-master:7077 --py-files shop    if workers lack the code",
 )
 
 
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Compare every row and index entry, too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also compare every row and index entry.")] = False,
     generation: Annotated[
         str, typer.Option("--generation", metavar="WHICH", help="live, held, kept, a name or an id.")
     ] = "live",
-    continuous: Annotated[bool, typer.Option("--continuous", help="Again and again, until Ctrl-C.")] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Verify in turn until Ctrl-C.")] = False,
     share: Annotated[str, typer.Option("--share", metavar="SHARE", help="Of one core, when continuous.")] = "10%",
-    engine: Annotated[EngineOption, typer.Option("--engine", help="Where it folds.")] = EngineOption.LOCAL,
+    engine: Annotated[EngineOption, typer.Option("--engine", help="Where to fold.")] = EngineOption.LOCAL,
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     app: AppOption = "",
@@ -128,13 +128,13 @@ def verify(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fold the log again to exactly where each view stands, and compare what its buckets say of themselves.
+    """Fold the log again up to the position of each view, and compare the checksums of its buckets.
 
-    Every bucket keeps a checksum of the rows that were written to it: a wrong fold shows there. A row that was changed,
+    Every bucket keeps a checksum of the rows that were written to it, so a wrong fold shows. A row that was changed,
     evicted or deleted in Redis later does not, nor does a stale index entry: --deep reads all of them. Nothing is
-    written, and projectors go on meanwhile. Parked keys are left out. Views that Spark or a stream computes are named
-    and left out. Exit code 3 when a view holds something else than the log says; build it again then: leftfold rebuild.
-    Exit code 4 when so much was written meanwhile that --deep cannot tell.
+    written, and projectors keep running. Parked keys are left out. Views that Spark or a stream computes are named and
+    left out. Exit code 3 when a view differs from the log; build it again then: leftfold rebuild. Exit code 4 when so
+    much was written meanwhile that --deep cannot decide.
     """
     from leftfold.cli.views.rebuild import share_of, views_meant
     from leftfold.runtime.lifecycle import folds_of
@@ -161,7 +161,7 @@ def verify(
 
 
 def _tell_left_out(app: App, views: Sequence[View[Any, Any]], *, named: bool) -> None:
-    """Says which views of the App are not verified, when all of them were asked for."""
+    """Notes which views of the App cannot be verified, when no view was named."""
     from leftfold.runtime.console import note
 
     left = [] if named else [view.name for view in app.views if view not in views]
@@ -177,9 +177,9 @@ def _tell(result: Verification, *, as_json: bool) -> None:
     from leftfold.runtime.console import amount, emit, say
 
     if as_json:
-        told: dict[str, Any] = {**result.__dict__, "equal": result.equal, "position": result.position.offsets}
+        fields: dict[str, Any] = {**result.__dict__, "equal": result.equal, "position": result.position.offsets}
         sums = {"stored": f"{result.stored:032x}", "folded": f"{result.folded:032x}"}
-        emit({**told, **sums, "rows": [row.__dict__ for row in result.rows]})
+        emit({**fields, **sums, "rows": [row.__dict__ for row in result.rows]})
         return
     say(
         f"{result.view} {result.generation}: up to {amount(result.events, 'event')} folded in {result.seconds:.1f} s: "
@@ -194,11 +194,11 @@ def _tell(result: Verification, *, as_json: bool) -> None:
     if result.unsettled:
         say("  more rows were written meanwhile than could be looked at; verify it when less is written")
     if result.exit_code == 3:
-        say(f"  build it anew: leftfold rebuild {result.view} --hold, then leftfold diff {result.view}")
+        say(f"  build it again: leftfold rebuild {result.view} --hold, then leftfold diff {result.view}")
 
 
 def _verdict(result: Verification) -> str:
-    """In a few words; what an index has wrong counts as its row."""
+    """The result in a few words; a wrong index entry counts as its row."""
     from leftfold.runtime.console import amount
 
     if not (result.wrong or result.rows):
@@ -206,10 +206,10 @@ def _verdict(result: Verification) -> str:
     more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
     same = "rows not settled" if result.unsettled else "no row differs"
     rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
-    checkpoints = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "marks equal"
+    checkpoints = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "checkpoints equal"
     return f"{checkpoints}, {rows}" if result.deep else checkpoints
 
 
 def _worse(one: int, other: int) -> int:
-    """A difference is worse than not knowing."""
+    """The worse of two exit codes: 3 (a difference) is worse than 4 (not settled)."""
     return 3 if 3 in (one, other) else max(one, other)
