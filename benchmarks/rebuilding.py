@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild.result import RebuildResult
-from leftfold.engine.rebuild.tasks import run_here
+from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.view import View
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
@@ -25,7 +25,7 @@ def rebuild_of(
     store: RedisViewStore,
     kafka: KafkaSettings,
     redis: RedisSettings,
-    run: Runner = run_here,
+    run: Runner = run_locally,
     *,
     archive: str = "",
 ) -> Rebuild:

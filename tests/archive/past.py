@@ -16,7 +16,7 @@ from leftfold.client import Views
 from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
 from leftfold.engine.archive.retention import Trimming
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, Runner
-from leftfold.engine.rebuild.tasks import run_here
+from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.views.projector import Projector
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
@@ -128,7 +128,7 @@ class Past:
             tail.close()
             store.close()
 
-    def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner = run_here) -> Rebuild:
+    def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner = run_locally) -> Rebuild:
         """A rebuild in this process, or elsewhere."""
         return self.work(Rebuild, view, run, log=log, patience=0.2)
 
@@ -136,7 +136,7 @@ class Past:
         self,
         kind: type[Work],
         view: View[Any, Any],
-        run: Runner = run_here,
+        run: Runner = run_locally,
         *,
         log: OpenBulkLog | None = None,
         **told: Any,

@@ -14,7 +14,7 @@ from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.model.view import View
 from leftfold.parquet.archive_reader import records_of
 from leftfold.parquet.file_writer import READ, table_of
-from leftfold.ports.bulk import OffsetRange, ReadRecord, ToldRecords
+from leftfold.ports.bulk import ColumnarRecords, OffsetRange, ReadRecord
 from leftfold.ports.protocols import RawRecord
 from tests.core.test_bulk_folds import TOPIC, by_name, good, odd, only_counted
 
@@ -74,5 +74,5 @@ def test_records_of_lanes_are_told_by_columns_and_others_are_not() -> None:
     names = ["1", "2", "3", "ce_type", "5", "ce_time", "ce_sequence", "8"]
     (processor,) = numbered([[(b"a", b"{}", [(name, name.encode()) for name in names])] * 3])
     told = archived(processor).told()
-    assert isinstance(archived(processor), ToldRecords)
+    assert isinstance(archived(processor), ColumnarRecords)
     assert list(told) == [(b"ce_type", b"ce_time", b"ce_sequence", b"a", b"{}")] * 3

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from leftfold.engine.archive.archived_log import ArchivedLog
-from leftfold.engine.processing.state_check import StateCheck, check_here
+from leftfold.engine.processing.state_check import StateCheck, check_locally
 from leftfold.engine.rebuild.planner import plan_rebuild
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.views.projector import Projector
@@ -182,7 +182,7 @@ def test_the_twin_of_the_tail_folds_wrong_rows(past: Past) -> None:
 
 
 def test_the_states_agree_with_archive_and_topic(past: Past) -> None:
-    checks = list(check_here(StateCheck.plan(ledgers, past.log), lambda count: None))
+    checks = list(check_locally(StateCheck.plan(ledgers, past.log), lambda count: None))
     assert sum(check.streams for check in checks) == 30
     assert not [check for check in checks if check.differences]
     with pytest.raises(InfrastructureError, match=GONE):
@@ -191,7 +191,7 @@ def test_the_states_agree_with_archive_and_topic(past: Past) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_the_twin_of_the_check_finds_differences_that_are_none(past: Past) -> None:
-    checks = check_here(StateCheck.plan(ledgers, past.topic), lambda count: None)
+    checks = check_locally(StateCheck.plan(ledgers, past.topic), lambda count: None)
     assert [check for check in checks if check.differences]
 
 
@@ -211,12 +211,12 @@ def test_reading_both_is_reading_one(past: Past) -> None:
 
 def test_states_that_are_lost_are_folded_from_archive_and_topic(past: Past) -> None:
     """The last test here, since it takes the states away."""
-    checks = {c.partition: c.streams for c in check_here(StateCheck.plan(ledgers, past.log), lambda count: None)}
+    checks = {c.partition: c.streams for c in check_locally(StateCheck.plan(ledgers, past.log), lambda count: None)}
     past.wipe_state()
     with pytest.raises(InfrastructureError, match="hole in the log"):
         restored(past, KafkaClientSupplier(past.kafka))
     restored(past, KafkaClientSupplier(past.kafka, archive=past.archive))
-    again = list(check_here(StateCheck.plan(ledgers, past.log), lambda count: None))
+    again = list(check_locally(StateCheck.plan(ledgers, past.log), lambda count: None))
     assert {check.partition: check.streams for check in again} == checks
     assert not [check for check in again if check.differences]
 

@@ -14,7 +14,7 @@ from leftfold.cli.main import app
 from leftfold.cli.views.rebuild import given_options
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.errors import ConfigurationError
-from leftfold.runtime.rebuilding import Rebuilding, engine_meant
+from leftfold.runtime.rebuilding import Rebuilding, engine_for_rebuild
 from tests.core.test_engine_choice import plan_of
 from tests.ledger import by_owner
 
@@ -53,16 +53,16 @@ def test_nothing_is_added_nothing_begins_again_and_no_password_is_shown() -> Non
 
 def test_a_named_master_means_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     small = [plan_of(10)]
-    assert not engine_meant(small, "auto", None).spark
-    assert str(engine_meant(small, "auto", "local[2]")) == "on Spark: --master local[2]"
+    assert not engine_for_rebuild(small, "auto", None).spark
+    assert str(engine_for_rebuild(small, "auto", "local[2]")) == "on Spark: --master local[2]"
     monkeypatch.setenv("LEFTFOLD_SPARK_MASTER", "local[2]")
-    assert not engine_meant(small, "auto", None).spark, "that is no cluster"
+    assert not engine_for_rebuild(small, "auto", None).spark, "that is no cluster"
     monkeypatch.setenv("LEFTFOLD_SPARK_MASTER", "k8s://m")
-    assert str(engine_meant(small, "auto", None)) == "on Spark: LEFTFOLD_SPARK_MASTER is k8s://m"
-    assert not engine_meant(small, "local", None).spark, "what was said counts"
+    assert str(engine_for_rebuild(small, "auto", None)) == "on Spark: LEFTFOLD_SPARK_MASTER is k8s://m"
+    assert not engine_for_rebuild(small, "local", None).spark, "what was said counts"
 
 
 def test_what_was_said_is_done_if_it_can_be() -> None:
-    assert engine_meant([plan_of(10)], "spark", None).spark
+    assert engine_for_rebuild([plan_of(10)], "spark", None).spark
     with pytest.raises(ConfigurationError, match="view v is computed by Spark; leave --engine local out"):
-        engine_meant([replace(plan_of(10), folded=False)], "local", None)
+        engine_for_rebuild([replace(plan_of(10), folded=False)], "local", None)

@@ -11,7 +11,7 @@ from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.memory import MemoryLog
 from leftfold.model.position import Position
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.protocols import ViewStore
 from tests.core.folding import TOPIC, FoldBench
 
@@ -29,7 +29,7 @@ class Batches:
         generation = self.bench.live(self.view)
         self.course = MicroBatchDriver(
             self.view, generation, self.bench.store.checkpoints(generation), self.run,
-            open_store=lambda: self.bench.store, open_log=lambda: SteadyLog(self.bench.log.reader()),
+            open_store=lambda: self.bench.store, open_log=lambda: CommittedLog(self.bench.log.reader()),
         )  # fmt: skip
         self.number, self.begin = 0, self.course.position()
 

@@ -13,7 +13,7 @@ from leftfold import FoldView
 from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.views.projector import Projector
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
 from tests.core.folding import FoldBench, out
 from tests.core.shop import CheckedOut, household_of
@@ -100,7 +100,7 @@ class Deploys:
         return Rebuild(
             view_of(code),
             self.store,
-            open_log=lambda: SteadyLog(self.bench.log.reader()),
+            open_log=lambda: CommittedLog(self.bench.log.reader()),
             open_reader=self.bench.log.reader,
             open_sink=lambda: self.store,
             options=RebuildOptions(**{"patience": 0.0, "fold": code, **options}),
@@ -111,7 +111,7 @@ class Deploys:
         return Promotion(
             view_of(code),
             self.store,
-            open_log=lambda: SteadyLog(self.bench.log.reader()),
+            open_log=lambda: CommittedLog(self.bench.log.reader()),
             open_reader=self.bench.log.reader,
             options=RebuildOptions(**{"patience": 0.0, "fold": code, **options}),
         ).run(named)

@@ -18,7 +18,7 @@ from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.memory import MemoryLog, MemoryViewStore
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 
 TOPIC, PARTITIONS = "counts.events", 2
@@ -169,7 +169,7 @@ def rebuild_of(view: View[Any, Any], log: MemoryLog, store: MemoryViewStore) -> 
     return Rebuild(
         view,
         store,
-        open_log=lambda: SteadyLog(log.reader()),
+        open_log=lambda: CommittedLog(log.reader()),
         open_reader=log.reader,
         open_sink=lambda: store,
         options=RebuildOptions(patience=0.0),

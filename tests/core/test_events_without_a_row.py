@@ -15,7 +15,7 @@ from leftfold.engine.verify.parked_retry import RowRetry
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.keys import NO_ROW, NoRowKey
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.testing import fold
 from tests.core.batching import Batches
 from tests.core.folding import FoldBench, out
@@ -91,10 +91,10 @@ def test_however_many_there_are_the_view_goes_on(world: World, view: Any) -> Non
 @VIEWS
 def test_explain_shows_them_and_retry_says_that_a_rebuild_is_needed(world: World, view: Any) -> None:
     upto = world.views[view].describe().position
-    found = list(explain(view, live(world, view), NO_ROW, upto, lambda: SteadyLog(world.log.reader())))
+    found = list(explain(view, live(world, view), NO_ROW, upto, lambda: CommittedLog(world.log.reader())))
     assert {step.touch.decoded.key for step in found} == {"l-2", "l-3"}
     assert found[0].error == WHY
-    result = RowRetry(view, world.store, lambda: SteadyLog(world.log.reader())).run(live(world, view))
+    result = RowRetry(view, world.store, lambda: CommittedLog(world.log.reader())).run(live(world, view))
     assert result.freed == ()
     assert "correct key= and rebuild" in result.parked[NO_ROW]
 

@@ -18,7 +18,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuil
 from leftfold.memory import World
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import (
@@ -60,7 +60,7 @@ def promote(world: World, view: View[Any, Any], named: str) -> RebuildResult:
     return Promotion(
         view,
         world.store,
-        open_log=lambda: SteadyLog(world.log.reader()),
+        open_log=lambda: CommittedLog(world.log.reader()),
         open_reader=world.log.reader,
         options=RebuildOptions(keep=600.0, patience=0.0),
     ).run(named)

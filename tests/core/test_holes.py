@@ -17,7 +17,7 @@ from leftfold.errors import LogGap
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.views import MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkRecord, OffsetRange, SteadyLog
+from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange
 from leftfold.ports.flush import Phase
 from tests.core.folding import FoldBench, out
 from tests.core.shop import household_spend
@@ -56,7 +56,7 @@ def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() 
     assert "a.events[7] offsets 0 to 9 and 1 more partition, and Spark's" in nine
 
 
-class Shortened(SteadyLog):
+class Shortened(CommittedLog):
     """A log that begins at an offset and ends at another, which refuses what lies before as a topic does."""
 
     def __init__(self, low: int, high: int) -> None:

@@ -12,7 +12,7 @@ from leftfold.cli.health.status import _shown
 from leftfold.cli.health.survey import Survey
 from leftfold.client import Views
 from leftfold.engine.views.cleanup import remove_ended
-from leftfold.engine.views.generations import change, moment
+from leftfold.engine.views.generations import change, format_time
 from leftfold.errors import ViewNotBuilt
 from leftfold.ports.flush import Generation, Phase
 from tests.core.deploys import Deploys, view_of
@@ -32,7 +32,7 @@ def shop() -> Deploys:
 
 def over(shop: Deploys, seconds: float = -1.0) -> Generation:
     """The kept generation, which ends in so many seconds from now on."""
-    kept = replace(shop.generation(Phase.KEPT), until=moment(seconds))
+    kept = replace(shop.generation(Phase.KEPT), until=format_time(seconds))
     change(shop.store, "spelled", lambda registry: registry.with_generation(kept))
     return kept
 
@@ -71,7 +71,7 @@ def test_a_longer_time_is_shortened_by_no_later_rebuild_and_no_rollback(shop: De
 
 def test_what_is_being_promoted_does_not_end_meanwhile(shop: Deploys) -> None:
     seen = over(shop)
-    change(shop.store, "spelled", lambda r: r.with_generation(replace(seen, until=moment(600.0))))
+    change(shop.store, "spelled", lambda r: r.with_generation(replace(seen, until=format_time(600.0))))
     remove_ended(shop.store, seen)  # a projector that looked a moment ago
     assert len(shop.store.checkpoints(seen)) == seen.buckets
     shop.promote("a", "kept")

@@ -12,7 +12,7 @@ from leftfold.cli.health.survey import Survey
 from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.generations import Identities, change
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Phase
 from tests.core.deploys import Deploys, view_of
 from tests.core.folding import TOPIC
@@ -108,7 +108,7 @@ def test_verify_and_promote_refuse(shop: Deploys) -> None:
     verify = Verify(
         view_of("a"),
         shop.store,
-        open_log=lambda: SteadyLog(shop.bench.log.reader()),
+        open_log=lambda: CommittedLog(shop.bench.log.reader()),
         open_store=lambda: shop.store,
     )
     for work in (lambda: verify.run_named("live"), lambda: shop.promote("a")):

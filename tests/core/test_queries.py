@@ -19,7 +19,7 @@ from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation, Phase
 from leftfold.testing import fold
 from tests.ledger import Moved, by_owner, ledgers
@@ -87,7 +87,7 @@ def rows(*told: tuple[str, int]) -> list[Any]:
 def sealed(store: MemoryViewStore, run: str, *told: tuple[str, int]) -> Generation:
     """A generation that the first batch of a run has filled."""
     made = generation(store)
-    job = BulkJob(counts, made, (), lambda: SteadyLog(MemoryLog().reader()), lambda: store)
+    job = BulkJob(counts, made, (), lambda: CommittedLog(MemoryLog().reader()), lambda: store)
     results = list(write_computed(job, rows(*told)))
     checkpoints = sealed_marks(made, Position({"ledgers.events": {0: 5, 1: 5}}), results)
     store.seal(made, {b: replace(m, token=token(run, 0)) for b, m in checkpoints.items()})

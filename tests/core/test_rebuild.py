@@ -15,7 +15,7 @@ from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ContractError
 from leftfold.memory import World
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Phase
 from leftfold.testing import fold
 from tests.ledger import LedgerEvent, Summary, app, by_owner, by_tag, histories, stranger, summarise, summary
@@ -27,7 +27,7 @@ def rebuild(world: World, view: Any, **options: Any) -> Rebuild:
     return Rebuild(
         view,
         world.store,
-        open_log=lambda: SteadyLog(world.log.reader()),
+        open_log=lambda: CommittedLog(world.log.reader()),
         open_reader=world.log.reader,
         open_sink=lambda: world.store,
         options=RebuildOptions(keep=0, patience=0.0, **options),

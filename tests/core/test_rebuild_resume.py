@@ -11,7 +11,7 @@ import pytest
 from leftfold import memory
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.memory import World
 from leftfold.model.view import View
@@ -61,7 +61,7 @@ def read_by(work: Rebuild) -> list[OffsetRange]:
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         found.extend(plan.ranges)
-        return run_here(job, plan, tell)
+        return run_locally(job, plan, tell)
 
     work._run = run
     return found

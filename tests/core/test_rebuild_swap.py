@@ -13,16 +13,16 @@ from leftfold import FoldView, memory
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.views.cleanup import remove
-from leftfold.engine.views.generations import change, moment, open_generation
+from leftfold.engine.views.generations import change, format_time, open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.subscription import SharedSubscription
 from leftfold.errors import Fenced
 from leftfold.memory import MemoryViewStore, World
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, SteadyLog
+from leftfold.ports.bulk import BucketResult, CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation, Parked, Phase, Registry, While, covered
 from tests.core.folding import FoldBench, out
 from tests.core.shop import household_spend
@@ -42,7 +42,7 @@ def rebuild(world: World | FoldBench, view: View[Any, Any], **options: Any) -> R
     return Rebuild(
         view,
         world.store,
-        open_log=lambda: SteadyLog(world.log.reader()),
+        open_log=lambda: CommittedLog(world.log.reader()),
         open_reader=world.log.reader,
         open_sink=lambda: world.store,
         options=RebuildOptions(**{"keep": 0, "patience": 0.0, **options}),
@@ -154,7 +154,7 @@ def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: W
     fourth = rebuild(world, summary).run()
     assert ids(world, summary) == {first.id, second.generation, fourth.generation}, "their time is not over"
     for id_ in (first.id, second.generation):
-        over = replace(world.store.registry(summary.name).generations[id_], until=moment(-1.0))
+        over = replace(world.store.registry(summary.name).generations[id_], until=format_time(-1.0))
         change(world.store, summary.name, lambda registry, over=over: registry.with_generation(over))  # type: ignore[misc]
     fifth = rebuild(world, summary).run()
     assert ids(world, summary) == {fifth.generation}
@@ -164,7 +164,7 @@ def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: W
 def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: World) -> None:
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         world.client.send_many(list(histories(stranger(6), 50)))
-        return run_here(job, plan, tell)
+        return run_locally(job, plan, tell)
 
     slow = rebuild(world, summary)
     slow._run = run
@@ -179,7 +179,7 @@ def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
     before = live(world, summary)
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        results = run_here(job, plan, tell)
+        results = run_locally(job, plan, tell)
         remove(world.store, job.generation)
         return results
 
@@ -196,7 +196,7 @@ def test_a_generation_that_a_tail_began_meanwhile_goes_when_the_rebuilt_one_is_l
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         open_generation(world.store, summary, plan.topics, Phase.SEALED)
-        return run_here(job, plan, tell)
+        return run_locally(job, plan, tell)
 
     alone = rebuild(world, summary)
     alone._run = run

@@ -14,7 +14,7 @@ from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.testing import fold
 from tests.core.test_rebuild_resume import stopping
 from tests.core.test_rebuild_swap import live, rebuild
@@ -45,7 +45,7 @@ def test_each_is_what_it_would_be_alone(world: World) -> None:
 def test_each_partition_is_read_once(world: World) -> None:
     reads: list[int] = []
 
-    class Counted(SteadyLog):
+    class Counted(CommittedLog):
         def read(self, part: Any) -> Any:
             reads.append(part.partition)
             return super().read(part)

@@ -16,7 +16,7 @@ from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live
@@ -45,7 +45,7 @@ def world() -> Iterator[World]:
 
 
 def retry(world: World, view: View[Any, Any]) -> RowRetry:
-    return RowRetry(view, world.store, lambda: SteadyLog(world.log.reader()))
+    return RowRetry(view, world.store, lambda: CommittedLog(world.log.reader()))
 
 
 def parked(world: World) -> set[str]:

@@ -17,7 +17,7 @@ from leftfold.engine.verify.verification import Verify
 from leftfold.memory import World
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkRecord, OffsetRange, ReadRecord, SteadyLog
+from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange, ReadRecord
 from leftfold.ports.flush import Checkpoint
 from tests.core.test_rebuild_swap import live
 from tests.ledger import LedgerEvent, Move, Summary, app, by_owner, by_tag, summary
@@ -50,7 +50,7 @@ class Opened(ReadRecord):
         return super().value()
 
 
-class Watched(SteadyLog):
+class Watched(CommittedLog):
     """A log that remembers which partitions were read, and which values."""
 
     def __init__(self, world: World) -> None:
@@ -96,7 +96,7 @@ def test_of_other_views_only_the_items_of_sampled_rows_are_made(world: World, vi
     part = OffsetRange(
         "ledgers.events", 0, 0, world.log.reader().ends(["ledgers.events"]).next_offset("ledgers.events", 0)
     )
-    records = [record for batch in SteadyLog(world.log.reader()).read(part) for record in batch]
+    records = [record for batch in CommittedLog(world.log.reader()).read(part) for record in batch]
     opened = OpenedRecords([view]).of(part, records)
     whole = list(UpdateSorter(view, 4).items(0, opened))
     mine = list(UpdateSorter(view, 4, 0.3).items(0, opened))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leftfold.engine.progress import AGAIN, Seldom
+from leftfold.engine.progress import AGAIN, ReportLimiter
 
 
 def test_a_thousand_of_one_kind_are_one_report_and_then_a_count() -> None:
     told: list[tuple[str, Mapping[str, Any]]] = []
     now = 5.0
-    seldom = Seldom(lambda what, details: told.append((what, details)), lambda: now)
+    seldom = ReportLimiter(lambda what, details: told.append((what, details)), lambda: now)
     for _ in range(1000):
         seldom.report("decide failed", {"why": "x"}, kind="one")
     seldom.report("decide failed", {"why": "y"}, kind="other", times=7)

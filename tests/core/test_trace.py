@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from leftfold import memory
 from leftfold.engine import causation as trace_search
-from leftfold.engine.causation import Found, Trace, TraceNode, TraceStep, made_at, search, step_of
+from leftfold.engine.causation import FoundRecords, Trace, TraceNode, TraceStep, id_time, search, step_of
 from leftfold.memory.event_log import MemoryLog
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.protocols import RawRecord
@@ -213,7 +213,7 @@ def made(at: datetime) -> str:
 
 def since(log: MemoryLog, id_: str) -> Position:
     """The first records since a day before an id was made."""
-    first = (made_at(id_) or 0) - ASTRAY // timedelta(milliseconds=1)
+    first = (id_time(id_) or 0) - ASTRAY // timedelta(milliseconds=1)
     return Position(
         {
             topic: {p: sum(r.time < first for r in records) for p, records in enumerate(partitions)}
@@ -222,14 +222,14 @@ def since(log: MemoryLog, id_: str) -> Position:
     )
 
 
-def bounded(log: MemoryLog, id_: str) -> Found:
+def bounded(log: MemoryLog, id_: str) -> FoundRecords:
     """What is found by whoever begins where an id says."""
     reader, topics = log.reader(), list(log.topics)
     starts = Position({topic: dict.fromkeys(range(app.partitions), 0) for topic in topics})
     return search(reader, id_, starts, reader.ends(topics), begun=lambda id_: since(log, id_))
 
 
-def tree(found: Found) -> Trace:
+def tree(found: FoundRecords) -> Trace:
     return Trace(step for record in found.records if (step := step_of(record)) is not None)
 
 
@@ -297,4 +297,4 @@ def test_a_cause_that_is_gone_is_looked_for_and_said_to_be_gone() -> None:
     ("id_", "at"), [(made(NOW), int(NOW.timestamp() * 1000)), ("place-o1", None), (str(UUID(int=0)), None)]
 )
 def test_an_id_of_a_client_says_when_it_was_made(id_: str, at: int | None) -> None:
-    assert made_at(id_) == at
+    assert id_time(id_) == at

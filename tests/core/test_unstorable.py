@@ -27,7 +27,7 @@ from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.row_folding import StepwiseFold, check_storable
 from leftfold.memory import MemoryLog, MemoryViewStore
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import ViewStore
 from tests.core.batching import run_tasks
@@ -96,7 +96,7 @@ def tailed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: Vi
 def streamed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: ViewStore) -> Generation:
     """The view as Spark streaming folds it, in batches of so many events."""
     generation, reader = begun(view, store), log.reader()
-    ports: dict[str, Any] = {"open_store": lambda: store, "open_log": lambda: SteadyLog(log.reader())}
+    ports: dict[str, Any] = {"open_store": lambda: store, "open_log": lambda: CommittedLog(log.reader())}
     course = MicroBatchDriver(view, generation, store.checkpoints(generation), "run", **ports)
     begin, number = beginning(generation.topics), 0
     reader.seek(begin)
@@ -190,7 +190,7 @@ def test_wherever_flushes_fall_there_are_the_same_rows_or_they_are_parked(
 def test_retry_frees_exactly_what_can_be_stored_now(engine: Any, view: Any, steps: Any, sizes: Sequence[int]) -> None:
     log, store = logged(steps), MemoryViewStore()
     generation = engine(view, log, sizes, store)
-    RowRetry(view, store, lambda: SteadyLog(log.reader())).run(generation)
+    RowRetry(view, store, lambda: CommittedLog(log.reader())).run(generation)
     whole, other = rebuilt(view, log)
     left = parked(whole, other)
     assert parked(generation, store) == left
@@ -234,7 +234,9 @@ def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are
 
     monkeypatch.setattr(StepwiseFold, "_failed_at", for_good)
     monkeypatch.setattr(BulkJob, "_folded", lambda self, log, part, tell: self._folded_again(log, part, {"a0", "b0"}))
-    result = Verify(by_name, store, open_log=lambda: SteadyLog(log.reader()), open_store=lambda: store).run(generation)
+    result = Verify(by_name, store, open_log=lambda: CommittedLog(log.reader()), open_store=lambda: store).run(
+        generation
+    )
     assert (result.equal, set(result.newly)) == (False, {"a0"})
 
 
@@ -250,6 +252,6 @@ def test_a_tail_parks_only_what_it_cannot_store_and_not_what_it_could_not_on_the
 
 
 def assert_verified(view: View[Any, Any], log: MemoryLog, generation: Generation, store: ViewStore) -> None:
-    verify = Verify(view, store, open_log=lambda: SteadyLog(log.reader()), open_store=lambda: store)
+    verify = Verify(view, store, open_log=lambda: CommittedLog(log.reader()), open_store=lambda: store)
     result = verify.run(generation, deep=True)
     assert (result.equal, result.newly, result.rows) == (True, {}, ())

@@ -17,7 +17,7 @@ from leftfold.engine.views.row_folding import place_of
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live
@@ -48,7 +48,7 @@ def world() -> Iterator[World]:
 
 
 def verify(world: World, view: View[Any, Any]) -> Verify:
-    return Verify(view, world.store, open_log=lambda: SteadyLog(world.log.reader()), open_store=lambda: world.store)
+    return Verify(view, world.store, open_log=lambda: CommittedLog(world.log.reader()), open_store=lambda: world.store)
 
 
 def spoil(world: World, view: View[Any, Any], how: Callable[[dict[bytes, bytes]], None]) -> str:
@@ -172,7 +172,7 @@ def test_the_steps_of_a_row_end_at_the_row(world: World, view: View[Any, Any]) -
     position = world.views[view].describe().position
     for key, row in world.views[view].items():
         encoded = view.keys.encode(key)
-        steps = list(explain(view, generation, encoded, position, lambda: SteadyLog(world.log.reader())))
+        steps = list(explain(view, generation, encoded, position, lambda: CommittedLog(world.log.reader())))
         good = [step for step in steps if not step.error]
         assert good[0].before is None
         assert all(one.after == other.before for one, other in pairwise(steps))
@@ -184,10 +184,10 @@ def test_the_steps_of_a_row_end_at_the_row(world: World, view: View[Any, Any]) -
 def test_the_steps_stop_at_the_place_that_is_asked_for(world: World) -> None:
     key = next(key for key, row in world.views[summary].items() if row.moves > 1)
     generation, position = live(world, summary), world.views[summary].describe().position
-    steps = list(explain(summary, generation, key, position, lambda: SteadyLog(world.log.reader())))
+    steps = list(explain(summary, generation, key, position, lambda: CommittedLog(world.log.reader())))
     cut = steps[-1].touch.record
     before = replace(position, offsets={cut.topic: {**position.offsets[cut.topic], cut.partition: cut.offset}})
-    again = list(explain(summary, generation, key, before, lambda: SteadyLog(world.log.reader())))
+    again = list(explain(summary, generation, key, before, lambda: CommittedLog(world.log.reader())))
     assert [step.touch for step in again] == [step.touch for step in steps[:-1]]
 
 
@@ -201,7 +201,7 @@ def test_a_parked_row_is_explained_up_to_the_event_that_parks_it(world: World) -
     assert parked
     position = world.views[summary].describe().position
     for key, why in parked.items():
-        steps = list(explain(summary, generation, key, position, lambda: SteadyLog(world.log.reader())))
+        steps = list(explain(summary, generation, key, position, lambda: CommittedLog(world.log.reader())))
         first = next(step for step in steps if step.error)
         assert (first.touch.record.offset, first.error) == (why.offset, why.error)
         assert len([step for step in steps if step.error]) == why.waiting
@@ -214,7 +214,7 @@ def test_an_event_that_stops_a_view_stops_its_explanation(world: World) -> None:
     broken = FoldView(by_owner.name, events=Moved, row=Total, key=owner, evolve=add)
     position = world.views[by_owner].describe().position
     with pytest.raises(ContractError, match=r"stops at ledgers.events\[\d\]@\d+"):
-        list(explain(broken, live(world, by_owner), "o%2F1", position, lambda: SteadyLog(world.log.reader())))
+        list(explain(broken, live(world, by_owner), "o%2F1", position, lambda: CommittedLog(world.log.reader())))
 
 
 def test_the_rows_are_what_memory_folds(world: World) -> None:

@@ -14,7 +14,7 @@ from leftfold.engine.views.row_folding import place_of
 from leftfold.errors import ViewNotBuilt
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.core.test_verifying import bucket_of, named, overpay, verify
 from tests.ledger import app, by_owner, histories, stranger
@@ -119,10 +119,10 @@ def busy(world: World, view: View[Any, Any], seed: int, count: int = 60, **optio
     """A verification during which a projector writes: after it has read the checkpoints, before it compares rows."""
     writes = iter([histories(stranger(seed), count)])
 
-    def open_log() -> SteadyLog:
+    def open_log() -> CommittedLog:
         for commands in writes:
             world.client.send_many(list(commands))
-        return SteadyLog(world.log.reader())
+        return CommittedLog(world.log.reader())
 
     return Verify(view, world.store, open_log=open_log, open_store=lambda: world.store, **options)
 
@@ -149,10 +149,10 @@ def test_a_generation_that_is_replaced_and_removed_meanwhile_is_left_for_the_nex
     old = live(world, view)
     rebuilds = iter([rebuild(world, view)])
 
-    def open_log() -> SteadyLog:
+    def open_log() -> CommittedLog:
         for one in rebuilds:
             assert one.run().swapped
-        return SteadyLog(world.log.reader())
+        return CommittedLog(world.log.reader())
 
     verifying = Verify(view, world.store, open_log=open_log, open_store=lambda: world.store)
     result = verifying.run_named("live", deep=True)

@@ -13,7 +13,7 @@ import pytest
 from leftfold import memory
 from leftfold.engine.rebuild import rebuilder as rebuilding
 from leftfold.engine.rebuild.planner import RebuildPlan
-from leftfold.engine.rebuild.rebuilder import Begun, Rebuild, RebuildOptions, unfinished
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, StartedRebuild, unfinished
 from leftfold.engine.views.cleanup import remove, sweep
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.memory import World
@@ -48,7 +48,7 @@ def pause(world: World) -> None:
         world.store.heartbeat([GROUP], member, 0.0)
 
 
-def paused(world: World, stack: ExitStack, **options: Any) -> tuple[Begun, Callable[[BaseException], None]]:
+def paused(world: World, stack: ExitStack, **options: Any) -> tuple[StartedRebuild, Callable[[BaseException], None]]:
     """A rebuild that has begun and counts as dead; and what makes it fail with an error."""
     context = rebuild(world, summary, **{"fold": "v1", **options}).begun()
     begun = context.__enter__()
@@ -61,7 +61,7 @@ def paused(world: World, stack: ExitStack, **options: Any) -> tuple[Begun, Calla
     return begun, fail
 
 
-def ended(world: World, work: Rebuild, begun: Begun) -> None:
+def ended(world: World, work: Rebuild, begun: StartedRebuild) -> None:
     """The successor comes to its end, and readers see what the log makes."""
     work.fold(begun)
     assert work.swap(begun).swapped
@@ -87,7 +87,7 @@ def test_twin_without_a_claim_it_removes_what_its_successor_fills(
     def unclaimed(store: Any, generation: Generation, attempt: str) -> Generation:
         return generation
 
-    monkeypatch.setattr(rebuilding, "taken_over", unclaimed)
+    monkeypatch.setattr(rebuilding, "take_over", unclaimed)
     _, fail = paused(world, stack)
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())
@@ -130,7 +130,7 @@ def test_one_that_wakes_before_it_has_begun_a_generation_begins_none(world: Worl
     """It was paused while it planned."""
     successor = rebuild(world, summary, fold="v1")
     woken = rebuild(world, summary, fold="v1")
-    plan, begun = woken.plan, list[Begun]()
+    plan, begun = woken.plan, list[StartedRebuild]()
 
     def paused_plan(as_of: Position | None = None) -> RebuildPlan:
         pause(world)

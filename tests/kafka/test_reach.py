@@ -11,7 +11,7 @@ import pytest
 
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.errors import Unreachable
-from leftfold.kafka.reachability import check_reachable, trouble
+from leftfold.kafka.reachability import check_reachable, unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
 from tests.ports import free_port
 
@@ -80,7 +80,7 @@ def test_a_server_that_says_nothing_may_be_a_broker_under_load() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         check_reachable(settings(address))
-        assert "takes connections but does not answer as Kafka does" in trouble(settings(address), 0.1)
+        assert "takes connections but does not answer as Kafka does" in unreachable_reason(settings(address), 0.1)
 
 
 def test_one_address_of_several_is_enough() -> None:
@@ -91,4 +91,4 @@ def test_one_address_of_several_is_enough() -> None:
 @pytest.mark.servers
 def test_a_broker_is_found(kafka: KafkaSettings) -> None:
     check_reachable(kafka)
-    assert trouble(kafka, 240.0) == ""
+    assert unreachable_reason(kafka, 240.0) == ""

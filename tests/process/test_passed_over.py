@@ -121,7 +121,7 @@ def test_foreign_events_with_strange_headers_end_no_router(
 ) -> None:
     """The twin takes every time for one."""
     if not checks:
-        monkeypatch.setattr(clock, "moment_in", lambda text: datetime.fromisoformat(text.decode()))
+        monkeypatch.setattr(clock, "time_in", lambda text: datetime.fromisoformat(text.decode()))
     key = f"behind-{checks}"
     strange: Any = [("ce_type", b"orders.Heard.v1"), ("ce_id", b"\xff"), ("ce_time", b"yesterday")]
     producer = Producer(settings.librdkafka())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leftfold.cli.log import trace as tracing
-from leftfold.engine.causation import Found, search
+from leftfold.engine.causation import FoundRecords, search
 from leftfold.engine.processing.command_wire import command_id
 from leftfold.faust import router as clock
 from leftfold.kafka.settings import KafkaSettings
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.servers
 def test_what_is_older_than_an_id_is_not_looked_at_and_its_timer_is_found(
     settings: KafkaSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[Found] = []
+    found: list[FoundRecords] = []
 
-    def noted(*given: Any, **more: Any) -> Found:
+    def noted(*given: Any, **more: Any) -> FoundRecords:
         found.append(search(*given, **more))
         return found[-1]
 

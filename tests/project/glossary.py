@@ -33,9 +33,8 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
     """Lines of prose: a page whole, of a module its comments, docstrings and messages."""
     text = path.read_text("utf-8")
     if path.suffix != ".py":
-        yield from enumerate(
-            re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL).splitlines(), 1
-        )
+        prose = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL)
+        yield from enumerate(re.sub(r"\]\([^)]*\)|`[^`\n]*`", "", prose).splitlines(), 1)
         return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING):

@@ -13,7 +13,7 @@ from leftfold import memory
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis import bulk_load as sink
 from tests.ledger import app, histories, stranger
@@ -52,7 +52,7 @@ def rebuild_of(
     return Rebuild(
         view,
         store,
-        open_log=lambda: SteadyLog(world.log.reader()),
+        open_log=lambda: CommittedLog(world.log.reader()),
         open_reader=world.log.reader,
         open_sink=partial(kind, store._settings),
         options=RebuildOptions(**{"keep": 0, "fold": FOLD, "patience": 0.0, **told}),

@@ -18,7 +18,7 @@ from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import ViewNotBuilt
 from leftfold.memory import World
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisBulkSink, RedisViewStore
 from leftfold.redis.connection.protocol import BucketKeys, dial, registry_key
@@ -193,7 +193,7 @@ def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any)
     return Rebuild(
         view,
         store,
-        open_log=lambda: SteadyLog(world.log.reader()),
+        open_log=lambda: CommittedLog(world.log.reader()),
         open_reader=world.log.reader,
         open_sink=lambda: RedisBulkSink(cluster.settings),
         options=RebuildOptions(keep=0, patience=0.5),

@@ -16,7 +16,7 @@ from leftfold.model.rights import redis_rules
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
-from leftfold.redis.connection.errors import executed, what
+from leftfold.redis.connection.errors import describe_command, executed
 from leftfold.redis.connection.protocol import EXEC, MULTI, packed
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
@@ -184,7 +184,7 @@ def test_a_login_that_is_not_taken_is_named_without_its_password(
 
 
 def test_commands_are_named_without_what_is_secret_in_them() -> None:
-    assert what(packed(b"AUTH", b"client", SECRET.encode())) == "AUTH"
-    assert what(("hset", b"v:{sums:1:0}:a secret row", "field", "value")) == "HSET v:{sums:1:0}"
-    assert what(("ZADD", "members:tails:sums:abc", 1, "me")) == "ZADD members:tails:sums"
-    assert what((b"WATCH", b"view:sums")) == "WATCH view:sums"
+    assert describe_command(packed(b"AUTH", b"client", SECRET.encode())) == "AUTH"
+    assert describe_command(("hset", b"v:{sums:1:0}:a secret row", "field", "value")) == "HSET v:{sums:1:0}"
+    assert describe_command(("ZADD", "members:tails:sums:abc", 1, "me")) == "ZADD members:tails:sums"
+    assert describe_command((b"WATCH", b"view:sums")) == "WATCH view:sums"

@@ -17,13 +17,13 @@ import pytest
 from leftfold.engine.rebuild import rebuilder as rebuilding
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
-from leftfold.engine.rebuild.tasks import BulkJob, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, run_locally
 from leftfold.errors import Fenced
 from leftfold.memory import World
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, BulkRow, BulkStore, SteadyLog
+from leftfold.ports.bulk import BucketResult, BulkRow, BulkStore, CommittedLog
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.redis import RedisBulkSink, RedisViewStore
 from tests.ledger import app, by_owner, by_tag, summary
@@ -180,8 +180,10 @@ def outlived(
     left, late = killed(server, store, view, last), Late()
     work = rebuild_of(view, world, store)
     plan = work.plan(left.ends)
-    run_here(
-        BulkJob(view, left, plan.ranges, lambda: SteadyLog(world.log.reader()), lambda: late), plan, lambda count: None
+    run_locally(
+        BulkJob(view, left, plan.ranges, lambda: CommittedLog(world.log.reader()), lambda: late),
+        plan,
+        lambda count: None,
     )
     assert work.run().swapped
     happen(world, 6)

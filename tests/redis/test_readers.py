@@ -16,7 +16,7 @@ from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
 from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matching, Query
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import BucketKeys
-from leftfold.redis.reads import Glimpse, SnapshotQuery, compile_query
+from leftfold.redis.reads import GetRowQuery, SnapshotQuery, compile_query
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
 from tests.waiting import wait_until
@@ -95,7 +95,7 @@ def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bu
     store: RedisViewStore, generation: Generation
 ) -> None:
     assert store.flush([numbered(generation, 1)])
-    question = Glimpse(GetRow(generation, 0, "a"))
+    question = GetRowQuery(GetRow(generation, 0, "a"))
     pointer, row_, mark_ = question.commands
     assert question.answer([store._client.execute_command(*command) for command in question.commands]).whole
     live, early = (store._client.execute_command(*command) for command in (pointer, mark_))

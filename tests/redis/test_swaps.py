@@ -16,10 +16,10 @@ from leftfold import memory
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.swap import Swap
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, SteadyLog
+from leftfold.ports.bulk import BucketResult, CommittedLog
 from leftfold.redis import RedisBulkSink, RedisViewStore
 from tests.ledger import app, by_owner, summary
 from tests.redis.constant_reads import ConstantReads, past_rows, reading
@@ -76,7 +76,7 @@ def swapped(server: RedisServer, store: RedisViewStore, world: World, view: View
     work = Rebuild(
         view,
         store,
-        open_log=lambda: SteadyLog(world.log.reader()),
+        open_log=lambda: CommittedLog(world.log.reader()),
         open_reader=world.log.reader,
         open_sink=partial(RedisBulkSink, server.settings),
         options=RebuildOptions(keep=0, patience=0.0),
@@ -88,7 +88,7 @@ def swapped(server: RedisServer, store: RedisViewStore, world: World, view: View
             def overtaken(
                 job: BulkJob, plan: RebuildPlan, tell: ProgressCallback, number: int = number
             ) -> list[BucketResult]:
-                results = run_here(job, plan, tell)
+                results = run_locally(job, plan, tell)
                 happen(world, number)
                 settle(tail)
                 reads.wait_for_passes()

@@ -13,7 +13,7 @@ from leftfold.engine.verify.parked_retry import RowRetry
 from leftfold.engine.verify.verification import Verify
 from leftfold.memory import MemoryLog
 from leftfold.model.view import View
-from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisBulkSink, RedisViewStore
 from tests.core.test_unstorable import by_half, by_name, logged, parked, rows, spread, tailed
@@ -56,7 +56,7 @@ def test_after_a_retry_it_is_equal_to_a_rebuild(
     server: RedisServer, store: RedisViewStore, log: MemoryLog, view: View[Any, Any]
 ) -> None:
     tail = tailed(view, log, [1], store)
-    assert "a0" in RowRetry(view, store, lambda: SteadyLog(log.reader())).run(tail).freed
+    assert "a0" in RowRetry(view, store, lambda: CommittedLog(log.reader())).run(tail).freed
     assert_verified(store, log, view, tail)
     assert rebuild(server, store, log, view).run().agreement is Agreement.EQUAL
 
@@ -76,7 +76,7 @@ def rebuild(server: RedisServer, store: RedisViewStore, log: MemoryLog, view: Vi
     return Rebuild(
         view,
         store,
-        open_log=lambda: SteadyLog(log.reader()),
+        open_log=lambda: CommittedLog(log.reader()),
         open_reader=log.reader,
         open_sink=partial(RedisBulkSink, server.settings),
         options=RebuildOptions(patience=0.0),
@@ -85,7 +85,7 @@ def rebuild(server: RedisServer, store: RedisViewStore, log: MemoryLog, view: Vi
 
 def assert_verified(store: RedisViewStore, log: MemoryLog, view: View[Any, Any], generation: Generation) -> None:
     """Every row, key list and index is what the log says, but for what is parked."""
-    verify = Verify(view, store, open_log=lambda: SteadyLog(log.reader()), open_store=partial(_again, store))
+    verify = Verify(view, store, open_log=lambda: CommittedLog(log.reader()), open_store=partial(_again, store))
     result = verify.run(generation, deep=True)
     assert (result.equal, result.newly, result.rows) == (True, {}, ())
 

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from leftfold.client.lookup import Lookup
 from leftfold.engine.processing import command_processor as deciding
 from leftfold.engine.processing.command_processor import CommandProcessor
-from leftfold.engine.rebuild.rebuilder import Begun, Rebuild
+from leftfold.engine.rebuild.rebuilder import Rebuild, StartedRebuild
 from leftfold.engine.rebuild.swap import CatchUp
 from leftfold.engine.views import cleanup as rebuild_removal
 from leftfold.engine.views import leases as rebuild_attempt
@@ -256,7 +256,7 @@ def _late_seal() -> Sequence[Patch]:
     """A rebuild notes where the log ends when it is done, not where it stopped reading."""
     seal = Rebuild.seal
 
-    def late(self: Any, begun: Begun, results: Any) -> None:
+    def late(self: Any, begun: StartedRebuild, results: Any) -> None:
         ends = self._stable_ends(begun.plan)
         seal(self, replace(begun, plan=replace(begun.plan, ends=ends)), results)
 

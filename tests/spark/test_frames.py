@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold import App, Command, Decider, Event
-from leftfold.engine.processing.state_check import StateCheck, check_here
+from leftfold.engine.processing.state_check import StateCheck, check_locally
 from leftfold.engine.processing.stream_state import Stream, StreamCodec
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
@@ -87,7 +87,7 @@ def test_a_state_that_is_one_of_several_classes_has_the_columns_of_all(shop: Sho
 
 def test_the_state_topic_agrees_with_the_events_until_somebody_writes_to_it(shop: Shop) -> None:
     check = StateCheck.plan(ledgers, partial(KafkaBulkLog, shop.kafka))
-    for checks in (list(check_here(check, lambda count: None)), spark_checks(shop.spark)(check, lambda count: None)):
+    for checks in (list(check_locally(check, lambda count: None)), spark_checks(shop.spark)(check, lambda count: None)):
         assert sum(one.streams for one in checks) == 30
         assert not [one for one in checks if one.differences]
     topic = state("ledgers", 1)

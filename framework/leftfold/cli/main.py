@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
     "Run": {
         "run": Entry("leftfold.cli.run.run", "Run an App, or several, until Ctrl-C."),
         "status": Entry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
-        "doctor": Entry("leftfold.cli.health.doctor", "Look for what keeps things from working."),
+        "doctor": Entry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
         "check": Entry("leftfold.cli.run.check", "Compare code, leftfold.lock and topics."),
         "topics": Entry("leftfold.cli.run.setup", "Look at topics, make them, say who may use them."),
         "simulate": Entry("leftfold.cli.run.simulate", "Run the App under seeded schedules and faults."),
@@ -65,7 +65,7 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
     },
     "Processes and reactions": {
         "timers": Entry("leftfold.cli.processes.timers", "List timers of processes; fire or cancel one."),
-        "reactions": Entry("leftfold.cli.processes.reactions", "Begin reactions; list and skip parked events."),
+        "reactions": Entry("leftfold.cli.processes.reactions", "Begin reactions; list parked events."),
     },
 }
 _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}

@@ -11,12 +11,12 @@ from leftfold.errors import LeftfoldError
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
 
-__all__ = ["Asked", "Client", "asked"]
+__all__ = ["Client", "CommandRequest", "asked"]
 
 _MISSING = object()
 
 
-class Asked(NamedTuple):
+class CommandRequest(NamedTuple):
     """A command with the arguments of `send`."""
 
     command: Command
@@ -30,7 +30,7 @@ def asked(
     ids: Iterable[str | None] | None,
     expected_versions: Iterable[int | None] | None,
     times: Iterable[datetime | None] | None,
-) -> Iterator[Asked]:
+) -> Iterator[CommandRequest]:
     """Each command with its id, expected version and time.
 
     Raises:
@@ -43,7 +43,7 @@ def asked(
     for number, row in enumerate(zip(commands, *columns, strict=False)):
         if _MISSING in row[1:]:
             raise ValueError(f"there are more commands than ids, expected_versions or times: {number}")
-        yield Asked(*row)
+        yield CommandRequest(*row)
 
 
 class Client(Protocol):

@@ -25,8 +25,8 @@ __all__ = [
     "checked_keys",
     "checked_position",
     "checked_view",
+    "start_command",
     "version_of",
-    "way_in",
 ]
 
 
@@ -136,7 +136,7 @@ class Live(Generic[Row, K]):
                 raise ViewNotBuilt((yield from self._so_far(building)))
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
-                f"{way_in(self.view)}, or build it: leftfold rebuild {self.view.name}"
+                f"{start_command(self.view)}, or build it: leftfold rebuild {self.view.name}"
             )
         return self.known
 
@@ -171,7 +171,7 @@ class Live(Generic[Row, K]):
             yield Pause(_PAUSE_SECONDS)
 
 
-def way_in(view: View[Any, Any]) -> str:
+def start_command(view: View[Any, Any]) -> str:
     """The command that starts the process which writes a view, other than a user's stream processor."""
     return f"{'start a projector' if view.folded else 'let Spark keep it'}: leftfold run {view.name}"
 

@@ -15,7 +15,7 @@ from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 
-__all__ = ["Found", "Trace", "TraceNode", "TraceStep", "made_at", "search", "step_of"]
+__all__ = ["FoundRecords", "Trace", "TraceNode", "TraceStep", "id_time", "search", "step_of"]
 
 
 _COMMANDS, _EVENTS, _DEAD = names.commands(""), names.events(""), names.dead("")
@@ -251,7 +251,7 @@ Begun = Callable[[str], Position]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRecords:
     """The records of a trace, how many were read, and whether some before the end could not be read."""
 
     records: tuple[RawRecord, ...]
@@ -259,7 +259,7 @@ class Found:
     is_short: bool = False
 
 
-def made_at(id_: str) -> int | None:
+def id_time(id_: str) -> int | None:
     """When an id was made, in ms since 1970, if it is a uuid7 as clients make them; None otherwise."""
     try:
         id = UUID(id_)
@@ -277,7 +277,7 @@ def search(
     begun: Begun | None = None,
     watch: Stopwatch | None = None,
     patience: float = _PATIENCE,
-) -> Found:
+) -> FoundRecords:
     """All records of the correlation that an id belongs to. The id may be a correlation id or that of any record.
 
     The first pass looks for the id. If a record that has it belongs to another correlation, a second pass looks for
@@ -309,7 +309,7 @@ def _is_whole(records: tuple[RawRecord, ...], begin: Position, starts: Position)
     ids = {step.id for step in steps}
     missing = [step for step in steps if step.cause and step.cause not in ids]
     cut = [step for step in missing if begin.offsets.get(step.beside) != starts.offsets.get(step.beside)]
-    ahead = [step for step in steps if step.appended < (made_at(step.correlation) or 0) - _AHEAD]
+    ahead = [step for step in steps if step.appended < (id_time(step.correlation) or 0) - _AHEAD]
     return bool(ids) and not cut and not ahead
 
 
@@ -320,13 +320,13 @@ class _Reading:
         self._reader, self.begin, self._ends, self._watch, self._patience = reader, starts, ends, watch, patience
         self._looked, self._is_short = 0, False
 
-    def trace(self, id_: str, begun: Begun) -> Found:
+    def trace(self, id_: str, begun: Begun) -> FoundRecords:
         """All records of the correlation of an id, with each pass begun as late as possible."""
         wanted, self.begin = {id_.encode()}, begun(id_)
         while True:
             found, more = self._pass(wanted)
             if not more:
-                return Found(tuple(found), self._looked, self._is_short)
+                return FoundRecords(tuple(found), self._looked, self._is_short)
             wanted, self.begin = wanted | more, begun(next(iter(more)).decode(errors="replace"))
 
     def _pass(self, wanted: set[bytes]) -> tuple[list[RawRecord], set[bytes]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["RebuildProgress", "Report", "Seldom", "Stopwatch"]
+__all__ = ["RebuildProgress", "Report", "ReportLimiter", "Stopwatch"]
 
 
 _INTERVAL = 0.2
@@ -87,7 +87,7 @@ class Stopwatch:
 AGAIN, MOST = 30.0, 1000
 
 
-class Seldom:
+class ReportLimiter:
     """Limits reports: forwards the first of a kind, and later ones at most every 30 s.
 
     Args:

@@ -16,7 +16,7 @@ from faust.types import TP
 from leftfold.engine.archive.gaps import cut_source, unrouted
 from leftfold.engine.processing.event_time import SILENCE, SourceTime, Watermark
 from leftfold.engine.processing.process_wire import MAX_BYTES, NO_INPUT, Router, Unusable, unroutable
-from leftfold.engine.progress import Seldom
+from leftfold.engine.progress import ReportLimiter
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.faust.transport import (
     BundlingTransport,
@@ -29,7 +29,7 @@ from leftfold.faust.transport import (
 )
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.model.encoding import moment_at, moment_in
+from leftfold.model.encoding import time_at, time_in
 from leftfold.model.keys import partition_of
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
@@ -151,8 +151,8 @@ class Clock:
     def routed(self, consumer: Any, record: RawRecord) -> None:
         """Records the time of an event that is routed or needs no input; ignored if its partition was revoked."""
         tp = TP(record.topic, record.partition)
-        if consumer.progress.done(tp, record.offset) and (time := moment_in(header(record.headers, "ce_time"))):
-            self._ahead.setdefault(tp, {})[record.offset] = SourceTime(time, moment_at(record.time))
+        if consumer.progress.done(tp, record.offset) and (time := time_in(header(record.headers, "ce_time"))):
+            self._ahead.setdefault(tp, {})[record.offset] = SourceTime(time, time_at(record.time))
 
     async def tick(self, consumer: Any) -> None:
         """Writes a watermark with the time of every assigned source partition."""
@@ -235,7 +235,7 @@ class _Routing:
     ) -> None:
         self._process, self._report, self._read_skipped = app.process(name), report, passed_over
         self._skipped: Collection[str] = ()
-        self._seldom, self._dead = Seldom(report, time.monotonic), 0
+        self._seldom, self._dead = ReportLimiter(report, time.monotonic), 0
         self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions), max_bytes=max_bytes)
         self._sender = InputProducer(dialect, names.commands(name), partitions, max_bytes)
         self._faust = faust_app(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from leftfold.kafka.errors import Unreachable
 from leftfold.kafka.settings import KafkaSettings
 
-__all__ = ["check_reachable", "trouble"]
+__all__ = ["check_reachable", "unreachable_reason"]
 
 _SECONDS, _PAUSE = 1.0, 0.05
 _PORT = 9092
@@ -30,7 +30,7 @@ class _Found(NamedTuple):
     passing: bool = False
 
 
-def trouble(settings: KafkaSettings, seconds: float = _SECONDS) -> str:
+def unreachable_reason(settings: KafkaSettings, seconds: float = _SECONDS) -> str:
     """Why every broker address of the settings fails; '' if one of them is a broker."""
     found = [_probe(address, settings, seconds) for address in settings.bootstrap_servers.split(",")]
     return "" if any(not one.why for one in found) else "; ".join(dict.fromkeys(one.why for one in found))

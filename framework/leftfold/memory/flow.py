@@ -19,7 +19,7 @@ from leftfold.errors import ConfigurationError
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.model.encoding import moment_at, moment_in
+from leftfold.model.encoding import time_at, time_in
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.process import Process
@@ -56,8 +56,8 @@ class RoutedTopics:
         for topic in self._topics:
             for partition, records in enumerate(self._log.of(topic)):
                 at = SourceTime()
-                if records and (time := moment_in(header(records[-1].headers, "ce_time"))):
-                    at = SourceTime(time, moment_at(records[-1].time)).within(self._lateness)
+                if records and (time := time_in(header(records[-1].headers, "ce_time"))):
+                    at = SourceTime(time, time_at(records[-1].time)).within(self._lateness)
                 yield f"{topic}/{partition}", at
 
 

@@ -15,10 +15,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.messages import adjusted
+from leftfold.model.messages import adjusted_schema
 from leftfold.safety import shown
 
-__all__ = ["Storage", "moment_at", "moment_in", "number_in", "version_in"]
+__all__ = ["Storage", "number_in", "time_at", "time_in", "version_in"]
 
 
 _MOST = 1 << 63
@@ -46,7 +46,7 @@ _LATEST = 253_402_300_799_000
 """The last second of the year 9999 in ms: a record may claim any time, but datetime ends there."""
 
 
-def moment_in(text: bytes) -> datetime | None:
+def time_in(text: bytes) -> datetime | None:
     """The time in a header, in UTC; None when it is unreadable or has no time zone."""
     try:
         time = datetime.fromisoformat(text.decode())
@@ -55,7 +55,7 @@ def moment_in(text: bytes) -> datetime | None:
         return None
 
 
-def moment_at(milliseconds: int) -> datetime:
+def time_at(milliseconds: int) -> datetime:
     """The time so many ms after 1970-01-01 UTC, clamped to the range of datetime."""
     return datetime.fromtimestamp(min(max(milliseconds, 0), _LATEST) / 1000, UTC)
 
@@ -82,7 +82,7 @@ class Storage(Generic[T]):
             adapter: TypeAdapter[T] = TypeAdapter(type_)
         except Exception as error:  # pydantic raises several kinds for types it cannot express
             raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
-        schema = adjusted(adapter.core_schema, canonical=canonical)
+        schema = adjusted_schema(adapter.core_schema, canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
         self._validator = SchemaValidator(schema)
         self._serializer = SchemaSerializer(schema)

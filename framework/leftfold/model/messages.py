@@ -15,7 +15,7 @@ from typing_extensions import dataclass_transform
 
 from leftfold.errors import ConfigurationError, DomainError
 
-__all__ = ["Command", "Event", "Json", "adjusted"]
+__all__ = ["Command", "Event", "Json", "adjusted_schema"]
 
 
 TAG = "@"
@@ -39,7 +39,7 @@ def with_aware_times(schema: Any, *, in_utc: bool) -> Any:
     return done
 
 
-def adjusted(schema: Any, *, canonical: bool, classes: Mapping[str, type] | None = None) -> Any:
+def adjusted_schema(schema: Any, *, canonical: bool, classes: Mapping[str, type] | None = None) -> Any:
     """The pydantic schema of state or rows: aware UTC times, sorted sets, unions of classes tagged by class name.
 
     Args:
@@ -47,13 +47,13 @@ def adjusted(schema: Any, *, canonical: bool, classes: Mapping[str, type] | None
     """
     classes = classes or {}
     if isinstance(schema, (list, tuple)):
-        return type(schema)(adjusted(s, canonical=canonical, classes=classes) for s in schema)
+        return type(schema)(adjusted_schema(s, canonical=canonical, classes=classes) for s in schema)
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") == "definitions":
         classes = {d["ref"]: cls for d in schema["definitions"] if (cls := _class_of(d, {}))}
     done = {
-        k: v if k in ("metadata", "serialization") else adjusted(v, canonical=canonical, classes=classes)
+        k: v if k in ("metadata", "serialization") else adjusted_schema(v, canonical=canonical, classes=classes)
         for k, v in schema.items()
     }
     match done.get("type"):

@@ -18,7 +18,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.parquet.file_writer import READ
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Piece, Span, end_of, pieces_of, read_manifests, union
-from leftfold.ports.bulk import BulkRecord, OffsetRange, ToldRecords
+from leftfold.ports.bulk import BulkRecord, ColumnarRecords, OffsetRange
 from leftfold.ports.protocols import Headers
 
 __all__ = ["ParquetArchive", "read_piece", "records_of"]
@@ -123,7 +123,7 @@ class _Row:
         return _LOG_APPEND_TIME, self._of.times[self._at]
 
 
-class _Rows(ToldRecords):
+class _Rows(ColumnarRecords):
     """The BulkRecords of a batch."""
 
     def __init__(self, of: _Columns, rows: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leftfold.model.encoding import moment_in, number_in
+from leftfold.model.encoding import number_in, time_in
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Span
 from leftfold.ports.protocols import RawRecord
@@ -90,7 +90,7 @@ def _number(text: str, bits: int) -> int | None:
 
 
 def _time(found: dict[str, bytes | None]) -> datetime | None:
-    return moment_in(found.get("ce_time") or b"")
+    return time_in(found.get("ce_time") or b"")
 
 
 _GROUP_ROWS, _GROUP_BYTES = 20_000, 16 << 20

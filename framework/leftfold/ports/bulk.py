@@ -23,6 +23,8 @@ __all__ = [
     "BulkRow",
     "BulkSink",
     "BulkStore",
+    "ColumnarRecords",
+    "CommittedLog",
     "OffsetRange",
     "OpenArchive",
     "OpenBulkLog",
@@ -30,10 +32,8 @@ __all__ = [
     "Owner",
     "ReadRecord",
     "Registries",
-    "SteadyLog",
     "Stored",
     "Suspect",
-    "ToldRecords",
     "check_owner",
     "raw",
     "raw_all",
@@ -75,7 +75,7 @@ class BulkRecord(Protocol):
         """The kind of the timestamp, as librdkafka numbers them, and the timestamp in ms since 1970."""
 
 
-class ToldRecords(Sequence[BulkRecord]):
+class ColumnarRecords(Sequence[BulkRecord]):
     """A batch of records of a log that is stored in columns."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class ReadRecord:
         return _LOG_APPEND_TIME, self.record.time
 
 
-class SteadyLog:
+class CommittedLog:
     """A BulkLog over a LogReader of a log whose every record is committed, such as the one in memory."""
 
     def __init__(self, reader: LogReader) -> None:

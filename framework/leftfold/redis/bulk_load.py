@@ -16,9 +16,9 @@ from leftfold.model.rows import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.redis.connection.errors import (
-    Elsewhere,
     Pipeline,
     RedisClient,
+    SlotMoved,
     executed,
     refuse_errors,
     translated,
@@ -235,7 +235,7 @@ class RedisBulkSink:
                         return noted
                     self._send(checkpoint, chunk)
                 return self._check(where)
-            except Elsewhere as error:
+            except SlotMoved as error:
                 self.close()
                 self._topology.met(error)
                 if time.monotonic() > deadline:

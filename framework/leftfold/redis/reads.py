@@ -39,7 +39,7 @@ from leftfold.redis.connection.protocol import (
 )
 from leftfold.redis.format import Recently, decoded, read_mark
 
-__all__ = ["Glimpse", "SnapshotQuery", "compile_query"]
+__all__ = ["GetRowQuery", "SnapshotQuery", "compile_query"]
 
 
 PHASE, BULK = b"phase", Phase.BULK.value.encode()
@@ -77,7 +77,7 @@ class SnapshotQuery:
         )
 
 
-class Glimpse:
+class GetRowQuery:
     """The Redis commands of a `GetRow` query; it reads the checkpoint's phase only, since no position is asked for."""
 
     def __init__(self, asked: GetRow) -> None:
@@ -286,7 +286,7 @@ def _ends(range_: IndexRange) -> tuple[bytes, bytes]:
 
 _COMPILERS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
     Registered: _Registered,
-    GetRow: Glimpse,
+    GetRow: GetRowQuery,
     Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),
     Listed: _Listed,
     Matching: _Matching,

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.progress import RebuildProgress
-from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, choose_engine, plan_to, together
+from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, choose_engine, joint_plan, plan_to
 from leftfold.engine.rebuild.rebuilder import (
     PassRunner,
     Rebuild,
     RebuildOptions,
     Runner,
     rebuild_together,
-    run_here_together,
+    run_locally_together,
 )
 from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.engine.rebuild.result import RebuildResult
-from leftfold.engine.rebuild.tasks import run_here
+from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
 from leftfold.engine.verify.verification import Sample, Verify
 from leftfold.engine.views.claims import folded_by, mixture
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from leftfold.spark.core.session import SparkSettings
     from leftfold.spark.sql.incremental import Refreshed
 
-__all__ = ["Rebuilding", "cores_of", "engine_meant", "kept", "session_of", "spark_settings"]
+__all__ = ["Rebuilding", "cores_of", "engine_for_rebuild", "kept", "session_of", "spark_settings"]
 
 
 def kept(view: TableView[Any, Any], allowed: Refreshed, kafka: str | None, redis: str | None) -> Refreshed:
@@ -91,7 +91,7 @@ _LOCAL = re.compile(r"local\[(?P<cores>\d+)\]")
 _ELSEWHERE = 2
 
 
-def engine_meant(plans: Sequence[RebuildPlan], engine: str, master: str | None) -> EngineChoice:
+def engine_for_rebuild(plans: Sequence[RebuildPlan], engine: str, master: str | None) -> EngineChoice:
     """Chooses the engine of a rebuild and says why; depends on the plans, the named master and installed packages.
 
     Args:
@@ -147,8 +147,8 @@ class Rebuilding:
         self._servers, self.options = (kafka, redis, archive), options
         self._given = tuple(given)
         self._places: dict[str, Position | None] = {}
-        self._runner: Runner = run_here
-        self._together: PassRunner = run_here_together
+        self._runner: Runner = run_locally
+        self._together: PassRunner = run_locally_together
         self._session: Any = None
 
     @contextmanager
@@ -238,7 +238,7 @@ class Rebuilding:
                 rebuilds = [stack.enter_context(self.opened(view, report, folds.get(view.name, ""))) for view in views]
                 plan = rebuilds[0].plan()
                 if not quiet:
-                    note_lines(together([self._as_run(rebuild.like(plan)) for rebuild in rebuilds]).split("\n"))
+                    note_lines(joint_plan([self._as_run(rebuild.like(plan)) for rebuild in rebuilds]).split("\n"))
                 return rebuild_together(rebuilds, plan, self._together)
         except KeyboardInterrupt:
             note(f"interrupted; the live generations of {names} are as they were. Go on: {self._again(views)}")

@@ -18,12 +18,12 @@ from leftfold.cli.health.components import (
     why_late,
 )
 from leftfold.cli.log.dead import dead_waiting, standing_still
-from leftfold.client.lookup import way_in
+from leftfold.client.lookup import start_command
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
 from leftfold.engine.views.claims import attendance, mixture
 from leftfold.engine.views.cleanup import leftovers, tails_of, undeclared, way_out
-from leftfold.engine.views.generations import other_log
+from leftfold.engine.views.generations import log_mismatch
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -238,12 +238,12 @@ class Survey:
                 + (
                     "start its stream"
                     if view.streamed
-                    else f"{way_in(view)}, or build it: leftfold rebuild {view.name}"
+                    else f"{start_command(view)}, or build it: leftfold rebuild {view.name}"
                 )
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             row = self._generation(view, generation, registry, store)
-            if generation.phase in (Phase.LIVE, Phase.HELD) and (why := other_log(generation, self._ids)):
+            if generation.phase in (Phase.LIVE, Phase.HELD) and (why := log_mismatch(generation, self._ids)):
                 self.problems.append(why)
             if row.get("live"):
                 at_work = attendance(store, view.name, generation.hash, [generation.fold])

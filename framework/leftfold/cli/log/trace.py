@@ -12,11 +12,11 @@ import typer
 
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
 from leftfold.engine.archive.gaps import offsets_for_time
-from leftfold.engine.causation import TraceNode, TraceStep, made_at, search, step_of
+from leftfold.engine.causation import TraceNode, TraceStep, id_time, search, step_of
 from leftfold.engine.progress import Stopwatch
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model import keys as names
-from leftfold.model.encoding import moment_at
+from leftfold.model.encoding import time_at
 from leftfold.model.position import Position, RecordAddress
 from leftfold.runtime.connect import kafka_settings, open_archive, open_reader
 from leftfold.runtime.console import amount, note, shown
@@ -190,7 +190,7 @@ def _places(places: list[RecordAddress]) -> str:
 def _clock(milliseconds: int) -> str:
     if milliseconds <= 0:
         return ""
-    return moment_at(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time_at(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 ASTRAY = timedelta(days=1)
@@ -223,7 +223,7 @@ def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") ->
 
         def begun(id_: str) -> Position:
             """Where to start for an id that contains its time of creation."""
-            made = made_at(id_) if begin is None else None
+            made = id_time(id_) if begin is None else None
             return starts if made is None else beginning.of(topics, min(_utc(made), datetime.now(UTC)) - ASTRAY)
 
         with closing(open_reader(settings, archive)()) as reader, shown("trace") as report:

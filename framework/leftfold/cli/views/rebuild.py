@@ -117,7 +117,7 @@ def rebuild(
     from leftfold.runtime.console import note
     from leftfold.runtime.lifecycle import folds_of
     from leftfold.runtime.project import load_app
-    from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_meant
+    from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild
 
     _check(as_of, name, hold=hold, sample=sample)
     whole = load_app(app, having=names or ())
@@ -139,7 +139,7 @@ def rebuild(
     share = share_of(sample, "--sample", "the rows") if sample else 0.0
     groups = _groups(views, alone=bool(as_of or sample))
     planned = [work.plans(group, as_of, anyway=anyway) for group in groups]
-    chosen = engine_meant([one for plans in planned for one in plans], engine, master)
+    chosen = engine_for_rebuild([one for plans in planned for one in plans], engine, master)
     if not chosen.spark:
         work.options = replace(options, cores=cores or 1)
         planned = [[one.in_process for one in plans] for plans in planned]
@@ -263,14 +263,14 @@ def _plan(
     as_json: bool,
 ) -> None:
     """Prints plans; with servers, and Spark, also how Spark would keep the query views."""
-    from leftfold.engine.rebuild.planner import together
+    from leftfold.engine.rebuild.planner import joint_plan
     from leftfold.model.computed_views import TableView
     from leftfold.runtime.console import emit, say, say_lines
     from leftfold.runtime.rebuilding import kept
 
     for views, plans in zip(groups, planned, strict=True):
         if not as_json:
-            say_lines(together(plans).split("\n"))
+            say_lines(joint_plan(plans).split("\n"))
         for view, plan in zip(views, plans, strict=True):
             how = None
             if isinstance(view, TableView) and servers is not None:

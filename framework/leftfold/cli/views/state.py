@@ -10,7 +10,7 @@ import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
 from leftfold.cli.views.rebuild import EngineOption
-from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_here
+from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_locally
 from leftfold.engine.progress import Report, Stopwatch
 from leftfold.kafka.administration.states import forget_states
 from leftfold.model.decider import Decider
@@ -148,6 +148,6 @@ def checked(
         with spark_session(spark_settings(master)) as session:
             results = spark_checks(session)(check, watch.tell)
     else:
-        results = check_here(check, watch.tell)
+        results = check_locally(check, watch.tell)
     watch.end()
     return list(results)

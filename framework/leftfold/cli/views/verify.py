@@ -22,7 +22,7 @@ from leftfold.cli.options import (
 )
 from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.rebuild.rebuilder import Runner
-from leftfold.engine.rebuild.tasks import run_here
+from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
 from leftfold.engine.views.claims import folded_by
 from leftfold.model.view import View
@@ -48,7 +48,7 @@ class Verifying:
         self, servers: Servers, generation: str, *, deep: bool, folds: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self._servers, self._generation, self._deep, self._folds = servers, generation, deep, folds
-        self._runner: Runner = run_here
+        self._runner: Runner = run_locally
         self._cores = 1
 
     @contextmanager
@@ -94,7 +94,7 @@ class Verifying:
         """Verifies views in turn for ever, with a share of one core."""
         self.check()
         throttle = Throttle(share)
-        self._runner = throttled(run_here, throttle)
+        self._runner = throttled(run_locally, throttle)
         while True:
             for view in views:
                 yield self.run(view)

@@ -11,7 +11,7 @@ from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, Owne
 
 __all__ = [
     "beginning",
-    "check_whole",
+    "check_complete",
     "cut_source",
     "log_gap",
     "offsets_for_time",
@@ -62,7 +62,7 @@ def cut_source(process: str, topic: str, partition: int, offset: int, end: int) 
     )
 
 
-def check_whole(log: BulkLog, parts: Iterable[OffsetRange]) -> None:
+def check_complete(log: BulkLog, parts: Iterable[OffsetRange]) -> None:
     """Checks that the log holds the first offset of every range; reading checks the rest.
 
     Raises:

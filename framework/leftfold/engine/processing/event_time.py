@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from leftfold.errors import ContractError
-from leftfold.model.encoding import moment_at
+from leftfold.model.encoding import time_at
 from leftfold.ports.codec import utc_text
 from leftfold.ports.protocols import RawRecord
 
@@ -109,7 +109,7 @@ class Watermark:
             ContractError: the record holds none.
         """
         checkpoint = cls.decode(record.value or b"")
-        return checkpoint.until(moment_at(record.time)) if record.time else checkpoint
+        return checkpoint.until(time_at(record.time)) if record.time else checkpoint
 
     @classmethod
     def decode(cls, value: bytes) -> Watermark:
@@ -228,4 +228,4 @@ def told_time(
     found = [(at, source) for source, at in times.items() if at is not None]
     slowest = min(found)[1] if found and not silent else ""
     late = known[slowest].within(lateness).late if slowest else timedelta()
-    return WatermarkStatus(time.now(0), slowest, late, silent, moment_at(reported) if reported else None)
+    return WatermarkStatus(time.now(0), slowest, late, silent, time_at(reported) if reported else None)

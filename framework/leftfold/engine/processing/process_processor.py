@@ -14,7 +14,7 @@ from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Rea
 from leftfold.engine.processing.process_wire import Input, due_record, read_input
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
-from leftfold.model.encoding import moment_at
+from leftfold.model.encoding import time_at
 from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing
@@ -148,7 +148,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
     ) -> None:
         if given.origin is not None:
             at = datetime.fromisoformat(given.time.decode())
-            routed = moment_at(record.time) if record.time else at
+            routed = time_at(record.time) if record.time else at
             self.times[record.partition].saw(given.origin[0], at, routed, record.offset)
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)

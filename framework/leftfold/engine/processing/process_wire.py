@@ -11,7 +11,7 @@ from leftfold.engine.processing.command_wire import CONTENT_TYPE, LONGEST, SPEC_
 from leftfold.engine.processing.process_instance import Due
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
-from leftfold.model.encoding import moment_in
+from leftfold.model.encoding import time_in
 from leftfold.model.process import Process
 from leftfold.ports.codec import MessageCodec, event_id, header, utc_text
 from leftfold.ports.outgoing import ROUTER, HeaderList, Outgoing, dead_letter
@@ -83,7 +83,7 @@ def read_input(record: RawRecord) -> Input:
             (found.get("ce_causationid") or b"").decode(),
             origin_of(found["origin"]) if "origin" in found else None,
         )
-        if moment_in(given.time) is None:
+        if time_in(given.time) is None:
             raise ContractError(f"ce_time {given.time.decode()!r} is no time with its zone")
         given.correlation.decode(), given.traceparent.decode()
     except KeyError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from leftfold.engine.archive.gaps import check_whole
+from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, Stream, StreamCodec, state_key
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
@@ -17,7 +17,7 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.ports.codec import MessageCodec
 
-__all__ = ["Difference", "PartitionCheck", "StateCheck", "check_here"]
+__all__ = ["Difference", "PartitionCheck", "StateCheck", "check_locally"]
 
 ProgressCallback = Callable[[int], None]
 
@@ -77,7 +77,9 @@ class StateCheck:
         try:
             states = log.stable_ends([names.state(decider.name, decider.version)])
             events = log.stable_ends([names.events(decider.name)])
-            check_whole(log, [OffsetRange(t, p, 0, end) for t, ps in events.offsets.items() for p, end in ps.items()])
+            check_complete(
+                log, [OffsetRange(t, p, 0, end) for t, ps in events.offsets.items() for p, end in ps.items()]
+            )
             return cls(decider, open_log, states | events)
         finally:
             log.close()
@@ -150,6 +152,6 @@ class StateCheck:
             log.close()
 
 
-def check_here(check: StateCheck, tell: ProgressCallback) -> Iterable[PartitionCheck]:
+def check_locally(check: StateCheck, tell: ProgressCallback) -> Iterable[PartitionCheck]:
     """Checks all partitions in this process, one after another."""
     return [check.run(partition, tell) for partition in check.partitions]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from leftfold.errors import ContractError
-from leftfold.model.encoding import moment_at, version_in
+from leftfold.model.encoding import time_at, version_in
 from leftfold.model.reaction import Delivery, Reaction, idempotency_key
 from leftfold.ports.codec import MessageCodec, header, read_recorded
 from leftfold.ports.outgoing import HeaderList, Outgoing, reason_of
@@ -89,7 +89,7 @@ class PendingReader:
 
     def _broken(self, record: RawRecord, error: ContractError) -> PendingDelivery:
         id_ = header(record.headers, "ce_id").decode(errors="replace")
-        name, time = self._reaction.name, moment_at(record.time)
+        name, time = self._reaction.name, time_at(record.time)
         delivery = Delivery(reaction=name, idempotency_key=idempotency_key(name, id_), time=time)
         return PendingDelivery(record, None, delivery, 0, error)
 

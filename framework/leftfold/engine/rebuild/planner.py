@@ -9,7 +9,7 @@ from math import ceil
 from operator import or_
 from typing import Any, NamedTuple
 
-from leftfold.engine.archive.gaps import check_whole
+from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.views.generations import BUCKETS, topics_of
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -27,10 +27,10 @@ __all__ = [
     "Workload",
     "choose_engine",
     "forecast",
+    "joint_plan",
     "plan_ranges",
     "plan_rebuild",
     "plan_to",
-    "together",
 ]
 
 
@@ -231,10 +231,10 @@ class RebuildPlan:
         return f"{how} into {self.buckets} buckets"
 
     def __str__(self) -> str:
-        return together([self])
+        return joint_plan([self])
 
 
-def together(plans: Sequence[RebuildPlan]) -> str:
+def joint_plan(plans: Sequence[RebuildPlan]) -> str:
     """The plan of views that are rebuilt in one pass over the same topics, as text. The time is that of all of them."""
     first, *others = plans
     read = ", ".join(f"{topic} ({count} partitions)" for topic, count in first.topics.items())
@@ -265,7 +265,7 @@ def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int
     """
     topics = topics_of(view, log.partitions)
     plan = plan_to(view, topics, log.stable_ends(topics), cores=cores, buckets=buckets)
-    check_whole(log, plan.ranges)
+    check_complete(log, plan.ranges)
     return plan
 
 

@@ -8,28 +8,28 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leftfold.engine.archive.gaps import check_whole
+from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.progress import Report, Stopwatch
 from leftfold.engine.rebuild.end_offsets import between_decisions
 from leftfold.engine.rebuild.planner import RebuildPlan, plan_rebuild, plan_to
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here, run_pass_here
-from leftfold.engine.views.claims import attendance, check_claim, check_tails, may_fold, shown
-from leftfold.engine.views.cleanup import abandon, sweep
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally, run_pass_locally
+from leftfold.engine.views.claims import attendance, check_claim, check_tails, may_fold, member_names
+from leftfold.engine.views.cleanup import discard, sweep
 from leftfold.engine.views.generations import (
     BUCKETS,
-    birth,
+    age_key,
     change,
     check_log,
-    known_ids,
-    moment,
+    format_time,
+    log_mismatch,
     open_generation,
-    other_log,
     resolve,
+    topic_ids,
     topics_of,
 )
-from leftfold.engine.views.leases import check_alone, check_attempt, exclusive_lease, members, taken_over
+from leftfold.engine.views.leases import check_attempt, check_sole_member, exclusive_lease, members, take_over
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model import keys as names
@@ -41,14 +41,14 @@ from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import LogReader, ViewStore
 
 __all__ = [
-    "Begun",
     "PassRunner",
     "Promotion",
     "Rebuild",
     "RebuildOptions",
     "Runner",
+    "StartedRebuild",
     "rebuild_together",
-    "run_here_together",
+    "run_locally_together",
     "unfinished",
 ]
 
@@ -149,7 +149,7 @@ class Rebuild:
         open_log: OpenBulkLog,
         open_reader: Callable[[], LogReader],
         open_sink: OpenBulkSink,
-        run: Runner = run_here,
+        run: Runner = run_locally,
         options: RebuildOptions = RebuildOptions(),  # frozen
         report: Report = lambda progress: None,
     ) -> None:
@@ -170,7 +170,7 @@ class Rebuild:
             topics = topics_of(self.view, log.partitions)
             ends = between_decisions(log, as_of.only(topics))
             plan = plan_to(self.view, topics, ends, cores=cores, buckets=buckets)
-            check_whole(log, plan.ranges)
+            check_complete(log, plan.ranges)
             return plan
 
     def run(self, plan: RebuildPlan | None = None) -> RebuildResult:
@@ -190,7 +190,7 @@ class Rebuild:
         """The plan of another view that reads the same topics, for this view."""
         return plan_to(self.view, plan.topics, plan.ends, cores=self.options.cores, buckets=self.options.buckets)
 
-    def fold(self, begun: Begun) -> None:
+    def fold(self, begun: StartedRebuild) -> None:
         """Fills and seals the generation, if that is not done yet."""
         if begun.job is None:
             return
@@ -200,7 +200,7 @@ class Rebuild:
         self.seal(begun, results)
 
     @contextmanager
-    def begun(self, plan: RebuildPlan | None = None) -> Iterator[Begun]:
+    def begun(self, plan: RebuildPlan | None = None) -> Iterator[StartedRebuild]:
         """A generation to fill while the block runs, under an exclusive lease on the view's rebuilds."""
         name, watch = self.view.name, Stopwatch(self._report)
         group, what = names.rebuilds(name), f"view {name} is being rebuilt"
@@ -209,19 +209,19 @@ class Rebuild:
             self._check_tails()
             ids = self._ids()
             before = unfinished(self._store, self.view, self.options)
-            before = None if before and other_log(before, ids) else before
+            before = None if before and log_mismatch(before, ids) else before
             sweep(self._store, self.view, self.options.keep, but=before)
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
             # Planning may have taken long, or this process was paused during it.
-            check_alone(self._store, group, me, what)
-            generation = taken_over(self._store, before, me) if before else self._open(plan, ids, me)
+            check_sole_member(self._store, group, me, what)
+            generation = take_over(self._store, before, me) if before else self._open(plan, ids, me)
             try:
                 yield self._begun(generation, plan, watch)
             except BaseException as error:
-                abandon(self._store, generation, error, resumable=bool(self.options.fold))
+                discard(self._store, generation, error, resumable=bool(self.options.fold))
                 raise
 
-    def seal(self, begun: Begun, results: Sequence[BucketResult]) -> None:
+    def seal(self, begun: StartedRebuild, results: Sequence[BucketResult]) -> None:
         """Ends the bulk load with the results of its job."""
         if begun.job is None:
             return
@@ -240,7 +240,7 @@ class Rebuild:
 
             change(self._store, self.view.name, seal)
 
-    def swap(self, begun: Begun) -> RebuildResult:
+    def swap(self, begun: StartedRebuild) -> RebuildResult:
         """Brings a sealed generation up to the live one and swaps it in, or pins it."""
         sealed = begun.generation.in_phase(Phase.SEALED)
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, begun.watch)
@@ -254,7 +254,7 @@ class Rebuild:
 
     def _ids(self) -> dict[str, str]:
         with closing(self._open_log()) as log:
-            return known_ids(log, topics_of(self.view, log.partitions))
+            return topic_ids(log, topics_of(self.view, log.partitions))
 
     def _open(self, plan: RebuildPlan, ids: Mapping[str, str], attempt: str) -> Generation:
         codes = (self.options.fold,) if self.options.fold else ()
@@ -274,20 +274,20 @@ class Rebuild:
         found = attendance(self._store, view.name, view.hash, [fold])
         if found.members and not found.of(fold):
             raise ConfigurationError(
-                f"view {view.name}: its projectors run other code than this ({shown(found.members)}) and would not "
-                f"fold what this code builds; hold it back until one of it runs: leftfold rebuild {view.name} --hold, "
-                f"then leftfold run {view.name} with this code, then leftfold promote {view.name}"
+                f"view {view.name}: its projectors run other code than this ({member_names(found.members)}) and would "
+                f"not fold what this code builds; hold it back until one of it runs: leftfold rebuild "
+                f"{view.name} --hold, then leftfold run {view.name} with this code, then leftfold promote {view.name}"
             )
 
-    def _begun(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> Begun:
+    def _begun(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> StartedRebuild:
         if generation.phase is not Phase.BULK:
-            return Begun(self, generation, plan, watch)
+            return StartedRebuild(self, generation, plan, watch)
         whole = self._store.finished(generation)
         left = {bucket: plan.ends for bucket in range(generation.buckets) if bucket not in whole} if whole else None
         job = BulkJob(
             self.view, generation, plan.ranges, self._open_log, self._open_sink, self.options.max_parked, left
         )
-        return Begun(self, generation, plan, watch, job, whole)
+        return StartedRebuild(self, generation, plan, watch, job, whole)
 
     def _stable_ends(self, plan: RebuildPlan) -> Position:
         with closing(self._open_log()) as log:
@@ -295,7 +295,7 @@ class Rebuild:
 
 
 @dataclass
-class Begun:
+class StartedRebuild:
     """A rebuild under way: its job (None = no events are left to fold), and the buckets completed before."""
 
     rebuild: Rebuild
@@ -376,7 +376,7 @@ class Promotion:
         generation = self._prolonged(generation)
         log = self._open_log()
         try:
-            check_log(generation, known_ids(log, generation.topics))
+            check_log(generation, topic_ids(log, generation.topics))
             ends = log.stable_ends(generation.topics)
         finally:
             log.close()
@@ -392,11 +392,11 @@ class Promotion:
         kept = [g for g in registry.generations.values() if g.phase is Phase.KEPT and g.hash == self.view.hash]
         mine = [g for g in kept if g.fold == fold] or [g for g in kept if fold in g.folds]
         mine = mine or [g for g in (live,) if fold in g.folds]
-        return max(mine, key=birth) if mine else resolve(registry, self.view, named)
+        return max(mine, key=age_key) if mine else resolve(registry, self.view, named)
 
     def _prolonged(self, generation: Generation) -> Generation:
         """The generation with an extended retention time, folded by the code that it was read with."""
-        until = max(generation.until, moment(self._options.timeout + _MORE)) if generation.until else ""
+        until = max(generation.until, format_time(self._options.timeout + _MORE)) if generation.until else ""
 
         def prolonged(registry: Registry) -> Registry:
             now = registry.generations.get(generation.id)
@@ -447,13 +447,15 @@ PassRunner = Callable[[Sequence[BulkJob], RebuildPlan, ProgressCallback], list[l
 """Runs several jobs over the same ranges; returns each job's results, one per bucket that has any items."""
 
 
-def run_here_together(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
+def run_locally_together(
+    jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback
+) -> list[list[BucketResult]]:
     """A PassRunner in this process."""
-    return run_pass_here(jobs, [part for task in plan.tasks for part in task], tell)
+    return run_pass_locally(jobs, [part for task in plan.tasks for part in task], tell)
 
 
 def rebuild_together(
-    rebuilds: Sequence[Rebuild], plan: RebuildPlan, run: PassRunner = run_here_together
+    rebuilds: Sequence[Rebuild], plan: RebuildPlan, run: PassRunner = run_locally_together
 ) -> list[RebuildResult]:
     """Rebuilds several views that read the same topics, reading each partition once.
 
@@ -474,7 +476,7 @@ def rebuild_together(
         return [one.rebuild.swap(one) for one in begun]
 
 
-def _fold(begun: Sequence[Begun], plan: RebuildPlan, run: PassRunner) -> None:
+def _fold(begun: Sequence[StartedRebuild], plan: RebuildPlan, run: PassRunner) -> None:
     """Folds all of them in one pass; the first one's progress is that of all."""
     watch = begun[0].watch
     for one in begun:

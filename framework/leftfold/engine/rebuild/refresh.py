@@ -14,7 +14,7 @@ from leftfold.engine.rebuild.rebuilder import Rebuild
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.views.cleanup import remove
-from leftfold.engine.views.generations import change, now, other_log
+from leftfold.engine.views.generations import change, current_time, log_mismatch
 from leftfold.engine.views.leases import check_attempt
 from leftfold.errors import ContractError, Fenced
 from leftfold.model.computed_views import StreamedView, TableView
@@ -125,7 +125,7 @@ class Refresh(Rebuild):
     def foreign(self) -> str:
         """Why the live generation does not belong to the current topics, with the command to type; '' when it does."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
-        return other_log(live, self._ids()) if live is not None else ""
+        return log_mismatch(live, self._ids()) if live is not None else ""
 
     def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
         watch.begin("swap")
@@ -168,7 +168,7 @@ class Refresh(Rebuild):
     ) -> tuple[Agreement, int, str]:
         if old is None:
             return Agreement.ALONE, 0, ""
-        if other_log(old, sealed.ids):
+        if log_mismatch(old, sealed.ids):
             return Agreement.UNKNOWN, 0, f"{old.id} was computed from other topics"
         before = self._store.checkpoints(old)
         one, other = _reached(before), _reached(new)
@@ -196,7 +196,7 @@ class Refresh(Rebuild):
                 raise Fenced(
                     f"view {self.view.name}: another generation went live meanwhile; are two refreshes running?"
                 )
-            return registry.pointed(sealed, now())
+            return registry.pointed(sealed, current_time())
 
         change(self._store, self.view.name, point)
 

@@ -9,7 +9,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from leftfold.engine.views.decoding import Decoded, EventDecoder, wanted_by
+from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
 from leftfold.engine.views.row_folding import StepwiseFold, check_storable, evolver
 from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
@@ -99,7 +99,7 @@ class UpdateSorter:
     """
 
     def __init__(self, view: View[Any, Any], buckets: int, share: float = 1.0) -> None:
-        self._view, self._buckets, self._is_mine, self._share = view, buckets, wanted_by(view), share
+        self._view, self._buckets, self._is_mine, self._share = view, buckets, folds_record(view), share
         self._places: dict[str, int] = {}
 
     def items(self, source: int, records: Iterable[tuple[RawRecord, Decoded]]) -> Iterator[KeyedUpdate]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from leftfold.engine.views.decoding import Decoded, EventDecoder, wanted_by
+from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
 from leftfold.engine.views.row_folding import NO_KEY, RowEncodingError, StepwiseFold, evolver
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, OffsetRange, ToldRecords, raw, type_of
+from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, ColumnarRecords, OffsetRange, raw, type_of
 from leftfold.ports.codec import MessageCodec
 from leftfold.ports.flush import Parked
 from leftfold.ports.protocols import RawRecord
@@ -36,7 +36,7 @@ class StreamFold:
         self._evolve = evolver(view)
         self._tracked: dict[str, StepwiseFold[Decoded]] = {key: StepwiseFold(view) for key in tracked}
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
-        self._decoder, self._is_mine = EventDecoder([view]), wanted_by(view)
+        self._decoder, self._is_mine = EventDecoder([view]), folds_record(view)
         self._reads: dict[bytes, Callable[[bytes | None], Any]] = {
             type_: cls.__pydantic_validator__.validate_json for cls, type_ in self._codec.types.items()
         }
@@ -49,7 +49,7 @@ class StreamFold:
 
     def add(self, records: Sequence[BulkRecord]) -> None:
         """Folds the next records."""
-        fields = records.told() if isinstance(records, ToldRecords) else None
+        fields = records.told() if isinstance(records, ColumnarRecords) else None
         if fields is None:
             self._add_read(records)
         else:

@@ -13,7 +13,7 @@ from leftfold.engine.progress import Stopwatch
 from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
 from leftfold.engine.views.claims import may_fold
 from leftfold.engine.views.cleanup import remove
-from leftfold.engine.views.generations import change, moment, now, other_log
+from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch
 from leftfold.engine.views.leases import check_attempt, members
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.subscription import SharedSubscription
@@ -121,8 +121,8 @@ class CatchUp:
 
     def _is_mine(self, generation: Generation) -> bool:
         """Whether this code may fold it, as the registry says now; asked after each look at its checkpoints."""
-        now = self._store.registry(self._view.name).generations.get(generation.id, generation)
-        return may_fold(now, self._fold_hash)
+        current_time = self._store.registry(self._view.name).generations.get(generation.id, generation)
+        return may_fold(current_time, self._fold_hash)
 
     def _fold(self, group: SharedSubscription) -> None:
         count, left = group.step(_BATCH, 0.05)
@@ -170,7 +170,7 @@ class Swap:
         """
         for _ in range(_ATTEMPTS):
             old = self._predecessor()
-            foreign = other_log(old, self._new.ids) if old is not None else ""
+            foreign = log_mismatch(old, self._new.ids) if old is not None else ""
             with self._level(None if foreign else old, ends) as (near, catch_up):
                 agreement, sums, why = self._compare(None if foreign else old, near, catch_up)
                 why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
@@ -273,7 +273,7 @@ class Swap:
                 return False
             # A live generation that keeps moving must not prevent the swap for ever.
             level = None if near is None or time.monotonic() > deadline else While(near, partial(self._past, near))
-            after = registry.pointed(self._new, now(), moment(self._options.keep))
+            after = registry.pointed(self._new, current_time(), format_time(self._options.keep))
             if self._store.change_registry(self._view.name, registry, after, level):
                 return True
             catch_up.step()

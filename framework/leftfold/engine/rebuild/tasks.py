@@ -31,7 +31,7 @@ from leftfold.ports.bulk import (
 )
 from leftfold.ports.flush import Generation, Parked
 
-__all__ = ["BulkJob", "BulkPass", "PassResult", "ProgressCallback", "run_here", "run_pass_here", "tuned_gc"]
+__all__ = ["BulkJob", "BulkPass", "PassResult", "ProgressCallback", "run_locally", "run_pass_locally", "tuned_gc"]
 
 
 ProgressCallback = Callable[[int], None]
@@ -193,7 +193,7 @@ class BulkJob:
         sink.write(self.generation, bucket, self.view.rows.columns, self.view.rows.indexes, rows)
 
 
-def run_here(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
+def run_locally(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
     """Runs all tasks one after another in this process; a view that is not stream-keyed is sorted in memory."""
     parts = [part for task in plan.tasks for part in task]
     if job.generation.stream_keyed:
@@ -254,7 +254,7 @@ class BulkPass:
         return self.jobs[number].fold_buckets(items)
 
 
-def run_pass_here(
+def run_pass_locally(
     jobs: Sequence[BulkJob], parts: Iterable[OffsetRange], tell: ProgressCallback
 ) -> list[list[BucketResult]]:
     """Runs a pass in this process; updates are sorted in memory."""

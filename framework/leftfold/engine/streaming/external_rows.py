@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from leftfold.engine.rebuild.refresh import ComputedRow, computed
 from leftfold.engine.streaming.computed_rows import QueryWriter
 from leftfold.engine.views.cleanup import remove
-from leftfold.engine.views.generations import BUCKETS, birth, change, followed, now, open_generation
+from leftfold.engine.views.generations import BUCKETS, age_key, change, current_time, followed, open_generation
 from leftfold.engine.views.leases import exclusive_lease
 from leftfold.errors import Fenced, ViewNotBuilt
 from leftfold.model import keys as names
@@ -69,7 +69,7 @@ class ExternalRows(Generic[Row, K]):
             Fenced: another process moved it just now.
         """
         there = followed(self._store.registry(self.view.name), self.view).values()
-        found = sorted((g for g in there if (g.phase is Phase.HELD) is self.anew), key=birth)
+        found = sorted((g for g in there if (g.phase is Phase.HELD) is self.anew), key=age_key)
         for generation in reversed(found):
             if self.anew:
                 remove(self._store, generation)
@@ -140,7 +140,7 @@ class ExternalRows(Generic[Row, K]):
                 raise Fenced(
                     f"view {self.view.name}: another process has removed generation {generation.id}; rebuild it again"
                 )
-            return registry.pointed(generation, now())
+            return registry.pointed(generation, current_time())
 
         change(self._store, self.view.name, pointed)
         self.is_live = True
@@ -152,7 +152,7 @@ class ExternalRows(Generic[Row, K]):
             Fenced: they do: a rebuild has made it.
         """
         mine, live = self.generation, self._store.registry(self.view.name).live_of(self.view.hash)
-        if live is not None and birth(live) > birth(mine):
+        if live is not None and age_key(live) > age_key(mine):
             raise Fenced(
                 f"view {self.view.name} was rebuilt as generation {live.id}; its stream continues with that generation"
             )

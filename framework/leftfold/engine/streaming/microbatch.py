@@ -7,8 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
-from leftfold.engine.views.claims import claimed, is_claimable, is_known, may_fold, way_back
-from leftfold.engine.views.generations import Identities, change, followed, now, open_generation, other_log, topics_of
+from leftfold.engine.views.claims import claimed, is_claimable, may_fold, names_fold, takeover_command
+from leftfold.engine.views.generations import (
+    Identities,
+    change,
+    current_time,
+    followed,
+    log_mismatch,
+    open_generation,
+    topics_of,
+)
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
@@ -146,7 +154,7 @@ class GenerationLifecycle:
         self._fold, self._idle = fold, set[tuple[str, str]]()
         self._ids, self._foreign = Identities(log), set[str]()
         self._started = set[str]() if started is None else started
-        self._is_new = view.name not in self._started and not is_known(store.registry(view.name), view, fold)
+        self._is_new = view.name not in self._started and not names_fold(store.registry(view.name), view, fold)
         self._targets: dict[str, Position] = {}
         self._reported: dict[str, set[str]] = {}
 
@@ -171,7 +179,7 @@ class GenerationLifecycle:
 
     def _is_of_this_log(self, generation: Generation) -> bool:
         """Whether it was folded from the current topics; if not, reports that once."""
-        why = other_log(generation, self._ids.of(generation.topics))
+        why = log_mismatch(generation, self._ids.of(generation.topics))
         if why and generation.id not in self._foreign and generation.phase is not Phase.KEPT:
             self._foreign.add(generation.id)
             self._report("view stopped", {"view": self.view.name, "why": why})
@@ -190,7 +198,7 @@ class GenerationLifecycle:
             if generation.phase is not Phase.KEPT and not may_fold(generation, self._fold) and idle not in self._idle:
                 self._idle.add(idle)
                 details = {"view": self.view.name, "generation": generation.id, "folded by": generation.fold}
-                self._report("standing by", {**details, "do": way_back(generation, self._fold)})
+                self._report("standing by", {**details, "do": takeover_command(generation, self._fold)})
         return registry
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint] | None:
@@ -220,7 +228,9 @@ class GenerationLifecycle:
             self._store,
             self.view.name,
             lambda r: (
-                r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation, now())
+                r
+                if r.live_of(generation.hash) or generation.id not in r.generations
+                else r.pointed(generation, current_time())
             ),
         )
         self._report("generation live", {"view": self.view.name, "generation": generation.id})

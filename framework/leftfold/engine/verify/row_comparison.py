@@ -22,7 +22,7 @@ from leftfold.ports.flush import Checkpoint, Generation
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entries, Entry, Inspection, Standing
 
-__all__ = ["MOST_SUSPECTS", "CloseLook", "ComparingSink", "Fields", "fields_of", "row_and_place"]
+__all__ = ["MOST_SUSPECTS", "ComparingSink", "Fields", "RowCheck", "fields_of", "row_and_place"]
 
 
 MOST_SUSPECTS = 10_000
@@ -169,7 +169,7 @@ _TOGETHER = 5_000
 """How many rows are held in memory, and folded in one pass over the log."""
 
 
-class CloseLook:
+class RowCheck:
     """Compares suspect rows with the log, each at the position of its bucket when it was read.
 
     Args:

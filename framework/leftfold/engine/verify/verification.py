@@ -13,10 +13,10 @@ from leftfold.engine.rebuild.end_offsets import ranges_to
 from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges
 from leftfold.engine.rebuild.rebuilder import Runner
 from leftfold.engine.rebuild.sorted_fold import partitions_for
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
-from leftfold.engine.verify.row_comparison import MOST_SUSPECTS, CloseLook, ComparingSink
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
+from leftfold.engine.verify.row_comparison import MOST_SUSPECTS, ComparingSink, RowCheck
 from leftfold.engine.verify.row_differences import RowDifference
-from leftfold.engine.views.generations import check_log, known_ids, resolve
+from leftfold.engine.views.generations import check_log, resolve, topic_ids
 from leftfold.engine.views.row_folding import RowAddress, place_of
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model.position import Position
@@ -162,7 +162,7 @@ class Verify:
         *,
         open_log: OpenBulkLog,
         open_store: Callable[[], ViewStore],
-        run: Runner = run_here,
+        run: Runner = run_locally,
         cores: int = 1,
         report: Report = lambda progress: None,
         suspects: int = MOST_SUSPECTS,
@@ -202,7 +202,7 @@ class Verify:
         results = self._folded(generation, checkpoints, watch, compare=deep)
         suspects = self._suspects_in(checkpoints, results)
         watch.begin("look closely", len(suspects))
-        look = CloseLook(self.view, generation, self._store, self._open_log, sets=True)
+        look = RowCheck(self.view, generation, self._store, self._open_log, sets=True)
         rows = look.differences(suspects, most, watch.tell)
         watch.end()
         beyond = (b for b, r in results.items() if len(r.wrong) >= self._suspects) if len(rows) < most else ()
@@ -220,7 +220,7 @@ class Verify:
         if len(checkpoints) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
         with closing(self._open_log()) as log:
-            check_log(generation, known_ids(log, generation.topics))
+            check_log(generation, topic_ids(log, generation.topics))
         return checkpoints
 
     def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:
@@ -241,7 +241,7 @@ class Verify:
         results = self._folded(generation, checkpoints, watch, compare=True, share=within)
         candidates = [one.key for result in results.values() for one in result.wrong]
         suspects: dict[RowAddress, tuple[Entry, ...]] = {place_of(generation, key): () for key in candidates[:most]}
-        rows = CloseLook(self.view, generation, self._store, self._open_log).differences(suspects, most)
+        rows = RowCheck(self.view, generation, self._store, self._open_log).differences(suspects, most)
         watch.end()
         newly = {k: p.error for b, r in results.items() for k, p in r.parked.items() if k not in checkpoints[b].parked}
         folded = sum(result.rows for result in results.values())

@@ -21,14 +21,14 @@ __all__ = [
     "claimed",
     "folded_by",
     "is_claimable",
-    "is_known",
     "may_fold",
+    "member_names",
     "member_of",
     "mixture",
     "name_of",
+    "names_fold",
     "next_steps",
-    "shown",
-    "way_back",
+    "takeover_command",
 ]
 
 _SAYS_CODE = "+"
@@ -61,7 +61,7 @@ def claimed(registry: Registry, generation: Generation, fold: str, *, again: boo
     return registry.with_generation(now.claimed(fold)) if now and is_claimable(now, fold, again=again) else registry
 
 
-def is_known(registry: Registry, view: View[Any, Any], fold: str) -> bool:
+def names_fold(registry: Registry, view: View[Any, Any], fold: str) -> bool:
     """Whether some generation of this schema names the code."""
     mine = [generation for generation in registry.generations.values() if generation.hash == view.hash]
     return any(fold in (*generation.folds, *generation.superseded) for generation in mine)
@@ -134,12 +134,13 @@ def check_tails(store: ViewStore, generation: Generation, fold: str, patience: f
         whose = "this code" if generation.fold == fold else f"code {generation.fold}"
         raise ConfigurationError(
             f"generation {generation.id} of view {generation.view} is for projectors of {whose}, and only projectors "
-            f"of other code run ({shown(found.members)}); start one of that code first: leftfold run {generation.view}"
+            f"of other code run ({member_names(found.members)}); start one of that code first: "
+            f"leftfold run {generation.view}"
         )
     check_claim(generation, fold)
 
 
-def shown(members: Sequence[str]) -> str:
+def member_names(members: Sequence[str]) -> str:
     """The names of projectors as text."""
     return ", ".join(map(name_of, members))
 
@@ -168,7 +169,7 @@ def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
     view, code, right = generation.view, generation.fold, found.of(generation.fold)
     idle = [member for member in found.members if member not in right]
     at_work = f"projectors of code {code} at work on {generation.id} ({generation.phase.value}): {len(right)}"
-    waiting = f"; of other code, standing by: {shown(idle)}" if idle else ""
+    waiting = f"; of other code, standing by: {member_names(idle)}" if idle else ""
     if not may_fold(generation, fold) or (len(generation.folds) > 1 and generation.phase is Phase.LIVE):
         before = f"first by {', '.join(generation.folds[:-1])}, now by {code}; " if len(generation.folds) > 1 else ""
         mine = f"; this code is {fold}" if fold and fold != code else ""
@@ -183,7 +184,7 @@ def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
     return f"view {view}: {at_work}{waiting}{start}"
 
 
-def way_back(generation: Generation, fold: str) -> str:
+def takeover_command(generation: Generation, fold: str) -> str:
     """What the operator can do when a generation that another code folds is meant for this code."""
     if fold in (*generation.folds, *generation.superseded):
         return _way_back(generation.view)

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from leftfold.engine.views.claims import name_of
-from leftfold.engine.views.generations import birth, change, has_ended
+from leftfold.engine.views.generations import age_key, change, has_ended
 from leftfold.engine.views.leases import exclusive_lease, is_of_attempt, members
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
@@ -21,7 +21,7 @@ from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
-    "abandon",
+    "discard",
     "leftovers",
     "orphans",
     "remove",
@@ -132,7 +132,7 @@ def remove_ended(store: ViewStore, generation: Generation) -> None:
         store.unlink(generation)
 
 
-def abandon(store: BulkStore, generation: Generation, error: BaseException, *, resumable: bool) -> None:
+def discard(store: BulkStore, generation: Generation, error: BaseException, *, resumable: bool) -> None:
     """Removes a generation that failed before it was live, unless it became live or can be resumed.
 
     It can be resumed after an interruption or a lost server, but not after a fold that failed.
@@ -228,7 +228,7 @@ def undeclared(store: BulkStore, declared: Collection[str], seconds: float = mat
 
 def undeclared_view(store: BulkStore, name: str) -> Undeclared | None:
     """What the store holds of a view; None when it has no registry for it."""
-    generations = sorted(store.registry(name).generations.values(), key=birth)
+    generations = sorted(store.registry(name).generations.values(), key=age_key)
     tails = {tail for hash_ in {g.hash for g in generations} for tail in tails_of(store, name, hash_)}
     return Undeclared(name, tuple(generations), tuple(sorted(tails))) if generations else None
 

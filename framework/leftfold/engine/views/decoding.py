@@ -13,7 +13,7 @@ from leftfold.model.view import View
 from leftfold.ports.codec import UNREADABLE, MessageCodec, header
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["Decoded", "EventDecoder", "wanted_by", "whole_decisions"]
+__all__ = ["Decoded", "EventDecoder", "folds_record", "whole_decisions"]
 
 # The named constructor costs twice as much.
 _new: Any = tuple.__new__
@@ -115,7 +115,7 @@ def _name_of(type_: bytes) -> str:
     return type_.decode(errors="replace").rpartition(".v")[0]
 
 
-def wanted_by(view: View[Any, Any]) -> Callable[[Decoded], bool]:
+def folds_record(view: View[Any, Any]) -> Callable[[Decoded], bool]:
     """A predicate: whether a view folds a decoded record; broken records that may be its own count."""
     events, names = view.events, _names_of(view.events)
 

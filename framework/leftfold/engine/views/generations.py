@@ -20,19 +20,19 @@ from leftfold.ports.protocols import ViewStore
 __all__ = [
     "BUCKETS",
     "Identities",
-    "birth",
+    "age_key",
     "change",
     "check_log",
+    "current_time",
     "empty_marks",
     "followed",
+    "format_time",
     "has_ended",
-    "known_ids",
-    "moment",
+    "log_mismatch",
     "new_generation",
-    "now",
     "open_generation",
-    "other_log",
     "resolve",
+    "topic_ids",
     "topics_of",
 ]
 
@@ -58,16 +58,23 @@ def new_generation(
     number = 1 + max(map(_number, registry.generations), default=0)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
     return Generation(
-        view.name, f"{number}-{secrets.token_hex(2)}", view.hash, view.stream_keyed, count, dict(topics), phase, now()
+        view.name,
+        f"{number}-{secrets.token_hex(2)}",
+        view.hash,
+        view.stream_keyed,
+        count,
+        dict(topics),
+        phase,
+        current_time(),
     )
 
 
-def now() -> str:
+def current_time() -> str:
     """The current time to the second, in the registry's format."""
     return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def birth(generation: Generation) -> tuple[str, int]:
+def age_key(generation: Generation) -> tuple[str, int]:
     """The sort key of a view's generations by age."""
     return generation.created, _number(generation.id)
 
@@ -136,7 +143,7 @@ def has_ended(generation: Generation) -> bool:
     return bool(until) and datetime.fromisoformat(until) <= datetime.fromtimestamp(time.time(), UTC)
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """The time in so many seconds, in the registry's format."""
     return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -178,12 +185,12 @@ class _Log(Protocol):
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]: ...
 
 
-def known_ids(log: _Log, topics: Iterable[str]) -> dict[str, str]:
+def topic_ids(log: _Log, topics: Iterable[str]) -> dict[str, str]:
     """The ids of topics, without those that have none."""
     return {topic: id_ for topic, id_ in log.identities(topics).items() if id_}
 
 
-def other_log(generation: Generation, ids: Mapping[str, str]) -> str:
+def log_mismatch(generation: Generation, ids: Mapping[str, str]) -> str:
     """Why a generation does not belong to topics of these ids, with the command to type.
 
     '' when it belongs to them, or when the ids are unknown.
@@ -204,7 +211,7 @@ def check_log(generation: Generation, ids: Mapping[str, str]) -> None:
     Raises:
         ConfigurationError: it was folded from other topics.
     """
-    if why := other_log(generation, ids):
+    if why := log_mismatch(generation, ids):
         raise ConfigurationError(why)
 
 
@@ -225,7 +232,7 @@ class Identities:
         is_known = wanted <= self._known
         if not is_known or time.monotonic() > self._due:
             try:
-                self._found = known_ids(self._log, sorted(self._known | wanted))
+                self._found = topic_ids(self._log, sorted(self._known | wanted))
                 self._known |= wanted
                 self._due = time.monotonic() + _FRESH_SECONDS
             except InfrastructureError:

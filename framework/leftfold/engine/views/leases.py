@@ -15,7 +15,7 @@ from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.ports.flush import Generation, Registry
 from leftfold.ports.protocols import ViewStore
 
-__all__ = ["check_alone", "check_attempt", "exclusive_lease", "is_of_attempt", "members", "taken_over"]
+__all__ = ["check_attempt", "check_sole_member", "exclusive_lease", "is_of_attempt", "members", "take_over"]
 
 
 _LEASE, _SHOWN_EVERY = 15.0, 3.0
@@ -36,7 +36,7 @@ def exclusive_lease(store: ViewStore, group: str, what: str) -> Iterator[str]:
     """
     me = f"{socket.gethostname()} (process {os.getpid()}, {secrets.token_hex(2)})"
     try:
-        check_alone(store, group, me, what)
+        check_sole_member(store, group, me, what)
     except InfrastructureError:
         with suppress(LeftfoldError):
             store.heartbeat([group], me, 0.0)
@@ -59,7 +59,7 @@ def exclusive_lease(store: ViewStore, group: str, what: str) -> Iterator[str]:
             store.heartbeat([group], me, 0.0)
 
 
-def check_alone(store: ViewStore, group: str, me: str, what: str) -> None:
+def check_sole_member(store: ViewStore, group: str, me: str, what: str) -> None:
     """Sends a heartbeat to a group and raises InfrastructureError when it has another member."""
     others = [member for member in store.heartbeat([group], me, _LEASE)[group] if member != me]
     if others:
@@ -74,7 +74,7 @@ def members(store: ViewStore, group: str) -> frozenset[str]:
     return frozenset(store.heartbeat([group], "", 0.0)[group])
 
 
-def taken_over(store: ViewStore, generation: Generation, attempt: str) -> Generation:
+def take_over(store: ViewStore, generation: Generation, attempt: str) -> Generation:
     """Transfers a generation that another attempt left to this attempt.
 
     Raises:

@@ -8,7 +8,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from leftfold.engine.views.decoding import Decoded, wanted_by
+from leftfold.engine.views.decoding import Decoded, folds_record
 from leftfold.engine.views.row_folding import (
     NO_KEY,
     FoldedBucket,
@@ -46,7 +46,7 @@ class LiveFold:
         tracked: Collection[RowAddress] = (),
     ) -> None:
         self._view, self._generation, self.stopped = view, generation, ""
-        self._is_mine = wanted_by(view)
+        self._is_mine = folds_record(view)
         self.buckets = {number: FoldedBucket.of(checkpoint) for number, checkpoint in checkpoints.items()}
         self.skip(checkpoints)
         self.step = evolver(view)

@@ -17,21 +17,21 @@ from leftfold.engine.views.claims import (
     attendance,
     claimed,
     is_claimable,
-    is_known,
     member_of,
+    names_fold,
     next_steps,
-    way_back,
+    takeover_command,
 )
 from leftfold.engine.views.cleanup import remove_ended
 from leftfold.engine.views.generations import (
     BUCKETS,
     Identities,
     change,
+    current_time,
     followed,
     has_ended,
-    now,
+    log_mismatch,
     open_generation,
-    other_log,
     topics_of,
 )
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
@@ -140,14 +140,14 @@ class Projector:
 
     def step(self, timeout: float = 0.1) -> int:
         """Looks for new generations when due, and folds new events for each subscription; returns how many events."""
-        now = time.monotonic()
-        if now - self._looked >= self._look:
-            if now - self._looked > self._lease:
+        current_time = time.monotonic()
+        if current_time - self._looked >= self._look:
+            if current_time - self._looked > self._lease:
                 # A projector that was paused has seen no heartbeat of the others, and they have seen none of its own.
                 self._missed.clear()
-            self._looked = now
+            self._looked = current_time
             self._look_around()
-        self._return_waiting(now)
+        self._return_waiting(current_time)
         count = 0
         for group in list(self._groups):
             alone = len(self._groups) == 1
@@ -218,7 +218,7 @@ class Projector:
         """The generations that were folded from the current topics; reports each other one once."""
         mine = {}
         for id_, generation in found.items():
-            why, name = other_log(generation, self._ids.of(generation.topics)), (generation.view, id_)
+            why, name = log_mismatch(generation, self._ids.of(generation.topics)), (generation.view, id_)
             if not why:
                 mine[id_] = generation
             elif name not in self._foreign and generation.phase is not Phase.KEPT:
@@ -235,7 +235,7 @@ class Projector:
         """
         fold, name = self._folds.get(view.name, ""), view.name
         is_first = name not in self._started
-        is_new, again = is_first and not is_known(registry, view, fold), is_first and self._takes_back
+        is_new, again = is_first and not names_fold(registry, view, fold), is_first and self._takes_back
         self._started.add(name)
         for generation in list(registry.generations.values()):
             if generation.hash != view.hash or not is_claimable(generation, fold, again=again):
@@ -250,8 +250,8 @@ class Projector:
         if attendance(self._store, view.name, view.hash, [code]).of(code):
             self._missed.pop((view.name, code), None)
             return False
-        now = time.monotonic()
-        return now - self._missed.setdefault((view.name, code), now) >= self._absence
+        current_time = time.monotonic()
+        return current_time - self._missed.setdefault((view.name, code), current_time) >= self._absence
 
     def _is_mine(self, writer: ProjectionWriter) -> bool:
         """Whether a generation exists and is still folded by this code; asked after each look at its checkpoints."""
@@ -266,7 +266,9 @@ class Projector:
             if generation.id not in mine and generation.phase is not Phase.KEPT and idle not in self._idle:
                 self._idle.add(idle)
                 details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
-                self._report("standing by", {**details, "do": way_back(generation, self._folds.get(view.name, ""))})
+                self._report(
+                    "standing by", {**details, "do": takeover_command(generation, self._folds.get(view.name, ""))}
+                )
 
     def _report_parked(self, writer: ProjectionWriter) -> None:
         name, id_ = writer.view.name, writer.generation.id
@@ -348,8 +350,8 @@ class Projector:
             self._report("out of step", {"view": writer.view.name, "generation": writer.generation.id})
             self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), writer))
 
-    def _return_waiting(self, now: float) -> None:
-        for waiting in [w for w in self._waiting if w[0] <= now]:
+    def _return_waiting(self, current_time: float) -> None:
+        for waiting in [w for w in self._waiting if w[0] <= current_time]:
             writer = waiting[1]
             try:
                 writer.reread()  # may raise that the store is not reachable: then the writer keeps waiting
@@ -397,7 +399,9 @@ class Projector:
             self._store,
             generation.view,
             lambda r: (
-                r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation, now())
+                r
+                if r.live_of(generation.hash) or generation.id not in r.generations
+                else r.pointed(generation, current_time())
             ),
         )
         self._report("generation live", {"view": generation.view, "generation": generation.id})

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
-from leftfold.engine.views.generations import birth
+from leftfold.engine.views.generations import age_key
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.errors import LeftfoldError
@@ -62,7 +62,7 @@ class SharedSubscription:
         The newest generation of a view comes first: the next to go live is never behind the live one.
         """
         self._lost = True
-        self.writers = sorted(writers, key=lambda writer: birth(writer.generation), reverse=True)
+        self.writers = sorted(writers, key=lambda writer: age_key(writer.generation), reverse=True)
         for writer in self.writers:
             writer.rewind()
         self._decoder = EventDecoder([f.view for f in self.writers])

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, kafka_error, translated
-from leftfold.kafka.reachability import trouble
+from leftfold.kafka.reachability import unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
 
@@ -327,7 +327,7 @@ class ClusterAdmin:
         found = translated(
             error, doing=doing, brokers=settings.bootstrap_servers, waited=self._timeout, advice=settings.advice
         )
-        if isinstance(found, Unreachable) and (why := trouble(settings)):
+        if isinstance(found, Unreachable) and (why := unreachable_reason(settings)):
             return Unreachable(
                 f"no broker at {settings.bootstrap_servers} answered within {self._timeout:g} s: {doing}: {why}; "
                 f"{settings.advice}"

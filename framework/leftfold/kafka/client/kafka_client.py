@@ -12,7 +12,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from leftfold.client.commands import Asked, asked
+from leftfold.client.commands import CommandRequest, asked
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, read_reply
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -159,12 +159,14 @@ class KafkaClient:
     def _sender(self, timeout: float, most: int) -> PipelinedSender:
         return PipelinedSender(self._producer, self._pending, self._why, timeout=timeout, most=most)
 
-    def _sent(self, rows: Iterable[Asked], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
+    def _sent(self, rows: Iterable[CommandRequest], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
         classes: deque[type[Command]] = deque()
         for answer in self._sender(timeout, most).run(self._packed(rows, classes)):
             yield self._outcome(answer, classes.popleft())
 
-    def _packed(self, rows: Iterable[Asked], classes: deque[type[Command]]) -> Iterator[EncodedCommand | LeftfoldError]:
+    def _packed(
+        self, rows: Iterable[CommandRequest], classes: deque[type[Command]]
+    ) -> Iterator[EncodedCommand | LeftfoldError]:
         for row in rows:
             classes.append(type(row.command))
             try:

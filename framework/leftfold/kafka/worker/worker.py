@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from leftfold.engine.processing.partition_processor import STATE_HEADERS, StateTooLarge
 from leftfold.engine.processing.recovery import task_for
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
-from leftfold.engine.progress import Seldom
+from leftfold.engine.progress import ReportLimiter
 from leftfold.kafka.errors import translated
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.worker.assignment import AssignedPartition, Restorations
@@ -68,7 +68,7 @@ class Worker:
             self._lane, self._pace, longest, raw, lambda seconds: supplier.within(seconds, f"deciding {self._commands}")
         )
         self._replies = supplier.replies(app, self.counts, report)
-        self._seldom = Seldom(report, time.monotonic)
+        self._seldom = ReportLimiter(report, time.monotonic)
         self._times = supplier.times(task)
         self._member = supplier.member(names.group(app.name, category), self._commands, self._leave)
         self._restorations = Restorations(app, category, supplier, self._member, report)

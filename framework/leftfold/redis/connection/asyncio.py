@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import hiredis
 
 from leftfold.redis.connection.errors import refuse_errors, unreachable
-from leftfold.redis.connection.protocol import Command, RedisQuery, greeting, packed
+from leftfold.redis.connection.protocol import Command, RedisQuery, login_commands, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import ROLE, Topology, topology_of, why_no_master
 
@@ -175,7 +175,7 @@ async def open_line(
                 await _dial(server, line)
         except TimeoutError as error:
             raise TimeoutError(str(error) or f"no answer for {server.connect_timeout:g} s") from error
-        hello = [*greeting(server), *([ROLE] if leads else ())]
+        hello = [*login_commands(server), *([ROLE] if leads else ())]
         replies = await line.exchange(hello) if hello else []
         refuse_errors(server, replies, hello)
         if leads and (why := why_no_master(replies[-1], server)):

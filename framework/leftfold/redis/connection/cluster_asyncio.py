@@ -17,13 +17,13 @@ from leftfold.redis.connection.sync import (
     PAUSE,
     Command,
     RoutedClient,
-    astray,
     by_server,
-    is_elsewhere,
+    is_connection_loss,
+    is_redirect,
     key_of,
-    lost,
     open_async_node,
     open_server,
+    redirected,
     without_errors,
 )
 from leftfold.redis.connection.topology import Topology, topology_of
@@ -60,10 +60,10 @@ class RoutedAsyncClient:
             try:
                 replies = await self._exchange(commands)
             except Exception as error:
-                if not (lost(error) and await self._met(error)):
+                if not (is_connection_loss(error) and await self._met(error)):
                     raise
                 replies = await self._exchange(commands)
-            for number in astray(commands, replies):
+            for number in redirected(commands, replies):
                 replies[number] = await self._follow(commands[number])
             return without_errors(commands, replies)
         except Exception as error:
@@ -116,7 +116,7 @@ class RoutedAsyncClient:
         deadline = time.monotonic() + self.topology.settings.timeout
         while True:
             reply = (await self._ask(server, [("ASKING",), command] if asking else [command]))[-1]
-            if not is_elsewhere(reply) or time.monotonic() > deadline:
+            if not is_redirect(reply) or time.monotonic() > deadline:
                 return reply
             await self._met(reply)
             asking = type(reply) is redis.exceptions.AskError

@@ -15,15 +15,15 @@ from leftfold.errors import ConfigurationError, ContractError, InfrastructureErr
 from leftfold.redis.connection.settings import RedisSettings
 
 __all__ = [
-    "Elsewhere",
     "Part",
     "Pipeline",
     "RedisClient",
+    "SlotMoved",
+    "describe_command",
     "executed",
     "refuse_errors",
     "translated",
     "unreachable",
-    "what",
 ]
 
 
@@ -71,7 +71,7 @@ _OURS = re.compile(r"v:\{[^}]*\}[@#~!]?|view:[^\s:]*|members:[^\s:]*(:[^\s:]*)?"
 """The part of a key or a channel that messages show: the view, but not the row."""
 
 
-class Elsewhere(ConnectionError):
+class SlotMoved(ConnectionError):
     """A cluster node no longer owns the slot of a key, or not alone; nothing was done.
 
     The connection cannot be used for that key any more, so this counts as a lost connection.
@@ -91,7 +91,7 @@ def denied(settings: RedisSettings, why: object) -> ConfigurationError:
     )
 
 
-def what(command: bytes | Sequence[Part]) -> str:
+def describe_command(command: bytes | Sequence[Part]) -> str:
     """A command for messages: its name, and the view of its first key or channel; nothing secret."""
     if isinstance(command, bytes):
         reader = hiredis.Reader()
@@ -109,7 +109,7 @@ def refused(settings: RedisSettings, error: object, command: bytes | Sequence[Pa
         command: the refused command, packed or not.
     """
     if str(error).startswith(_DENIED):
-        return denied(settings, error if command is None else f"{what(command)} ({error})")
+        return denied(settings, error if command is None else f"{describe_command(command)} ({error})")
     return InfrastructureError(f"redis at {settings.address} refused: {error}")
 
 
@@ -120,13 +120,13 @@ def refuse_errors(settings: RedisSettings, replies: Sequence[Any], commands: Seq
         commands: the commands sent, in the order of the replies.
 
     Raises:
-        Elsewhere: the key is on another node. ConfigurationError: the login failed, or the user lacks a right.
+        SlotMoved: the key is on another node. ConfigurationError: the login failed, or the user lacks a right.
         InfrastructureError: any other refusal.
     """
     for reply, command in zip(replies, commands, strict=False):
         if isinstance(reply, hiredis.ReplyError):
             if str(reply).startswith(_ELSEWHERE):
-                raise Elsewhere(str(reply))
+                raise SlotMoved(str(reply))
             raise refused(settings, reply, command)
 
 

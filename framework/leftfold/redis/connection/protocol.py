@@ -40,9 +40,9 @@ __all__ = [
     "dial",
     "entry",
     "escaped",
-    "greeting",
     "hash_of",
     "live_in",
+    "login_commands",
     "members_key",
     "packed",
     "registered_view",
@@ -247,7 +247,7 @@ class Wire:
         self._socket = dial(settings)
         try:
             self._socket.settimeout(self._timeout)
-            hello = greeting(settings)
+            hello = login_commands(settings)
             refuse_errors(settings, self.exchange(hello), hello)
         except BaseException:
             self.close()
@@ -306,7 +306,7 @@ class Wire:
         self._reader.feed(data)
 
 
-def greeting(settings: RedisSettings) -> list[bytes]:
+def login_commands(settings: RedisSettings) -> list[bytes]:
     """The first commands of a new connection: the login and the database."""
     commands = []
     if settings.password is not None:

@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
-from leftfold.redis.connection.errors import Part, Pipeline, RedisClient, what
+from leftfold.redis.connection.errors import Part, Pipeline, RedisClient, describe_command
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology, why_no_master
 
@@ -25,13 +25,13 @@ __all__ = [
     "PAUSE",
     "Command",
     "RoutedClient",
-    "astray",
     "by_server",
-    "is_elsewhere",
+    "is_connection_loss",
+    "is_redirect",
     "key_of",
-    "lost",
     "open_async_node",
     "open_server",
+    "redirected",
     "settled",
     "without_errors",
 ]
@@ -67,12 +67,12 @@ def by_server(servers: Iterable[RedisSettings]) -> Batches:
     return batches
 
 
-def is_elsewhere(reply: Any) -> bool:
+def is_redirect(reply: Any) -> bool:
     """Whether a node answered MOVED, ASK or TRYAGAIN."""
     return isinstance(reply, _ELSEWHERE)
 
 
-def lost(error: BaseException) -> bool:
+def is_connection_loss(error: BaseException) -> bool:
     """Whether an error means a lost connection."""
     return isinstance(error, _LOST)
 
@@ -89,15 +89,15 @@ def without_errors(commands: Sequence[Command], replies: list[Any]) -> list[Any]
 def name_denied(error: Exception, command: Sequence[Part]) -> None:
     """Adds the command to the error of a missing right."""
     if isinstance(error, redis.exceptions.NoPermissionError):
-        error.args = (f"{what(command)} ({error})",)
+        error.args = (f"{describe_command(command)} ({error})",)
 
 
-def astray(commands: Sequence[Command], replies: Sequence[Any]) -> list[int]:
+def redirected(commands: Sequence[Command], replies: Sequence[Any]) -> list[int]:
     """The indexes of all commands on slots of which some command was redirected.
 
     All commands of such a slot are sent again, in their order: a reader may draw conclusions from that order.
     """
-    slots = {key_slot(key_of(c)) for c, reply in zip(commands, replies, strict=True) if is_elsewhere(reply)}
+    slots = {key_slot(key_of(c)) for c, reply in zip(commands, replies, strict=True) if is_redirect(reply)}
     return [number for number, command in enumerate(commands) if key_slot(key_of(command)) in slots] if slots else []
 
 
@@ -274,10 +274,10 @@ class RoutedClient:
             try:
                 replies = self._exchange(commands)
             except Exception as error:
-                if not (lost(error) and self.topology.met(error)):
+                if not (is_connection_loss(error) and self.topology.met(error)):
                     raise
                 replies = self._exchange(commands)
-            for number in astray(commands, replies):
+            for number in redirected(commands, replies):
                 replies[number] = self._follow(commands[number])
             return without_errors(commands, replies)
         except Exception as error:
@@ -320,7 +320,7 @@ class RoutedClient:
         deadline = time.monotonic() + self.topology.settings.timeout
         while True:
             reply = self._ask(server, command, asking=asking)
-            if not is_elsewhere(reply) or time.monotonic() > deadline:
+            if not is_redirect(reply) or time.monotonic() > deadline:
                 return reply
             self.topology.met(reply)
             asking = type(reply) is redis.exceptions.AskError

@@ -11,7 +11,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.redis.connection.errors import Elsewhere, refuse_errors
+from leftfold.redis.connection.errors import SlotMoved, refuse_errors
 from leftfold.redis.connection.protocol import Dial, Wire, dial, packed
 from leftfold.redis.connection.settings import Node, RedisSettings
 
@@ -173,7 +173,7 @@ class Slots:
         """Learns one slot's new owner from MOVED, and forgets the map when a node is lost."""
         if isinstance(error, redis.exceptions.MovedError):
             self._move(error.slot_id, (error.host, error.port))
-        elif isinstance(error, Elsewhere):
+        elif isinstance(error, SlotMoved):
             kind, *rest = str(error).split(" ")
             if kind == "MOVED":
                 host, _, port = rest[1].rpartition(":")

@@ -27,8 +27,8 @@ __all__ = [
     "ITEM",
     "Address",
     "Batches",
-    "Misfits",
     "ProgressReporter",
+    "SkippedValues",
     "cause_of",
     "item_batch",
     "items_in",
@@ -83,7 +83,7 @@ _SHOWN = 200
 _UNNAMED = ""
 
 
-class Misfits:
+class SkippedValues:
     """Collects on the driver which events and rows tasks skipped; one that is read again counts once."""
 
     def __init__(self, spark: SparkSession) -> None:

@@ -16,13 +16,13 @@ from leftfold.engine.rebuild.refresh import computed_all
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.streaming.computed_rows import QueryWriter, token
 from leftfold.engine.views.cleanup import remove
-from leftfold.engine.views.generations import change, now
+from leftfold.engine.views.generations import change, current_time
 from leftfold.errors import Fenced, LeftfoldError
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BucketResult, BulkStore, OpenBulkLog, OpenBulkSink
 from leftfold.ports.flush import Generation, Phase, Registry, covered
-from leftfold.spark.core.task_io import Misfits
+from leftfold.spark.core.task_io import SkippedValues
 from leftfold.spark.queries.compute import RowReader
 from leftfold.spark.queries.query_refresh import write_frame
 
@@ -147,7 +147,7 @@ class StreamBatches:
     """
 
     def __init__(
-        self, work: StreamWork, generation: Generation, run: str, ends: Position, path: Path, misfits: Misfits
+        self, work: StreamWork, generation: Generation, run: str, ends: Position, path: Path, misfits: SkippedValues
     ) -> None:
         self._work, self.generation, self.path, self._run, self._ends = work, generation, path, run, ends
         self._store, self._reader = work.places.store, RowReader(work.view)
@@ -227,4 +227,4 @@ class StreamBatches:
             checkpoints = self._store.checkpoints(live)
             if len(checkpoints) == live.buckets and not at.covers(covered(live, checkpoints)):
                 return registry
-        return registry.pointed(self.generation, now())
+        return registry.pointed(self.generation, current_time())

@@ -17,7 +17,7 @@ from leftfold.model.computed_views import TableView
 from leftfold.model.keys import events
 from leftfold.ports.bulk import BucketResult
 from leftfold.spark.core.job import tagged
-from leftfold.spark.core.task_io import Address, Misfits, cause_of, lines_of, listening, results_of
+from leftfold.spark.core.task_io import Address, SkippedValues, cause_of, lines_of, listening, results_of
 from leftfold.spark.queries.compute import RowReader, compute, own_session
 from leftfold.spark.tables.columns import EventTable
 from leftfold.spark.tables.log_frames import LogSlice, log_frame
@@ -52,7 +52,7 @@ def query_runner(
         if not isinstance(view, TableView):
             raise ConfigurationError(f"view {view.name} is folded, not computed; rebuild it with the fold's runner")
         session = own_session(spark, shuffles=max(2 * plan.cores, plan.events // _EVENTS_PER_PART))
-        misfits = Misfits(spark)
+        misfits = SkippedValues(spark)
         with listening(spark, tell) as address, tagged(spark.sparkContext):
             frame = compute(session, view, _opener(plan, job, address, misfits))
             results = write_frame(frame, job, 2 * plan.cores, misfits)
@@ -64,7 +64,7 @@ def query_runner(
 
 
 def _opener(
-    plan: RebuildPlan, job: BulkJob, address: Address, misfits: Misfits
+    plan: RebuildPlan, job: BulkJob, address: Address, misfits: SkippedValues
 ) -> Callable[[SparkSession, EventTable], DataFrame]:
     log, counted = LogSlice(plan.tasks, job.open_log), set[str]()
 
@@ -78,7 +78,7 @@ def _opener(
     return open_table
 
 
-def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: Misfits) -> list[BucketResult]:
+def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: SkippedValues) -> list[BucketResult]:
     """Writes all rows of a result into the generation of a job; one result per bucket that has any.
 
     Args:

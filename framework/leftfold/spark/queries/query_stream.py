@@ -16,15 +16,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from leftfold.engine.archive.gaps import beginning
 from leftfold.engine.streaming.computed_rows import QueryWriter
-from leftfold.engine.views.cleanup import abandon, remove, sweep
-from leftfold.engine.views.generations import BUCKETS, known_ids, open_generation, other_log, topics_of
+from leftfold.engine.views.cleanup import discard, remove, sweep
+from leftfold.engine.views.generations import BUCKETS, log_mismatch, open_generation, topic_ids, topics_of
 from leftfold.errors import ConfigurationError, Fenced, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation, Phase
 from leftfold.spark.core.offsets import Reach, first_offsets
-from leftfold.spark.core.task_io import Misfits, cause_of
+from leftfold.spark.core.task_io import SkippedValues, cause_of
 from leftfold.spark.queries.compute import compute, own_session, refreshed
 from leftfold.spark.queries.incremental_batches import (
     CheckpointDirectory,
@@ -45,7 +45,7 @@ def stream_frame(
     table: EventTable,
     kafka: Mapping[str, str],
     topics: Mapping[str, int],
-    misfits: Misfits | None = None,
+    misfits: SkippedValues | None = None,
 ) -> DataFrame:
     """The events of one class as a streaming DataFrame, from the start of the log.
 
@@ -122,7 +122,7 @@ class QueryStream:
         sweep(self._places.store, self._view, self._keep)
         with closing(self._places.open_log()) as log:
             topics = topics_of(self._view, log.partitions)
-            ends, ids = log.stable_ends(topics), known_ids(log, topics)
+            ends, ids = log.stable_ends(topics), topic_ids(log, topics)
         if why := self._other(ids):
             raise ConfigurationError(why)
         batches = self._resume(run, files, topics, ends) or self._begin(run, files, topics, ends, ids)
@@ -130,7 +130,7 @@ class QueryStream:
             self._stream(batches, stop)
         except BaseException as error:
             if batches.writer is None:
-                abandon(self._places.store, batches.generation, error, resumable=False)
+                discard(self._places.store, batches.generation, error, resumable=False)
             raise
         if batches.writer is None:
             remove(self._places.store, batches.generation)
@@ -138,11 +138,11 @@ class QueryStream:
     def foreign(self) -> str:
         """Why the live generation belongs to other topics, and what to type; '' when it belongs to these."""
         with closing(self._places.open_log()) as log:
-            return self._other(known_ids(log, topics_of(self._view, log.partitions)))
+            return self._other(topic_ids(log, topics_of(self._view, log.partitions)))
 
     def _other(self, ids: Mapping[str, str]) -> str:
         live = self._places.store.registry(self._view.name).live_of(self._view.hash)
-        return other_log(live, ids) if live is not None else ""
+        return log_mismatch(live, ids) if live is not None else ""
 
     def checkpoint(self, generation: Generation) -> CheckpointDirectory:
         """The checkpoint directory of a generation."""
@@ -197,7 +197,7 @@ class QueryStream:
 
     def _batches(self, generation: Generation, run: str, ends: Position, path: Path) -> StreamBatches:
         what = StreamWork(self._view, self._places, self._groups, self._shuffles, self._report)
-        return StreamBatches(what, generation, run, ends, path, Misfits(self._spark))
+        return StreamBatches(what, generation, run, ends, path, SkippedValues(self._spark))
 
     def _stream(self, batches: StreamBatches, stop: threading.Event) -> None:
         session = own_session(self._spark, shuffles=self._shuffles)
@@ -219,7 +219,7 @@ class QueryStream:
             query.stop()
 
     def _open_table(
-        self, topics: Mapping[str, int], misfits: Misfits, session: SparkSession, table: EventTable
+        self, topics: Mapping[str, int], misfits: SkippedValues, session: SparkSession, table: EventTable
     ) -> DataFrame:
         frame = stream_frame(session, table, self._places.kafka, topics, misfits)
         if self._view.late is None:

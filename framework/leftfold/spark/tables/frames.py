@@ -22,7 +22,7 @@ from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import RawRecord
 from leftfold.spark.core.offsets import check_start, first_offsets
-from leftfold.spark.core.task_io import Misfits
+from leftfold.spark.core.task_io import SkippedValues
 from leftfold.spark.tables.columns import METADATA_COLUMNS, EventTable, arrow_type, arrow_value, metadata_types
 from leftfold.spark.tables.log_frames import Row, log_frame, table_of, whole_log
 
@@ -147,7 +147,7 @@ KAFKA_OPTIONS = {
 }
 
 
-def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: Misfits | None = None) -> DataFrame:
+def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: SkippedValues | None = None) -> DataFrame:
     """The records of Spark's Kafka source as rows of a schema.
 
     Args:
@@ -178,7 +178,7 @@ def _record_of(fields: Mapping[str, Any]) -> RawRecord:
 class EventTables(dict[str, DataFrame]):
     """DataFrames by table name; `misfits` lists the events that were skipped, as far as the tables were read."""
 
-    def __init__(self, misfits: Misfits) -> None:
+    def __init__(self, misfits: SkippedValues) -> None:
         super().__init__()
         self.misfits = misfits
 
@@ -196,7 +196,7 @@ def event_tables(spark: SparkSession, app: App, open_log: OpenBulkLog) -> EventT
     classes = _classes(app)
     categories = sorted({cls.__leftfold__.category for cls in classes})
     logs = {category: whole_log(open_log, names.events(category)) for category in categories}
-    found = EventTables(misfits := Misfits(spark))
+    found = EventTables(misfits := SkippedValues(spark))
     for category in categories:
         found[category] = log_frame(spark, logs[category], *event_rows(app, category), misfits=misfits)
     for name, cls in _named(classes, categories).items():

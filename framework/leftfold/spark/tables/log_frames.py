@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from leftfold.engine.archive.gaps import check_whole
+from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import ContractError
 from leftfold.ports.bulk import BulkLog, OffsetRange, OpenBulkLog, raw_all
 from leftfold.ports.protocols import RawRecord
-from leftfold.spark.core.task_io import Address, Misfits, ProgressReporter
+from leftfold.spark.core.task_io import Address, ProgressReporter, SkippedValues
 
 __all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
 
@@ -77,7 +77,7 @@ def whole_log(open_log: OpenBulkLog, topic: str) -> LogSlice:
     with closing(open_log()) as log:
         ends = log.stable_ends([topic]).offsets.get(topic, {})
         parts = [OffsetRange(topic, partition, 0, end) for partition, end in sorted(ends.items()) if end > 0]
-        check_whole(log, parts)
+        check_complete(log, parts)
     return LogSlice(tuple((part,) for part in parts), open_log)
 
 
@@ -87,7 +87,7 @@ def log_frame(
     schema: pa.Schema,
     row: Row,
     address: Address | None = None,
-    misfits: Misfits | None = None,
+    misfits: SkippedValues | None = None,
 ) -> DataFrame:
     """The records of a log slice as a DataFrame; nothing is read before Spark needs it.
 
@@ -114,7 +114,7 @@ def table_of(
     records: Iterable[P],
     schema: pa.Schema,
     row: Callable[[P], Mapping[str, Any] | None],
-    misfits: Misfits | None = None,
+    misfits: SkippedValues | None = None,
 ) -> pa.RecordBatch:
     """Some records as an Arrow batch.
 
@@ -142,7 +142,7 @@ def _reporter(address: Address | None) -> AbstractContextManager[Callable[[int],
     return nullcontext(lambda count: None) if address is None else closing(ProgressReporter(address))
 
 
-def _fits(record: Placed, found: Mapping[str, Any], schema: pa.Schema, misfits: Misfits | None) -> bool:
+def _fits(record: Placed, found: Mapping[str, Any], schema: pa.Schema, misfits: SkippedValues | None) -> bool:
     for field in schema:
         try:
             _batch([found], pa.schema([field]))

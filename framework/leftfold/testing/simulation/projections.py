@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.client.reader import Reader, Views
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError, StaleViewError, ViewNotBuilt
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
@@ -189,7 +189,7 @@ class Projections:
         keep, anyway = chance.choice((0.0, 5.0, 600.0)), chance.random() < 0.5
         with closing(RedisViewStore(SETTINGS)) as store:
             options = RebuildOptions(cores=1, buckets=_BUCKETS, keep=keep, swap_anyway=anyway, fold=_CODE)
-            more: dict[str, Any] = {**self._logs(), "run": run_here if self._attempts == 1 else self._run_beside}
+            more: dict[str, Any] = {**self._logs(), "run": run_locally if self._attempts == 1 else self._run_beside}
             result = Rebuild(view, store, open_sink=partial(RedisBulkSink, SETTINGS), options=options, **more).run()
         self._deployment.note("rebuilt", f"{view.name}: {str(result).splitlines()[0]}")
 
@@ -200,7 +200,7 @@ class Projections:
 
         def attempt() -> None:
             try:
-                done.append(run_here(job, plan, tell))
+                done.append(run_locally(job, plan, tell))
             except LeftfoldError as error:
                 failed.append(error)
                 if not done:

@@ -30,7 +30,7 @@ _WIDTH = 200
 """The width of a line of a trace in characters."""
 _REAL_NETWORK: list[tuple[Any, Any]] = [
     (reach.check_reachable, lambda settings: None),
-    (reach.trouble, lambda settings, seconds=1.0: ""),
+    (reach.unreachable_reason, lambda settings, seconds=1.0: ""),
 ]
 
 
