@@ -115,7 +115,7 @@ def test_an_archive_longer_than_the_topic_belongs_to_another_one(past: Past, mon
 def test_an_archive_of_a_topic_that_was_made_anew_is_not_read(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     start = Position({TOPIC: {0: 0}})
     monkeypatch.setattr(ParquetArchive, "identity", lambda self, topic: "another")
-    other = "with id another, and the one that is there now has id"
+    other = "with id another, but the topic has id"
     with pytest.raises(InfrastructureError, match=other):
         past.rebuild(app.views[0], past.log).run()
     with closing(past.reader()) as reader, pytest.raises(InfrastructureError, match=other):

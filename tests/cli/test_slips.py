@@ -36,7 +36,7 @@ def test_an_event_that_is_gone_is_never_accepted_and_the_mend_is_told(shop: Shel
         accepted, after = shop("check", "--write"), shop("check")
     finally:
         lock.write_text(written, "utf-8")
-    assert "accepted view thefts: is gone\n" in accepted.out
+    assert "accepted view thefts: is removed\n" in accepted.out
     for told in (accepted, after):
         assert told.code == 1
         assert "error event carts.CartStolen.v1: was released and no class reads it any more" in told.out
