@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold.engine.rebuild.stream_fold import StreamFold
-from leftfold.engine.views.row_folding import RowEncodingError
+from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.model.view import View
 from leftfold.parquet.archive_reader import records_of
 from leftfold.parquet.file_writer import READ, table_of

@@ -25,8 +25,8 @@ from leftfold.runtime.connect import open_bulk
 from leftfold.spark import event_tables, events
 from leftfold.spark.core.job import spark_runner
 from leftfold.spark.core.task_io import cause_of
+from leftfold.spark.sql.allowed import ASKED_FUNCTIONS, ASKED_TABLES
 from leftfold.spark.sql.results import check_question
-from leftfold.spark.sql.rules import ASKED_FUNCTIONS, ASKED_TABLES
 from leftfold.spark.tables.frames import EventTables
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import Topic, decision

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from leftfold import ContractError
 from leftfold.cli.data.events import fields_of
 from leftfold.engine.causation import step_of
-from leftfold.engine.processing.event_time import Watermark
+from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_wire import NACK
 from leftfold.engine.processing.recovery import ProcessRefold
 from leftfold.engine.processing.stream_state import MemoryStates

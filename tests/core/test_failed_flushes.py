@@ -11,9 +11,9 @@ import pytest
 
 from leftfold import FoldView
 from leftfold.engine.views.decoding import EventDecoder
+from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Phase, covered

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import ContractError
-from leftfold.engine.processing.event_time import SILENCE, LogTime, SourceTime, Watermark
+from leftfold.engine.processing.log_time import SILENCE, LogTime, SourceTime, Watermark
 from leftfold.ports.protocols import RawRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

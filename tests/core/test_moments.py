@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.engine.processing.event_time import LogTime, SourceTime, Watermark
+from leftfold.engine.processing.log_time import LogTime, SourceTime, Watermark
 from leftfold.model.encoding import time_at, time_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

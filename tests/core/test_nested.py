@@ -11,7 +11,7 @@ from leftfold.compatibility import Lock
 from leftfold.compatibility.schema import breaks
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.parquet.manifest import Manifest
-from leftfold.redis.format import decoded, read_mark
+from leftfold.redis.stored_values import decoded, read_mark
 
 DEEP = "[" * 100_000
 LOCK = '{"leftfold.lock": 1, "deciders": {%s}, "views": {}, "events": {%s}}'

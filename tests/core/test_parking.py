@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leftfold import Event, FoldView
-from leftfold.engine.views.row_folding import NO_KEY
+from leftfold.engine.views.folded_rows import NO_KEY
 from leftfold.model.keys import NO_ROW, partition_of
 from leftfold.testing import fold
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, checksum, out

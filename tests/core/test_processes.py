@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import App, Cancel, Finished, Rejected, Timer, World, memory
-from leftfold.engine.processing import event_time as log_time
+from leftfold.engine.processing import log_time
 from leftfold.testing import given
 from tests.core.trade import (
     PATIENCE,

@@ -10,7 +10,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from leftfold.engine.causation import step_of
-from leftfold.engine.processing.event_time import SourceTime, Watermark, told_time
+from leftfold.engine.processing.log_time import SourceTime, Watermark, told_time
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
 from leftfold.engine.processing.process_reactor import InputAccepted, InputSkipped, Outcome, Reactor
 from leftfold.engine.processing.process_wire import Router, due_record, read_input

@@ -23,9 +23,9 @@ from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.verify.parked_retry import RowRetry
 from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.decoding import EventDecoder
+from leftfold.engine.views.folded_rows import StepwiseFold, check_storable
 from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.row_folding import StepwiseFold, check_storable
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase

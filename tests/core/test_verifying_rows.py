@@ -10,7 +10,7 @@ import pytest
 
 from leftfold import memory
 from leftfold.engine.verify.verification import Verify
-from leftfold.engine.views.row_folding import place_of
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.errors import ViewNotBuilt
 from leftfold.memory import World
 from leftfold.model.view import View

@@ -20,7 +20,7 @@ from leftfold.memory import World
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation, Phase
-from leftfold.redis.format import decoded
+from leftfold.redis.stored_values import decoded
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import app, by_owner, histories, stranger, summary

@@ -13,8 +13,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from leftfold import Event, FoldView
+from leftfold.engine.views.folded_rows import bucket_of
 from leftfold.engine.views.generations import change, open_generation
-from leftfold.engine.views.row_folding import bucket_of
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, RowChange
 from leftfold.ports.protocols import ViewStore

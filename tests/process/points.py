@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leftfold.engine.processing.event_time import SILENCE
+from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.recovery import TaskSpec
 from leftfold.faust import router as clock

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold.engine.processing.event_time import Watermark
+from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import Due
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import due_record

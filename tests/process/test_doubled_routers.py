@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leftfold.engine.processing.event_time import SILENCE
+from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.faust import router as clock
 from leftfold.kafka.settings import KafkaSettings

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from faust.types import TP
 
-from leftfold.engine.processing.event_time import SourceTime, Watermark
+from leftfold.engine.processing.log_time import SourceTime, Watermark
 from leftfold.faust import router as routing
 from leftfold.faust.router import Clock
 from leftfold.kafka.administration.groups import Groups

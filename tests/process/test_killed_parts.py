@@ -12,7 +12,7 @@ from itertools import count, zip_longest
 
 import pytest
 
-from leftfold.engine.processing.event_time import SILENCE
+from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.faust import router as clock
 from leftfold.kafka.settings import KafkaSettings

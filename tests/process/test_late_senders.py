@@ -10,7 +10,7 @@ import pytest
 from leftfold import App
 from leftfold.cli.health import components as process_survey
 from leftfold.cli.main import run
-from leftfold.engine.processing.event_time import Watermark
+from leftfold.engine.processing.log_time import Watermark
 from leftfold.faust import router as clock
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings

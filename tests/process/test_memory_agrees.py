@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from leftfold import World, memory
 from leftfold.cli.main import run
-from leftfold.engine.processing import event_time as log_time
+from leftfold.engine.processing import log_time
 from leftfold.engine.processing.command_processor import CommandProcessor
-from leftfold.engine.processing.event_time import SourceTime, Watermark
+from leftfold.engine.processing.log_time import SourceTime, Watermark
 from leftfold.engine.processing.process_instance import Instance
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.kafka.settings import KafkaSettings

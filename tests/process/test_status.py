@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from leftfold.cli.health import components as process_survey
 from leftfold.cli.health.doctor import look_for_open
 from leftfold.cli.main import run
-from leftfold.engine.processing.event_time import SourceTime, Watermark
+from leftfold.engine.processing.log_time import SourceTime, Watermark
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings

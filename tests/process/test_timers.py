@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from leftfold.engine.processing import event_time as log_time
-from leftfold.engine.processing.process_instance import Instance, Timers
+from leftfold.engine.processing import log_time
+from leftfold.engine.processing.process_instance import Instance
 from leftfold.engine.processing.process_reactor import InputSkipped, Reactor, timer_of
 from leftfold.engine.processing.process_wire import DUE, Input
+from leftfold.engine.processing.timers import Timers
 from leftfold.faust import router as clock
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings

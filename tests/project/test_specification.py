@@ -103,14 +103,14 @@ def test_headers_that_the_code_reads_or_writes_are_on_the_page() -> None:
 def test_redis_keys_are_made_of_what_the_code_writes() -> None:
     keys = set(map(pattern, listed("key")))
     assert {"view:{}", "v:{{}:{}:{}}@", "v:{{}:{}}!", "members:{}"} <= keys
-    known = texts_of("redis/connection/protocol.py")
+    known = texts_of("redis/keys.py")
     assert not sorted(key for key in keys if not is_made_of(key, known))
 
 
 def test_fields_of_the_registry_are_made_of_what_the_code_writes() -> None:
     fields = set(map(pattern, listed("field of the registry")))
     assert {"live:{}", "g:{}", "folds", "attempt"} <= fields
-    known = texts_of("redis/format.py")
+    known = texts_of("redis/stored_values.py")
     assert not sorted(field for field in fields if not is_made_of(field, known))
 
 

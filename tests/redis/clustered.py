@@ -6,7 +6,7 @@ from redis.crc import key_slot
 
 from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.cluster_set import ClusterSet
 

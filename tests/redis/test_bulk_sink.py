@@ -12,7 +12,7 @@ from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.redis import RedisBulkSink, RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, new_generation
 from tests.redis.server import RedisServer
 from tests.redis.sockets import Line

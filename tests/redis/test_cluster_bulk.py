@@ -12,7 +12,7 @@ from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Generation, Phase
 from leftfold.redis import RedisBulkSink, RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, new_generation
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.test_bulk_sink import INDEXES, Unchecked, bulk_rows, final

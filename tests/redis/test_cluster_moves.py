@@ -14,8 +14,9 @@ from redis.crc import key_slot
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import BucketFlush, Generation, Registry
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys, Wire, dial, registry_key
+from leftfold.redis.connection.protocol import Wire, dial
 from leftfold.redis.flusher import commands_of
+from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.testing.contracts.readers import changed, flush_of, row
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import BUCKETS, flushes, new_spread, rows, slot_of, tokens

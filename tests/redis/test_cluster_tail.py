@@ -21,8 +21,9 @@ from leftfold.memory import World
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisBulkSink, RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys, dial, registry_key
+from leftfold.redis.connection.protocol import dial
 from leftfold.redis.flusher import Flusher, Flushers
+from leftfold.redis.keys import BucketKeys, registry_key
 from tests.ledger import Move, Open, app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on

@@ -9,8 +9,9 @@ import pytest
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys, Wire
+from leftfold.redis.connection.protocol import Wire
 from leftfold.redis.flusher import Flusher, commands_of
+from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
 from tests.redis.sockets import Line

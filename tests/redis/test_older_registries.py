@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from leftfold.redis.format import decoded
+from leftfold.redis.stored_values import decoded
 
 OLD: dict[str, Any] = {
     "hash": "0123", "stream_keyed": False, "buckets": 16, "topics": {"shop.events": 4}, "phase": "kept",

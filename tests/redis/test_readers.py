@@ -15,7 +15,7 @@ from leftfold.errors import ContractError
 from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
 from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matching, Query
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.redis.keys import BucketKeys
 from leftfold.redis.reads import GetRowQuery, SnapshotQuery, compile_query
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer

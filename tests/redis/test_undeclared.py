@@ -16,8 +16,8 @@ from leftfold.cli.main import run
 from leftfold.engine.views.cleanup import undeclared, undeclared_view
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import registry_key
 from leftfold.redis.connection.sync import RoutedClient
+from leftfold.redis.keys import registry_key
 from tests import ledger_next
 from tests.ledger import app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet

@@ -13,7 +13,7 @@ from leftfold import ChangesNotKept, InfrastructureError
 from leftfold.client import Reader
 from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.core.folding import out
 from tests.core.shop import Spend, household_spend

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leftfold.engine.streaming.microbatch_task import MicroBatchTask, MicroBatchWriter
-from leftfold.engine.views.row_folding import RowAddress
+from leftfold.engine.views.folded_rows import RowAddress
 from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Snapshot
 from leftfold.ports.protocols import ViewStore

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
-from leftfold.spark.sql.statements import check
+from leftfold.spark.sql.rules import check
 
 EVENTS, FILES = ["Moved", "Opened"], ["owners"]
 COLUMNS = ["owner", "ledger", "amount", "tags", "region", "_time", "_key"]

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from leftfold.client.lookup import Live, checked_keys, checked_position, version_of
 from leftfold.client.results import Change
 from leftfold.client.steps import FlushListener, Steps, ask
-from leftfold.engine.views.row_folding import place_of
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.errors import ChangesNotKept
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation

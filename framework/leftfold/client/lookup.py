@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from leftfold.client.results import Description, Entry, described
 from leftfold.client.steps import FlushListener, Pause, Steps, ask
-from leftfold.engine.views.row_folding import place_of
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.errors import ConfigurationError, StaleViewError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.view import View

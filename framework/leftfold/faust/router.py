@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from leftfold.engine.archive.gaps import cut_source, unrouted
-from leftfold.engine.processing.event_time import SILENCE, SourceTime, Watermark
+from leftfold.engine.processing.log_time import SILENCE, SourceTime, Watermark
 from leftfold.engine.processing.process_wire import MAX_BYTES, NO_INPUT, Router, Unusable, unroutable
 from leftfold.engine.progress import ReportLimiter
 from leftfold.errors import ContractError, LeftfoldError

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from leftfold.engine.processing.command_processor import CommandProcessor
-from leftfold.engine.processing.event_time import SILENCE, SourceTime, Watermark
+from leftfold.engine.processing.log_time import SILENCE, SourceTime, Watermark
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import Router, Unusable

@@ -24,23 +24,12 @@ from leftfold.redis.connection.errors import (
     translated,
     unreachable,
 )
-from leftfold.redis.connection.protocol import (
-    EXEC,
-    FINISHED,
-    MULTI,
-    UNWATCH,
-    BucketKeys,
-    Dial,
-    RowPacker,
-    SortedSets,
-    Wire,
-    dial,
-    packed,
-)
+from leftfold.redis.connection.protocol import EXEC, MULTI, UNWATCH, Dial, RowPacker, SortedSets, Wire, dial, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import PAUSE
 from leftfold.redis.connection.topology import topology_of
-from leftfold.redis.format import addition, encode_mark
+from leftfold.redis.keys import FINISHED, BucketKeys
+from leftfold.redis.stored_values import addition, encode_mark
 
 __all__ = ["RedisBulkSink", "check_complete", "seal"]
 

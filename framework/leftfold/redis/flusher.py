@@ -12,22 +12,11 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Generation, Landed
 from leftfold.ports.protocols import Flushing
 from leftfold.redis.connection.errors import executed, refuse_errors, unreachable
-from leftfold.redis.connection.protocol import (
-    EXEC,
-    MULTI,
-    UNWATCH,
-    BucketKeys,
-    Dial,
-    RowPacker,
-    SortedSets,
-    Wire,
-    channel,
-    dial,
-    packed,
-)
+from leftfold.redis.connection.protocol import EXEC, MULTI, UNWATCH, Dial, RowPacker, SortedSets, Wire, dial, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology, topology_of
-from leftfold.redis.format import addition, encode_mark
+from leftfold.redis.keys import BucketKeys, channel
+from leftfold.redis.stored_values import addition, encode_mark
 
 __all__ = ["Flight", "Flusher", "Flushers", "commands_of"]
 

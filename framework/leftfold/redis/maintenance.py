@@ -10,18 +10,11 @@ from typing import Any
 from leftfold.errors import ConfigurationError
 from leftfold.ports.bulk import Registries, Stored
 from leftfold.redis.connection.errors import Part, RedisClient, translated
-from leftfold.redis.connection.protocol import (
-    OF_BUCKETS,
-    REGISTRIES,
-    BucketKeys,
-    Wire,
-    bucket_of,
-    packed,
-    registered_view,
-)
+from leftfold.redis.connection.protocol import Wire, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import RoutedClient
 from leftfold.redis.connection.topology import Topology, topology_of
+from leftfold.redis.keys import OF_BUCKETS, REGISTRIES, BucketKeys, bucket_of, registered_view
 
 __all__ = ["policy_in", "refuse_eviction", "registered", "stored", "unlink_bucket"]
 

@@ -16,9 +16,10 @@ from leftfold.ports.queries import Rows
 from leftfold.redis.connection.asyncio import Line, open_line
 from leftfold.redis.connection.cluster_asyncio import open_asker
 from leftfold.redis.connection.errors import refuse_errors, unreachable
-from leftfold.redis.connection.protocol import Asker, channel, packed
+from leftfold.redis.connection.protocol import Asker, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology
+from leftfold.redis.keys import channel
 from leftfold.redis.reads import compile_query
 
 __all__ = ["Background", "LoopClients", "Subscriber"]

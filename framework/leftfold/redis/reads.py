@@ -25,19 +25,9 @@ from leftfold.ports.queries import (
     Rows,
     Standing,
 )
-from leftfold.redis.connection.protocol import (
-    BucketKeys,
-    Command,
-    RedisQuery,
-    ask_live,
-    entry,
-    escaped,
-    hash_of,
-    live_in,
-    registry_key,
-    split_entry,
-)
-from leftfold.redis.format import Recently, decoded, read_mark
+from leftfold.redis.connection.protocol import Command, RedisQuery, ask_live, hash_of, live_in
+from leftfold.redis.keys import BucketKeys, entry, escaped, registry_key, split_entry
+from leftfold.redis.stored_values import Recently, decoded, read_mark
 
 __all__ = ["GetRowQuery", "SnapshotQuery", "compile_query"]
 

@@ -19,15 +19,16 @@ from leftfold.ports.queries import IndexRange, Listed, Matching, Query, Register
 from leftfold.redis.bulk_load import check_complete, seal
 from leftfold.redis.connection.cluster_asyncio import open_client
 from leftfold.redis.connection.errors import RedisClient, translated
-from leftfold.redis.connection.protocol import FINISHED, BucketKeys, Dial, dial, members_key
+from leftfold.redis.connection.protocol import Dial, dial
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import settled
 from leftfold.redis.connection.topology import topology_of
 from leftfold.redis.flusher import Flushers
-from leftfold.redis.format import addition, change_registry, encode_mark
+from leftfold.redis.keys import FINISHED, BucketKeys, members_key
 from leftfold.redis.maintenance import registered, stored, unlink_bucket
 from leftfold.redis.pubsub import Background, LoopClients
 from leftfold.redis.reads import compile_query
+from leftfold.redis.stored_values import addition, change_registry, encode_mark
 
 __all__ = ["RedisViewStore"]
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from leftfold.cli.log.dead import dead_waiting
 from leftfold.cli.options import EVERY
 from leftfold.cli.processes.timers import row_of, time_of
-from leftfold.engine.processing.event_time import SILENCE
+from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.timer_admin import TimerTable
 from leftfold.errors import LeftfoldError, LogGap
 from leftfold.model import keys as names

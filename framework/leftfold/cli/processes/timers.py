@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 import typer
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, agreed, examples, seconds, signed
-from leftfold.engine.processing.event_time import WatermarkStatus, told_time
+from leftfold.engine.processing.log_time import WatermarkStatus, told_time
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin

@@ -14,8 +14,8 @@ from leftfold.engine.progress import Stopwatch
 from leftfold.engine.verify.history import History, RowStep
 from leftfold.engine.verify.history import explain as steps_of
 from leftfold.engine.verify.row_comparison import Fields, fields_of, row_and_place
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.engine.views.generations import resolve
-from leftfold.engine.views.row_folding import place_of
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import (  # fmt: skip
+from leftfold.cli.options import (
     MAX_PARKED,
     AppOption,
     ArchiveOption,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from leftfold.engine.processing.command_wire import CONTENT_TYPE, nack
-from leftfold.engine.processing.event_time import Watermark
+from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_wire import BARRIER, answer_record
 from leftfold.engine.processing.stream_state import MARK
 from leftfold.errors import ContractError, DecisionFailed, LeftfoldError

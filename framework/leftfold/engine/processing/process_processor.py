@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from leftfold.engine.processing.command_wire import CONTENT_TYPE, SPEC_VERSION
-from leftfold.engine.processing.event_time import LogTime, Watermark
+from leftfold.engine.processing.log_time import LogTime, Watermark
 from leftfold.engine.processing.partition_processor import OVERHEAD, Partitioner, PartitionProcessor, Partitions
-from leftfold.engine.processing.process_instance import Instance, InstanceCodec, Timers
+from leftfold.engine.processing.process_instance import Instance, InstanceCodec
 from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor, Request, timer_of
 from leftfold.engine.processing.process_wire import Input, due_record, read_input
+from leftfold.engine.processing.timers import Timers
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.encoding import time_at

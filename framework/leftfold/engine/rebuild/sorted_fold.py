@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
-from leftfold.engine.views.row_folding import StepwiseFold, check_storable, evolver
+from leftfold.engine.views.folded_rows import StepwiseFold, check_storable, evolver
 from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
 from leftfold.model.rows import CHECKSUM_MODULUS

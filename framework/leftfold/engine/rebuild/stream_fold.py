@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
-from leftfold.engine.views.row_folding import NO_KEY, RowEncodingError, StepwiseFold, evolver
+from leftfold.engine.views.folded_rows import NO_KEY, RowEncodingError, StepwiseFold, evolver
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, ColumnarRecords, OffsetRange, raw, type_of

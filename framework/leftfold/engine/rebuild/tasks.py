@@ -14,8 +14,8 @@ from leftfold.engine.rebuild.end_offsets import before_cuts
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.sorted_fold import BucketFold, KeyedUpdate, OpenedRecords, UpdateSorter, sampled
 from leftfold.engine.rebuild.stream_fold import StreamFold
+from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.projection_writer import MAX_PARKED
-from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View

@@ -11,8 +11,8 @@ from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate, OpenedRecords, UpdateReader, UpdateSorter
 from leftfold.engine.views.decoding import Decoded, EventDecoder
+from leftfold.engine.views.folded_rows import NO_KEY, RowAddress
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
-from leftfold.engine.views.row_folding import NO_KEY, RowAddress
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from leftfold.engine.rebuild.end_offsets import ranges_to
 from leftfold.engine.views.decoding import Decoded, EventDecoder
-from leftfold.engine.views.row_folding import StepwiseFold, place_of
+from leftfold.engine.views.folded_rows import StepwiseFold, place_of
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View

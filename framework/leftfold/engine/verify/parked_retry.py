@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leftfold.engine.verify.history import ReplayedRow, RowsFold
-from leftfold.engine.views.row_folding import NO_KEY
+from leftfold.engine.views.folded_rows import NO_KEY
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.keys import NO_ROW
 from leftfold.model.rows import CHECKSUM_MODULUS

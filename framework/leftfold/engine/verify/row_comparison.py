@@ -12,7 +12,7 @@ from typing import Any
 from leftfold.engine.rebuild.sorted_fold import sampled
 from leftfold.engine.verify.history import ReplayedRow, RowsFold
 from leftfold.engine.verify.row_differences import Fields, RowDifference
-from leftfold.engine.views.row_folding import RowAddress, place_of
+from leftfold.engine.views.folded_rows import RowAddress, place_of
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields as FieldTypes

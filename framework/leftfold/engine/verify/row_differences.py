@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from leftfold.engine.views.row_folding import place_of
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.errors import ViewNotBuilt
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Snapshot
 from leftfold.ports.protocols import ViewStore

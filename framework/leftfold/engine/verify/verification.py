@@ -16,8 +16,8 @@ from leftfold.engine.rebuild.sorted_fold import partitions_for
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.verify.row_comparison import MOST_SUSPECTS, ComparingSink, RowCheck
 from leftfold.engine.verify.row_differences import RowDifference
+from leftfold.engine.views.folded_rows import RowAddress, place_of
 from leftfold.engine.views.generations import check_log, resolve, topic_ids
-from leftfold.engine.views.row_folding import RowAddress, place_of
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS

@@ -1,4 +1,4 @@
-"""The fold of a projector: folds events into rows that stay in memory, from given checkpoints on."""
+"""The fold of a projector: folds events into rows in memory from given checkpoints on, and parks rows that fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, folds_record
-from leftfold.engine.views.row_folding import (
+from leftfold.engine.views.folded_rows import (
     NO_KEY,
     FoldedBucket,
     FoldedRow,

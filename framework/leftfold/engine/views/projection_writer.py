@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from leftfold.engine.views.folded_rows import RowAddress, RowEncodingError
 from leftfold.engine.views.live_fold import LiveFold
-from leftfold.engine.views.row_folding import RowAddress, RowEncodingError
 from leftfold.errors import ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS

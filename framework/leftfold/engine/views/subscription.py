@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
+from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import age_key
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.errors import LeftfoldError
 from leftfold.model.position import Position
 from leftfold.ports.protocols import LogReader, ViewStore

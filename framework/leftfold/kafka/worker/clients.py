@@ -12,7 +12,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.archive.archived_log import ArchivedReader
-from leftfold.engine.processing.event_time import Watermark
+from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.recovery import TaskSpec, task_for
 from leftfold.engine.processing.stream_state import MemoryStates

@@ -1,4 +1,4 @@
-"""The consumer-group membership of a worker: assigned partitions, fetched messages, and committed offset metadata."""
+"""The membership of a worker in its consumer group: rebalances, fetched messages, and metadata of committed offsets."""
 
 from __future__ import annotations
 

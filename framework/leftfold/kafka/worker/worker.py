@@ -16,7 +16,7 @@ from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.engine.progress import ReportLimiter
 from leftfold.kafka.errors import translated
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
-from leftfold.kafka.worker.assignment import AssignedPartition, Restorations
+from leftfold.kafka.worker.assigned_partitions import AssignedPartition, Restorations
 from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored

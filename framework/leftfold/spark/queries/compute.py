@@ -25,7 +25,7 @@ from leftfold.model.encoding import is_record, record_fields
 from leftfold.model.messages import Event
 from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
-from leftfold.spark.sql.statements import CheckedQuery, check
+from leftfold.spark.sql.rules import CheckedQuery, check
 from leftfold.spark.tables.columns import EventTable, reference_frame
 
 __all__ = ["FrameView", "RowReader", "checked", "compute", "own_session", "refreshed"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from leftfold.spark.sql.rules import AGGREGATES, Part, PlanNode
-from leftfold.spark.sql.statements import CheckedQuery
+from leftfold.spark.sql.allowed import AGGREGATES, Part, PlanNode
+from leftfold.spark.sql.rules import CheckedQuery
 
 __all__ = ["Refreshed", "classify"]
 

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leftfold.errors import ConfigurationError
-from leftfold.spark.sql.rules import Part, PlanNode
+from leftfold.spark.sql.allowed import Part, PlanNode
 
 __all__ = ["parse"]
 

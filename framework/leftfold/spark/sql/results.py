@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.spark.sql.parser import parse
-from leftfold.spark.sql.statements import QUESTION, check
+from leftfold.spark.sql.rules import QUESTION, check
 
 __all__ = ["Answer", "AnswerLimit", "check_question"]
 

@@ -1,4 +1,4 @@
-"""Folds events into rows in memory: the address of a row, failed folds, and rows that cannot be stored."""
+"""Rows as they are folded in memory: their address, step-by-step folds, and rows that cannot be stored."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Registry
 from leftfold.ports.queries import Changed, Changes, Recent
 from leftfold.redis.connection.errors import Pipeline, RedisClient
-from leftfold.redis.connection.protocol import BucketKeys, Command, ask_live, hash_of, live_in, registry_key
+from leftfold.redis.connection.protocol import Command, ask_live, hash_of, live_in
+from leftfold.redis.keys import BucketKeys, registry_key
 
 __all__ = ["Recently", "addition", "change_registry", "decoded", "encode_mark", "read_mark"]
 
