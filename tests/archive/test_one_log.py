@@ -49,7 +49,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "reader_config", careless)
     monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
     for module in ("rebuild.planner", "processing.state_check"):
-        monkeypatch.setattr(f"leftfold.engine.{module}.check_whole", lambda log, parts: None)
+        monkeypatch.setattr(f"leftfold.engine.{module}.check_complete", lambda log, parts: None)
 
 
 def records(open_log: OpenBulkLog) -> list[Any]:

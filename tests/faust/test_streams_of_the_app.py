@@ -121,7 +121,7 @@ def test_a_stream_goes_on_with_its_newest_rows_and_not_with_others(
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert run([*words, "--app", "tests.faust.sales:app", "--redis", "redis://127.0.0.1:1"]) == 2
     assert (
-        "goes on with its newest rows; leftfold rebuild --app tests.faust.sales:app lately" in capsys.readouterr().err
+        "continues with its newest rows; leftfold rebuild --app tests.faust.sales:app lately" in capsys.readouterr().err
     )
 
 
