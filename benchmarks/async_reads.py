@@ -14,8 +14,8 @@ import redis.asyncio
 from benchmarks.figure import Figure
 from leftfold import Event, FoldView
 from leftfold.client import Views
-from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.folded_rows import bucket_of
+from leftfold.engine.views.generations import change, open_generation
 from leftfold.local import Servers
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, RowChange
