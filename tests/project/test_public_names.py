@@ -13,9 +13,15 @@ PACKAGES = (
     "leftfold.spark",
     "leftfold.faust",
     "leftfold.local",
+    "leftfold.client.commands",
+    "leftfold.kafka.bulk_log",
+    "leftfold.kafka.log_reader",
     "leftfold.kafka.settings",
+    "leftfold.ports.codec",
     "leftfold.redis",
     "leftfold.runtime.connect",
+    "leftfold.spark.queries.testing",
+    "leftfold.spark.streaming.projection",
 )
 LIST = Path(__file__).with_name("public_names.txt")
 

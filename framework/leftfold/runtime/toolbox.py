@@ -280,8 +280,6 @@ def folded_view_of(app: App, name: str) -> View[Any, Any]:
     Raises:
         Usage: the App has no such view, or Spark computes it as a whole.
     """
-    from leftfold.runtime.project import Usage
-
     view = view_of(app, name)
     if view.streamed:
         raise Usage(
@@ -302,8 +300,6 @@ def view_of(app: App, name: str) -> View[Any, Any]:
     Raises:
         Usage: the App has no such view.
     """
-    from leftfold.runtime.project import unknown
-
     for view in app.views:
         if view.name == name:
             return view
