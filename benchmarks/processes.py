@@ -28,6 +28,7 @@ from leftfold.engine.processing.process_instance import InstanceCodec
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
@@ -137,8 +138,6 @@ def _serving(kafka: KafkaSettings, process: str) -> Worker:
 
 
 def _route(address: str, process: str, done: Event) -> None:
-    from leftfold.faust import route
-
     stop = threading.Event()
 
     def stopped() -> None:
@@ -147,7 +146,8 @@ def _route(address: str, process: str, done: Event) -> None:
 
     threading.Thread(target=stopped, daemon=True).start()
     tuned_gc()
-    route(app, process, KafkaSettings(bootstrap_servers=address).aiokafka(), PARTITIONS, stop, lambda *_: None)
+    settings = KafkaSettings(bootstrap_servers=address)
+    ProcessRouter(app, process, settings, stop=stop, report=lambda *_: None).run()
 
 
 def _against_faust(servers: Servers, ours: float, events: int, keys: int) -> Figure:

@@ -24,6 +24,7 @@ from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.records import raw
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
@@ -110,11 +111,9 @@ def _work(address: str, number: int, name: str, stop: Event, ready: Event) -> No
 
 
 def _route(address: str, stop: Event) -> None:
-    from leftfold.faust import route
-
     tuned_gc()
-    dialect = KafkaSettings(bootstrap_servers=address).aiokafka()
-    route(checkout, "checkout", dialect, checkout.partitions, _until(stop), lambda *_: None)
+    settings = KafkaSettings(bootstrap_servers=address)
+    ProcessRouter(checkout, "checkout", settings, stop=_until(stop), report=lambda *_: None).run()
 
 
 def _checkouts(kafka: KafkaSettings, sagas: int) -> Iterator[float]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from leftfold import App
 from leftfold.errors import LeftfoldError
-from leftfold.faust import route
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.worker import Worker
 from tests.process.points import TradeShop, pass_points
@@ -60,7 +60,7 @@ class Child:
         process, _, router = self.part.partition(".")
         if router:
             pass_points(points, SESSION, self.group)
-            route(app, process, settings.aiokafka(), app.partitions, stop, _tell)
+            ProcessRouter(app, process, settings, stop=stop, report=_tell).run()
         else:
             Worker(app, self.part, TradeShop(settings, Haste(session=SESSION), points), stop=stop, report=_tell).run()
 

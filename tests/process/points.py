@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.recovery import TaskSpec
-from leftfold.faust import router as clock
-from leftfold.faust import router as routing
-from leftfold.faust.router import InputProducer
-from leftfold.faust.transport import CommittedConsumer, FetchProgress
+from leftfold.kafka import router
+from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.router import InputProducer
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.transactions import Transactions
 from leftfold.model.app import App
 from leftfold.ports.outgoing import Outgoing
-from leftfold.ports.protocols import RawRecord
 from tests.worker.points import Points
 from tests.worker.shop import FaultyShop
 
-__all__ = ["ANSWERING", "ROUTER", "WORKER", "TradeShop", "pass_points"]
+__all__ = ["ANSWERING", "ROUTER", "WORKER", "TradeShop", "member_with", "pass_points"]
 
 WORKER = (
     "marked",
@@ -96,52 +94,65 @@ def pass_points(points: Points, session: int, group: str) -> None:
     Args:
         session: of their group, in ms. group: what is appended to its name.
     """
-    _around(InputProducer, "draw_line", "line", points)
-    _around(InputProducer, "tell", "time", points)
-    patched: Any = (InputProducer, FetchProgress, routing, clock)
-    send, written, fetched, made = (
+    _around(InputProducer, "mark_all", "line", points)
+    _around(InputProducer, "report", "time", points)
+    patched: Any = (InputProducer, GroupMember, router)
+    send, delivered, fetch, commit = (
         InputProducer.send,
-        InputProducer._written,
-        FetchProgress.fetched,
-        patched[2].faust_app,
+        InputProducer._delivered,
+        GroupMember.fetch,
+        GroupMember.try_commit,
     )
 
-    async def pointed_send(
-        self: InputProducer, source: Any, out: Any, done: Callable[[RawRecord], None], topic: str
-    ) -> None:
-        if out is not None:
-            points.reach("before input")
-        await send(self, source, out, done, topic)
+    def pointed_send(self: InputProducer, out: Any, *rest: Any) -> None:
+        points.reach("before input")
+        send(self, out, *rest)
 
-    def pointed_written(
-        self: InputProducer, source: Any, sent: Any, done: Callable[[RawRecord], None], topic: str
-    ) -> None:
-        points.reach("after input")
-        written(self, source, sent, done, topic)
-        points.reach("input done")
+    def pointed_delivered(self: InputProducer, written: Callable[[], None], error: Any, message: Any) -> None:
+        is_input = message.topic().endswith(".commands") and message.key() != b"@"
+        if is_input:
+            points.reach("after input")
+        delivered(self, written, error, message)
+        if is_input:
+            points.reach("input done")
 
-    def pointed_fetched(self: FetchProgress, positions: Any, records: Any) -> None:
-        fetched(self, positions, records)
-        if records:
+    def pointed_fetch(self: GroupMember, limit: int, wait: float) -> Any:
+        found = fetch(self, limit, wait)
+        if found:
             points.reach("fetched")
+        return found
 
-    def hasty(id_: str, *args: Any, **options: Any) -> Any:
-        app = made(id_ + group, *args, **options)
-        app.conf.broker_session_timeout, app.conf.broker_heartbeat_interval = session / 1000, session / 4000
-        return app
+    def pointed_commit(self: GroupMember, offsets: Any, *, wait: bool) -> bool:
+        if not offsets:
+            return commit(self, offsets, wait=wait)
+        points.reach("before acknowledged")
+        is_done = commit(self, offsets, wait=True)
+        points.reach("after acknowledged")
+        return is_done
 
-    patched[0].send, patched[0]._written = pointed_send, pointed_written
-    patched[1].fetched, patched[2].faust_app = pointed_fetched, hasty
-    _around(CommittedConsumer, "_commit", "acknowledged", points)
-    patched[3].SILENCE = SILENCE / 30
+    patched[0].send, patched[0]._delivered = pointed_send, pointed_delivered
+    patched[1].fetch, patched[1].try_commit = pointed_fetch, pointed_commit
+    patched[2].GroupMember = member_with(
+        group, **{"session.timeout.ms": session, "heartbeat.interval.ms": session // 4}
+    )
+    patched[2].SILENCE = SILENCE / 30
+
+
+def member_with(suffix: str = "", **settings: Any) -> Callable[..., GroupMember]:
+    """Makes members of groups with other settings, and with a suffix of the group's name."""
+
+    def made(config: Mapping[str, Any], group: str, *rest: Any, **options: Any) -> GroupMember:
+        return GroupMember({**config, **settings}, group + suffix, *rest, **options)
+
+    return made
 
 
 def _around(owner: Any, name: str, called: str, points: Points) -> None:
     method = getattr(owner, name)
 
-    async def pointed(*args: Any, **options: Any) -> Any:
+    def pointed(*args: Any, **options: Any) -> Any:
         points.reach(f"before {called}")
-        result = await method(*args, **options)
+        result = method(*args, **options)
         points.reach(f"after {called}")
         return result
 

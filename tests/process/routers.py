@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from leftfold import App
-from leftfold.faust import route
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -29,12 +29,12 @@ def routing(
     process: str = "checkout",
     of: App = app,
     *,
-    passed_over: Callable[[], Collection[str]] = tuple,
+    skipped: Callable[[], Collection[str]] = tuple,
 ) -> AbstractContextManager[list[BaseException]]:
     """A router at work while the block runs, and what it failed of."""
 
     def work(stop: threading.Event) -> None:
-        route(of, process, settings.aiokafka(), of.partitions, stop, lambda *told: None, passed_over=passed_over)
+        ProcessRouter(of, process, settings, stop=stop, report=lambda *told: None, skipped=skipped).run()
 
     return working(work)
 

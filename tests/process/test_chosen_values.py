@@ -12,7 +12,7 @@ import pytest
 from leftfold import App
 from leftfold.cli.main import run
 from leftfold.errors import ContractError
-from leftfold.faust import router as faust_routing
+from leftfold.kafka import router as routing_loop
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
@@ -123,7 +123,7 @@ def test_a_router_without_dead_letters_of_its_own_would_not_go_on(
 ) -> None:
     """It ends at a name that is none, and one that does not weigh is refused what it writes, again and again."""
     if what == "ends":
-        monkeypatch.setattr(faust_routing, "Unusable", type("Never", (ContractError,), {}))
+        monkeypatch.setattr(routing_loop, "Unusable", type("Never", (ContractError,), {}))
     else:
         monkeypatch.setattr("leftfold.engine.processing.process_wire._weight", lambda *record: 0)
     good, said = planted(settings, what[0] * 2), Said()
@@ -134,7 +134,7 @@ def test_a_router_without_dead_letters_of_its_own_would_not_go_on(
     if what == "ends":
         assert "cannot be routed to shelf: shelf.correlate gave " in str(failures[0])
     else:
-        assert "MessageSizeTooLarge" in refusals(said)[0]
+        assert "Message size too large" in refusals(said)[0]
 
 
 def refusals(said: Said) -> list[str]:

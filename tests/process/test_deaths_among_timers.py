@@ -12,12 +12,13 @@ from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import Due
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import due_record
-from leftfold.faust import router as clock
+from leftfold.kafka import router as clock
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.membership import Member, attempt
+from leftfold.kafka.worker.offset_metadata import attempt
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -72,13 +73,13 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
     past, bell = datetime.now(UTC) - timedelta(hours=1), f"bell-{counts}"
     home = partition_of(bell.encode(), 4)
     deadly = due_record("belfry", "alarm", bell, "another", Due("2026-01-01T00:00:00Z", "", "", "c", "nobody"), home)
-    due, fetch, commit = ProcessManagerProcessor.due, Member.fetch, Member.commit
+    due, fetch, commit = ProcessManagerProcessor.due, GroupMember.fetch, GroupMember.commit
     tried: list[str] = []
     asked: list[bool] = []
 
-    def noted(self: Member, offsets: Mapping[int, tuple[int, str]]) -> None:
-        if self.topic == TOPIC and home in offsets:
-            tried.append(offsets[home][1])
+    def noted(self: GroupMember, offsets: Mapping[PartitionId, tuple[int, str]]) -> None:
+        if (TOPIC, home) in offsets:
+            tried.append(offsets[TOPIC, home][1])
         commit(self, offsets)
 
     def told(self: ProcessManagerProcessor, nexts: Mapping[int, int]) -> Batch:
@@ -86,9 +87,9 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
         asked.append(time is not None and time.now(BEYOND) is not None)
         return due(self, nexts if counts or home not in self.held else {home: BEYOND, **nexts})
 
-    def late(self: Member, limit: int, wait: float) -> list[KafkaMessage]:
+    def late(self: GroupMember, limit: int, wait: float) -> list[KafkaMessage]:
         messages = fetch(self, limit, wait)
-        if self.topic != TOPIC or not messages or any(asked):
+        if not messages or messages[0].topic() != TOPIC or any(asked):
             return messages
         self.rewind(dict(self._served))
         return []
@@ -105,8 +106,8 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
                 wait_until(lambda: is_told(settings, home), "routers to know the time")
         write_record(settings, TOPIC, deadly)  # routers know nothing of it, as of answers that a process is given
         taken(settings, home, deaths=2)
-        monkeypatch.setattr(Member, "commit", noted)
-        monkeypatch.setattr(Member, "fetch", late)
+        monkeypatch.setattr(GroupMember, "commit", noted)
+        monkeypatch.setattr(GroupMember, "fetch", late)
         monkeypatch.setattr(ProcessManagerProcessor, "due", told)
         with Trading(settings, app, parts=("alarm",)):
             wait_until(lambda: inputs(settings, bell) >= 3, "the timer to fire")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from faust.types import TP
 
-from leftfold.engine.processing.log_time import SourceTime, Watermark
-from leftfold.faust import router as routing
-from leftfold.faust.router import Clock
+from leftfold.engine.processing.log_time import SourceClock, SourceTime, Watermark
 from leftfold.kafka.administration.groups import Groups
+from leftfold.kafka.group_member import PartitionId
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from tests.core.trade import Placed, app
@@ -57,21 +55,22 @@ def test_a_partition_that_comes_back_is_told_of_as_one_that_nobody_knows(
     settings: KafkaSettings, forgets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last event was loaded; the twin goes by the one before, and says that the present has come."""
-    holding, tick = threading.Event(), Clock.tick
-    assigned: dict[Clock, set[TP]] = {}
+    holding, tick = threading.Event(), ProcessRouter._tick
+    assigned: dict[ProcessRouter, frozenset[PartitionId]] = {}
 
-    async def held(self: Clock, consumer: Any) -> None:
-        assigned[self] = set(consumer.assignment())
-        while holding.is_set():
-            await asyncio.sleep(0.01)
-            assigned[self] = set(consumer.assignment())
-        kept = {tp: dict(ahead) for tp, ahead in self._ahead.items()}
-        await tick(self, consumer)
-        if not forgets:
-            self._ahead = kept
+    def held(self: ProcessRouter) -> None:
+        assigned[self] = self.served
+        if not holding.is_set():
+            tick(self)
 
-    monkeypatch.setattr(Clock, "tick", held)
-    monkeypatch.setattr(routing, "_TICK_MOST", 90.0)
+    def hold(self: SourceClock, place: PartitionId, now: datetime) -> None:
+        self._since[place] = now
+        self._ahead.setdefault(place, {})
+
+    monkeypatch.setattr(ProcessRouter, "_tick", held)
+    if not forgets:
+        monkeypatch.setattr(SourceClock, "drop", lambda self, places: None)
+        monkeypatch.setattr(SourceClock, "hold", hold)
     with Trading(settings, parts=("router",)) as trading:
         wait_until(lambda: bool(assigned) and len(told(settings)[-1].sources) == 12, "the router to begin")
         (ours,) = assigned
@@ -82,7 +81,7 @@ def test_a_partition_that_comes_back_is_told_of_as_one_that_nobody_knows(
         with Trading(settings, parts=("router",)):
             wait_until(lambda: len(assigned) == 2 and all(0 < len(tps) < 12 for tps in assigned.values()), "another")
             holding.clear()
-            lost = [p for p in range(4) if TP(EVENTS, p) not in assigned[ours]]
+            lost = [p for p in range(4) if (EVENTS, p) not in assigned[ours]]
             sources = {f"{EVENTS}/{partition}" for partition in lost}
             assert lost
             write(settings, LOADED, lost)

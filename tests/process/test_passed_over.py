@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from leftfold.cli.main import run
 from leftfold.errors import ContractError
-from leftfold.faust import router as clock
+from leftfold.kafka import router as clock
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
@@ -45,7 +45,7 @@ def refused(settings: KafkaSettings) -> str:
     """What a router says that ends at an event, however often it is started."""
     said: set[str] = set()
     for _ in range(2):
-        with routing(settings, passed_over=partial(skipped_letters, settings, "checkout")) as failures:
+        with routing(settings, skipped=partial(skipped_letters, settings, "checkout")) as failures:
             wait_until(lambda: bool(failures), "the router to end")  # called at once
         assert isinstance(failures[0], ContractError)
         said.add(str(failures[0]))
@@ -82,7 +82,7 @@ def test_an_event_that_nobody_can_read_is_passed_over_once_somebody_has_said_so(
     why = header(letter.headers, "dead_reason").decode()
     assert why.startswith("passed over by anna: ticket 4711; no orders.Placed.v1: ")
     if told:
-        with routing(settings, passed_over=partial(skipped_letters, settings, "checkout")) as failures:
+        with routing(settings, skipped=partial(skipped_letters, settings, "checkout")) as failures:
             wait_until(lambda: bool(failures) or key in routed(settings), "what comes behind it")
         assert not failures
         assert routed(settings).count(key) == 1, "of two, one is passed over"
@@ -90,7 +90,7 @@ def test_an_event_that_nobody_can_read_is_passed_over_once_somebody_has_said_so(
         with routing(settings) as failures:
             wait_until(lambda: bool(failures), "the router to end")
         assert key not in routed(settings)
-        with routing(settings, passed_over=partial(skipped_letters, settings, "checkout")) as failures:
+        with routing(settings, skipped=partial(skipped_letters, settings, "checkout")) as failures:
             wait_until(lambda: bool(failures) or key in routed(settings), "the next test's beginning")
 
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import gc
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold.engine.processing.process_reactor import Reactor
+from leftfold.engine.reactions.delivery import Frontier
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.faust.router import InputProducer, _Routing
-from leftfold.faust.transport import CommittedConsumer, OrderedProgress
+from leftfold.kafka import router
+from leftfold.kafka.router import InputProducer, ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
-from leftfold.ports.protocols import RawRecord
 from tests.core.trade import Confirmed, Pay, Place, Reserved, app
+from tests.process.points import member_with
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
@@ -56,7 +57,7 @@ def test_a_router_that_has_ended_leaves_nothing_behind(
     with routing(settings) as failures:
         wait_until(lambda: not failures and "last" in routed(settings), lambda: f"the input: {failures}")
     gc.collect()
-    assert not [one for one in gc.get_objects() if type(one) is _Routing], "one is made anew whenever a broker is away"
+    assert not [one for one in gc.get_objects() if type(one) is ProcessRouter], "one is made after each outage"
     assert not list(tmp_path.iterdir())
 
 
@@ -68,55 +69,13 @@ def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:
     assert "aborted" not in routed(settings)
 
 
-def test_as_faust_reads_by_itself_an_aborted_event_would_arrive(
+def test_read_as_it_stands_in_the_log_an_aborted_event_would_arrive(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(settings, [("never", "p")], commit=False)
-    real = aiokafka.AIOKafkaConsumer
-
-    def careless(**options: Any) -> Any:
-        return real(**{**options, "isolation_level": "read_uncommitted"})
-
-    monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", careless)
+    monkeypatch.setattr(router, "GroupMember", member_with(**{"isolation.level": "read_uncommitted"}))
     with routing(settings) as failures:
         wait_until(lambda: not failures and "never" in routed(settings), lambda: f"the input: {failures}")
-
-
-@pytest.mark.parametrize("looks", [True, False])
-def test_an_event_that_faust_passes_over_ends_the_router_before_what_comes_behind_it(
-    settings: KafkaSettings, looks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here Faust is made to lose one; the twin does not look, and writes what comes behind it first."""
-    home = partition_of(b"passed", app.partitions)
-    keys = [f"{looks}-{n}" for n in range(200) if partition_of(f"{looks}-{n}".encode(), app.partitions) == home]
-    lost, behind = keys[:2]
-    real, left = CommittedConsumer.getmany, [lost.encode()]
-
-    async def careless(self: CommittedConsumer, timeout: float) -> Any:
-        async for tp, message in real(self, timeout):
-            found = [record for record in message.value if record.key not in left]
-            if len(found) < len(message.value):
-                left.clear()
-            if found:
-                message.value = found
-                yield tp, message
-
-    monkeypatch.setattr(CommittedConsumer, "getmany", careless)
-    if not looks:
-        monkeypatch.setattr(OrderedProgress, "began", lambda self, tp, offset: None)
-    plant(settings, [(lost, "p")])
-    plant(settings, [(behind, "p")])
-    with routing(settings) as failures:
-        wait_until(lambda: bool(failures) or behind in routed(settings), "an end, or what comes behind")
-    order = [key for key in routed(settings) if key in (lost, behind)]
-    if not looks:
-        assert order == [behind]
-        return
-    assert order == []
-    assert "came before" in str(failures[0])
-    with routing(settings) as failures:
-        wait_until(lambda: not failures and behind in routed(settings), lambda: f"both: {failures}")
-    assert [key for key in routed(settings) if key in (lost, behind)] == [lost, behind]
 
 
 def test_an_event_that_cannot_be_routed_ends_the_router_and_is_not_skipped(settings: KafkaSettings) -> None:
@@ -161,15 +120,14 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
     home = partition_of(b"first", app.partitions)
     held, behind, later = [n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) == home][:3]
     other = next(n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) != home)
-    written = InputProducer._written
+    delivered = InputProducer._delivered
 
-    def hold(self: InputProducer, source: RawRecord, *rest: Any) -> None:
-        if source.key != held.encode():
-            written(self, source, *rest)
+    def hold(self: InputProducer, written: Callable[[], None], error: Any, message: Any) -> None:
+        delivered(self, (lambda: None) if message.key() == held.encode() else written, error, message)
 
-    monkeypatch.setattr(InputProducer, "_written", hold)
+    monkeypatch.setattr(InputProducer, "_delivered", hold)
     if not ours:
-        monkeypatch.setattr(CommittedConsumer, "_new_offset", lambda self, tp: self.progress.position.get(tp))
+        monkeypatch.setattr(Frontier, "offsets", lambda self: dict(self._reached))
     with embedded(tmp_path_factory.mktemp("held"), want=frozenset({"kafka"})) as servers:
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
         ensure(app, settings)
@@ -223,8 +181,8 @@ def test_a_broker_that_takes_too_long_ends_the_router_in_a_sentence(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made again then; what has no name of ours would end its process with a traceback."""
-    monkeypatch.setattr("leftfold.faust.router._TICK_MOST", 1e-9)
+    monkeypatch.setattr(router, "_ANSWER_SECONDS", 1e-9)
     with routing(settings) as failures:
         wait_until(lambda: bool(failures), lambda: "the router to give up")
     assert isinstance(failures[0], InfrastructureError)
-    assert str(failures[0]) == "no broker answered the router of checkout within 1e-09 s: TimeoutError"
+    assert "within 1e-09 s: asking how far events are routed to checkout" in str(failures[0])

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import aiokafka
 import pytest
 from confluent_kafka import Consumer
 
@@ -17,12 +15,14 @@ from leftfold import App
 from leftfold.cli.main import run
 from leftfold.engine.archive.retention import Trimming
 from leftfold.errors import LogGap
+from leftfold.kafka import router as clock
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from tests.core.trade import app, checkout_with, orders, payments, stock
+from tests.process.points import member_with
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.settled import wait_settled
 from tests.waiting import wait_until
@@ -100,12 +100,7 @@ def member(settings: KafkaSettings) -> Iterator[None]:
 
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers begin with what is left, as they did before."""
-    real = aiokafka.AIOKafkaConsumer
-
-    def begin_anywhere(**options: Any) -> Any:
-        return real(**{**options, "auto_offset_reset": "earliest"})
-
-    monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", begin_anywhere)
+    monkeypatch.setattr(clock, "GroupMember", member_with(**{"auto.offset.reset": "earliest"}))
 
 
 def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(

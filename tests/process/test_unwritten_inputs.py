@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
     AdminClient,
     AlterConfigOpType,
@@ -11,9 +14,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
     ResourceType,
 )
 
+from leftfold.engine.processing.process_wire import MAX_BYTES
 from leftfold.errors import InfrastructureError
-from leftfold.faust import router as faust_routing
-from leftfold.faust.router import InputProducer
+from leftfold.kafka import router as routing_loop
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.routers import plant, routing
 from tests.process.trading import committed
@@ -44,17 +48,19 @@ def weights(settings: KafkaSettings, order: str) -> list[bool]:
     return [len(r.value or b"") > HEAVY for r in records if r.key == order.encode()]
 
 
+def skipping(config: dict[str, Any], **options: Any) -> Producer:
+    """A producer that continues behind a record that is refused."""
+    return Producer({**config, "enable.gapless.guarantee": False}, **options)
+
+
 @pytest.mark.parametrize("gives_up", [True, False])
 def test_what_waits_behind_a_refused_input_is_not_written_before_it(
     settings: KafkaSettings, gives_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbered batches do not prevent it: of a producer that it does not know yet a broker takes any number.
-
-    The twin writes what waits; an instance then takes the refused input for something that was there.
-    """
-    monkeypatch.setattr(faust_routing, "_TICK_SECONDS", 3.0)  # nothing else makes the producer known before
+    """The twin writes what waits; an instance then takes the refused input for something that was there."""
+    monkeypatch.setattr(ProcessRouter, "_max_bytes", lambda self: MAX_BYTES)  # or the heavy one is a dead letter
     if not gives_up:
-        monkeypatch.setattr(InputProducer, "_give_up", lambda self, failure: None)
+        monkeypatch.setattr(routing_loop, "Producer", skipping)
     order = f"refused-{gives_up}"
     limit(settings, LIMIT)
     write(settings, order)
@@ -62,7 +68,7 @@ def test_what_waits_behind_a_refused_input_is_not_written_before_it(
         with routing(settings) as failures:
             wait_until(lambda: bool(failures), "the router to end")  # called at once
         assert isinstance(failures[0], InfrastructureError)
-        assert "MessageSizeTooLarge" in str(failures[0])
+        assert "Message size too large" in str(failures[0])
     limit(settings, DEFAULT)
     with routing(settings) as failures:
         wait_until(lambda: not failures and any(weights(settings, order)), lambda: f"the first: {failures}")

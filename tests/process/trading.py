@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from leftfold import App
-from leftfold.faust import route
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
@@ -99,7 +99,7 @@ class Trading:
 
     def _route(self) -> None:
         (process,) = self._app.processes
-        route(self._app, process.name, self.settings.aiokafka(), self._app.partitions, self._stop, self._report)
+        ProcessRouter(self._app, process.name, self.settings, stop=self._stop, report=self._report).run()
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

@@ -81,7 +81,7 @@ def acting(app: App, name: str, settings: KafkaSettings, *, fails: bool = False)
     one = Acting(app, name, settings)
     try:
         if not fails:
-            wait_until(lambda: one.failures != [] or len(one.reacting.held) == PARTITIONS, "the partitions")
+            wait_until(lambda: one.failures != [] or len(one.reacting.served) == PARTITIONS, "the partitions")
         yield one
     finally:
         one.end()

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from leftfold import ContractError, Delivery, InfrastructureError
 from leftfold.engine.reactions.delivery import Frontier
-from leftfold.kafka.reactions import group_consumer as shared_log
+from leftfold.kafka import group_member
 from leftfold.kafka.reactions.start_offsets import StartOffsets
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -95,12 +95,12 @@ def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:
 def test_read_as_it_stands_in_the_log_an_aborted_event_would_arrive(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    careful = shared_log.member_config
+    careful = group_member.member_config
 
     def careless(*given: Any) -> dict[str, Any]:
         return {**careful(*given), "isolation.level": "read_uncommitted"}
 
-    monkeypatch.setattr(shared_log, "member_config", careless)
+    monkeypatch.setattr(group_member, "member_config", careless)
     post = Post()
     app = made(settings, "careless", post.act)
     with acting(app, "careless", settings):
@@ -190,7 +190,7 @@ def test_two_processes_share_the_partitions_and_nothing_is_lost_when_one_leaves(
 
         second = Acting(app, "shared", settings)
         wait_until(
-            lambda: [len(one.reacting.held) for one in (first, second)] == [1, 1],
+            lambda: [len(one.reacting.served) for one in (first, second)] == [1, 1],
             lambda: f"one partition each: {first.reports} {second.reports} {second.failures}",
         )
         for number in (1, 2):
@@ -280,7 +280,7 @@ def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSe
     post = Post()
     app = made(settings, "newer", post.act)
     with acting(app, "newer", settings, fails=True) as one:
-        wait_until(lambda: len(one.reacting.held) == PARTITIONS, "the partitions")
+        wait_until(lambda: len(one.reacting.served) == PARTITIONS, "the partitions")
         write(settings, *numbered("newer", 1), broken=True)
         write(settings, *numbered("newer", 2))
         wait_until(lambda: post.numbers("newer") == [2], "what comes behind the broken one")

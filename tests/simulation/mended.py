@@ -11,9 +11,9 @@ from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import Fenced
 from leftfold.kafka.client.command_producer import CommandProducer
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker.batching import Pace
 from leftfold.kafka.worker.log_identity import KnownLogs
-from leftfold.kafka.worker.membership import Member
 from leftfold.kafka.worker.replies import Replies
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.worker import Worker
@@ -43,7 +43,7 @@ def _ids_of_topics() -> Sequence[Patch]:
 
 def _lost_to_retention() -> Sequence[Patch]:
     """Whoever finds that commands are gone goes on at the first one that is there, and says nothing."""
-    begin, init = Restoration._pass_over_lost, Member.__init__
+    begin, init = Restoration._pass_over_lost, GroupMember.__init__
 
     def silent(self: Any, restored: Any) -> None:
         report, self._report = self._report, lambda what, details: None
@@ -53,7 +53,7 @@ def _lost_to_retention() -> Sequence[Patch]:
     def earliest(self: Any, config: Any, *more: Any) -> None:
         init(self, {"auto.offset.reset": "earliest", **config}, *more)
 
-    return [(Restoration, "_pass_over_lost", silent), (Member, "__init__", earliest)]
+    return [(Restoration, "_pass_over_lost", silent), (GroupMember, "__init__", earliest)]
 
 
 def _deadline() -> Sequence[Patch]:

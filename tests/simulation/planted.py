@@ -21,8 +21,8 @@ from leftfold.engine.views.projector import Projector
 from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.errors import QuietLog
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker.hanging_transactions import Hanging
-from leftfold.kafka.worker.membership import Member
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transactions import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker.worker import Worker
@@ -72,7 +72,7 @@ def _offsets_outside() -> Sequence[Patch]:
     def then(self: Any, writes: Any, offsets: list[TopicPartition]) -> Any:
         result = run_of_worker(self, writes, offsets)
         if isinstance(result, Committed):
-            self._member.commit({tp.partition: (tp.offset, tp.metadata) for tp in offsets})
+            self._member.commit({(tp.topic, tp.partition): (tp.offset, tp.metadata) for tp in offsets})
         return result
 
     run_of_worker = Worker._run
@@ -81,18 +81,18 @@ def _offsets_outside() -> Sequence[Patch]:
 
 def _rewind() -> Sequence[Patch]:
     """Behind an abort the consumer reads on."""
-    return [(Member, "rewind", lambda self, offsets: None)]
+    return [(GroupMember, "rewind", lambda self, offsets: None)]
 
 
 def _fresh_metadata() -> Sequence[Patch]:
     """The metadata of the group are those of the first transaction."""
-    metadata = Member.metadata
+    metadata = GroupMember.metadata
 
     def cached(self: Any) -> Any:
         self._cached = getattr(self, "_cached", None) or metadata(self)
         return self._cached
 
-    return [(Member, "metadata", cached)]
+    return [(GroupMember, "metadata", cached)]
 
 
 def _read_committed() -> Sequence[Patch]:
@@ -155,9 +155,9 @@ def _interruption() -> Sequence[Patch]:
     """Messages are taken though their partition was not held all the while."""
 
     def usable(self: Any, message: Any) -> bool:
-        return message.error() is None and message.partition() in self._served
+        return message.error() is None and (message.topic(), message.partition()) in self._served
 
-    return [(Member, "_usable", usable), (Member, "_forget", lambda self, partitions: None)]
+    return [(GroupMember, "_usable", usable), (GroupMember, "_forget", lambda self, partitions: None)]
 
 
 def _hanging() -> Sequence[Patch]:
@@ -172,14 +172,14 @@ def _held_readers() -> Sequence[Patch]:
 
 def _generation() -> Sequence[Patch]:
     """A worker that is no member sends its offsets all the same."""
-    return [(Member, "metadata", lambda self: self.consumer.consumer_group_metadata())]
+    return [(GroupMember, "metadata", lambda self: self.consumer.consumer_group_metadata())]
 
 
 def _token_alone() -> Sequence[Patch]:
     """What became of a commit is told by tokens alone, which are not unique: without the offsets beside them."""
 
     def resolve(self: Any, batch: Any, nexts: Any, token: str, ends: Any, why: str) -> None:
-        left = {tp.partition: tp.metadata for tp in self._shop.stable(self._member, list(nexts))}
+        left = {tp.partition: tp.metadata for tp in self._shop.stable(self._commands, list(nexts))}
         if all(left[p] == token for p in nexts):
             self._apply(batch, nexts, token, ends)
         elif all(left[p] == self._served[p].metadata for p in nexts):
@@ -187,7 +187,7 @@ def _token_alone() -> Sequence[Patch]:
         else:
             for partition in nexts:
                 self._drop(partition)
-                self._member.forsake(partition)
+                self._member.forsake((self._commands, partition))
 
     return [(Worker, "_resolve", resolve)]
 
@@ -205,12 +205,12 @@ def _failed_is_done() -> Sequence[Patch]:
 
 def _unstable_offsets() -> Sequence[Patch]:
     """Whoever takes a partition over does not wait until the offsets of an open transaction are decided."""
-    init = Member.__init__
+    init = GroupMember.__init__
 
     def impatient(self: Any, config: Any, *more: Any) -> None:
         init(self, {**config, "isolation.level": "read_uncommitted"}, *more)
 
-    return [(Member, "__init__", impatient)]
+    return [(GroupMember, "__init__", impatient)]
 
 
 def _not_landed() -> Sequence[Patch]:

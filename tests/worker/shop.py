@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, Producer
 
 from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.processing.recovery import TaskSpec
+from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.membership import Member
+from leftfold.kafka.worker.clients import KafkaClientSupplier, gap_of_commands
 from leftfold.kafka.worker.state_restore import RestorePorts
 from leftfold.kafka.worker.transactions import Transactions
 from leftfold.model.app import App
@@ -83,12 +83,12 @@ class FaultyShop(KafkaClientSupplier):
         transactions.longest = self.haste.longest or transactions.longest
         return transactions
 
-    def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
+    def _member(self, group: str, topic: str, leave: Callable[[list[PartitionId], bool], None]) -> GroupMember:
         session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
         config = {**self._config, **session, "auto.offset.reset": self.haste.reset}
-        return _Member(self.points, self.haste.checkpoints, config, group, topic, leave)
+        return _Member(self.points, self.haste.checkpoints, config, group, [topic], leave, gap_of_commands)
 
-    def restore_ports(self, member: Member) -> RestorePorts:
+    def restore_ports(self, member: GroupMember) -> RestorePorts:
         self.points.reach("restore begins")
         return replace(super().restore_ports(member), open_log=self._open_log)
 
@@ -116,7 +116,7 @@ class _Lane(CommandProcessor):
         self._points.reach("decided")
 
 
-class _Member(Member):
+class _Member(GroupMember):
     def __init__(self, points: Points, checkpoints: bool, *args: Any) -> None:
         self._points, self._marks = points, checkpoints
         self._asked = SimpleQueue[tuple[Callable[[Consumer], None], threading.Event]]()

@@ -9,8 +9,10 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.kafka.reactions.group_consumer import SharedLog
+from leftfold.kafka.records import raw
+from leftfold.kafka.worker.clients import gap_of_commands
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
@@ -98,23 +100,21 @@ def test_readers_go_on_behind_such_a_batch(broker: Broker) -> None:
         reader.close()
     assert [(record.offset, record.value) for record in found] == [(0, b"0"), (3, None), (4, b"1")]
     assert b"a batch of offsets 1 to 3: " in header(found[1].headers, UNREADABLE)
-    shared = SharedLog(
-        broker.settings,
-        f"{one.name}.shared",
-        [topic],
-        begin=lambda _, places: dict.fromkeys(places, 0),
-        leave=lambda places, ours: None,
+    member = GroupMember(
+        broker.settings.librdkafka(), f"{one.name}.shared", [topic], lambda *left: None, gap_of_commands
     )
     fetched = list[RawRecord]()
 
     def fetch() -> bool:
-        fetched.extend(shared.fetch(10, 0.1).records)
+        fetched.extend(map(raw, member.fetch(10, 0.1)))
+        for place in sorted(member.new):
+            member.serve(place, 0)
         return len(fetched) > 2
 
     try:
         wait_until(fetch, "three records of a member")
     finally:
-        shared.close()
+        member.close()
     assert [(record.offset, record.value) for record in fetched] == [(0, b"0"), (3, None), (4, b"1")]
     log = KafkaBulkLog(broker.settings)
     try:

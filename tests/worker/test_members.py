@@ -9,7 +9,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.worker.membership import Member
+from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.worker.clients import gap_of_commands
 from leftfold.model import keys as names
 from tests.waiting import wait_until
 from tests.worker.broker import Broker
@@ -17,8 +18,8 @@ from tests.worker.running import Running
 
 
 def test_metadata_without_a_generation_are_not_used() -> None:
-    member = Member(
-        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group", "topic", lambda partitions, ours: None
+    member = GroupMember(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group", ["topic"], lambda *left: None, gap_of_commands
     )
     try:
         assert bytes(member.consumer.consumer_group_metadata()).startswith(b"CGMDv2:\xff\xff\xff\xff")
@@ -31,12 +32,12 @@ def test_metadata_without_a_generation_are_not_used() -> None:
 def test_a_transaction_without_membership_is_aborted_and_decided_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bank, lost, metadata = broker.bank(partitions=1), [True, False], Member.metadata
+    bank, lost, metadata = broker.bank(partitions=1), [True, False], GroupMember.metadata
 
-    def once(member: Member) -> Any:
+    def once(member: GroupMember) -> Any:
         return None if lost and lost.pop(0) else metadata(member)
 
-    monkeypatch.setattr(Member, "metadata", once)
+    monkeypatch.setattr(GroupMember, "metadata", once)
     with KafkaClient(bank.name, broker.settings) as client, Running(bank, broker.address) as running:
         client.send(bank.deposit("account"), timeout=240.0)
         assert running.worker.counts["aborted"] == 1
@@ -62,15 +63,15 @@ class _Given:
 
 
 def test_what_was_fetched_before_a_hole_is_decided_before_the_worker_ends() -> None:
-    member = Member(
-        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group", "topic", lambda partitions, ours: None
+    member = GroupMember(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group", ["topic"], lambda *left: None, gap_of_commands
     )
     member.close()
     hole = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no such offset")
     fetched = [Message(topic="topic", partition=0, offset=offset, value=b"v") for offset in (3, 4)]
     early, late = (Message(topic="topic", partition=0, offset=offset, error=hole) for offset in (0, 5))
     given: Any = _Given(early, *fetched, late)
-    member.consumer, member._served = given, {0: 3}
+    member.consumer, member._served = given, {("topic", 0): 3}
     assert member.fetch(10, 0.0) == fetched, "a fetch at 0, before it was known where to go on, is no hole"
     member.put_back(fetched[1:])
     assert member.fetch(10, 0.0) == fetched[1:]
@@ -78,7 +79,7 @@ def test_what_was_fetched_before_a_hole_is_decided_before_the_worker_ends() -> N
         member.fetch(10, 0.0)
 
 
-class _Hasty(Member):
+class _Hasty(GroupMember):
     """One whose new partitions are fetched from 0 before they are paused."""
 
     codes: list[int]
@@ -102,7 +103,7 @@ def test_a_new_partition_that_is_fetched_too_early_is_served_where_its_topic_beg
         producer.produce(topic, b"%d" % number, b"k", 0)
     assert producer.flush(240.0) == 0
     broker.wipe(topic, {0: 6})
-    member = _Hasty(broker.settings.librdkafka(), bank.group, topic, lambda partitions, ours: None)
+    member = _Hasty(broker.settings.librdkafka(), bank.group, [topic], lambda *left: None, gap_of_commands)
     member.codes, found = [], list[Any]()
 
     def fetch() -> bool:
@@ -111,12 +112,12 @@ def test_a_new_partition_that_is_fetched_too_early_is_served_where_its_topic_beg
 
     try:
         wait_until(lambda: not member.fetch(10, 0.05) and bool(member.codes), "a refusal")
-        assert (member.codes, member.new) == ([KafkaError._AUTO_OFFSET_RESET], {0})
+        assert (member.codes, member.new) == ([KafkaError._AUTO_OFFSET_RESET], {(topic, 0)})
         for _ in range(2):  # the twin: it is given up, and no seek starts it again
             with pytest.raises(KafkaException, match="_STATE"):
                 member.consumer.seek(TopicPartition(topic, 0, 6))
-        assert not member.serve(0, 6)
-        wait_until(lambda: member.serve(0, 6), "its start")
+        assert not member.serve((topic, 0), 6)
+        wait_until(lambda: member.serve((topic, 0), 6), "its start")
         wait_until(fetch, "what it holds")
     finally:
         member.close()

@@ -84,7 +84,8 @@ def test_a_partition_that_somebody_else_committed_meanwhile_is_restored(
         held.wait_caught()
         home = partition_of(ACCOUNT.encode(), PARTITIONS)
         mine = running.worker._served[home].metadata
-        running.worker._member.commit({home: (1, "somebody else") if token == "another" else (0, mine)})
+        left = (1, "somebody else") if token == "another" else (0, mine)
+        running.worker._member.commit({(running.worker._commands, home): left})
         _wait_unknown(running)
         held.release()
         sent += [second.result(), _send(client, bank, 3)]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
 import faust
 from aiokafka import errors
-from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -24,13 +22,9 @@ from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import RawRecord
 
 __all__ = [
-    "BundlingTransport",
     "CommittedConsumer",
     "CommittedThread",
     "FetchProgress",
-    "OrderedProgress",
-    "Tableless",
-    "bundled",
     "faust_app",
     "record_of",
     "start",
@@ -68,10 +62,6 @@ class FetchProgress:
         self._done.setdefault(tp, set()).add(offset)
         return True
 
-    def is_through(self, tp: TP, end: int) -> bool:
-        """Whether all records before `end` are read and processed."""
-        return self.position.get(tp, -1) >= end and not self._open.get(tp)
-
     def frontier(self, tp: TP) -> int | None:
         """The first unprocessed offset; None if nothing has been fetched."""
         return min(self._open[tp]) if self._open.get(tp) else self.position.get(tp)
@@ -87,45 +77,6 @@ class FetchProgress:
             known.clear()
 
 
-class OrderedProgress(FetchProgress):
-    """A FetchProgress that checks the order in which records are processed, so that no fetched one is skipped."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._awaited: dict[TP, deque[int]] = {}
-
-    def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
-        """Registers the records of a fetch; a record that is fetched twice is expected once."""
-        super().fetched(positions, records)
-        for tp, found in records.items():
-            if found:
-                awaited = self._awaited.setdefault(tp, deque())
-                while awaited and awaited[-1] >= found[0].offset:
-                    awaited.pop()
-                awaited.extend(record.offset for record in found)
-
-    def began(self, tp: TP, offset: int) -> None:
-        """Checks that a record is the next one, before it is routed.
-
-        Raises:
-            InfrastructureError: an earlier record was fetched and never delivered. If the later input were written, the
-                earlier one would be lost: an instance treats inputs from earlier offsets as duplicates.
-        """
-        awaited = self._awaited.get(tp)
-        if not awaited or offset < awaited[0]:
-            return
-        if offset > awaited[0]:
-            raise InfrastructureError(
-                f"{tp.topic}[{tp.partition}]@{offset} came before @{awaited[0]}; the router begins again from there"
-            )
-        awaited.popleft()
-
-    def forget(self) -> None:
-        """Clears all progress and expected records after a rebalance."""
-        super().forget()
-        self._awaited.clear()
-
-
 def record_of(message: Any) -> RawRecord:
     """The record in a Faust message."""
     return RawRecord(
@@ -137,20 +88,6 @@ def record_of(message: Any) -> RawRecord:
         tuple(message.headers or ()),
         int((message.timestamp or 0) * 1000),
     )
-
-
-def bundled(message: Any) -> Iterator[RawRecord]:
-    """The records in a Faust message that holds a bundle."""
-    for found in message.value:
-        yield RawRecord(
-            found.topic,
-            found.partition,
-            found.offset,
-            found.key,
-            found.value,
-            tuple(found.headers),
-            found.timestamp,
-        )
 
 
 _KNOWN_SECONDS = 30.0
@@ -182,7 +119,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
             group_id=conf.id,
             partition_assignment_strategy=[self._assignor],
             enable_auto_commit=False,
-            auto_offset_reset="none" if transport.whole else conf.consumer_auto_offset_reset,
+            auto_offset_reset=conf.consumer_auto_offset_reset,
             max_poll_records=conf.broker_max_poll_records,
             max_partition_fetch_bytes=conf.consumer_max_fetch_size,
             fetch_max_wait_ms=50,
@@ -193,16 +130,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         )
 
     async def _fetch_records(self, consumer: Any, *args: Any, **options: Any) -> Any:
-        while True:
-            try:
-                records = await super()._fetch_records(consumer, *args, **options)
-                break
-            except kafka_errors.NoOffsetForPartitionError as error:
-                # A partition that was never read starts at offset 0, not at the first remaining record.
-                consumer.seek(error.args[0], 0)
-            except kafka_errors.OffsetOutOfRangeError as error:
-                self.consumer.lost |= {TP(tp.topic, tp.partition): offset for tp, offset in error.args[0].items()}
-                return {}
+        records = await super()._fetch_records(consumer, *args, **options)
         self._untaken[id(records)] = records, _positions(consumer), self.seeks
         return records
 
@@ -315,16 +243,12 @@ def _firsts(fetches: Iterable[Mapping[TP, list[Any]]], ours: Callable[[TP], bool
 
 
 class CommittedConsumer(driver.Consumer):
-    """A Faust consumer of committed records; `lost` are next offsets that cannot be read."""
+    """A Faust consumer of committed records."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.progress = self._made()
-        self.lost: dict[TP, int] = {}
+        self.progress = FetchProgress()
         self._sought: int | None = None
         super().__init__(*args, **options)
-
-    def _made(self) -> FetchProgress:
-        return FetchProgress()
 
     def is_ours(self, tp: TP) -> bool:
         """Whether a partition holds events; Faust handles the others, such as changelogs of tables."""
@@ -350,22 +274,10 @@ class CommittedConsumer(driver.Consumer):
         refusal: BaseException | None = self._thread.refusal  # type: ignore[attr-defined]  # a thread of ours
         return refusal
 
-    async def starts(self, partitions: set[TP]) -> Mapping[TP, int]:
-        """The first offsets that these partitions still hold."""
-        consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
-        found = await self._thread.call_thread(consumer.beginning_offsets, partitions)
-        return {TP(tp.topic, tp.partition): start for tp, start in found.items()}
-
     def _acked_offset(self, tp: TP) -> int | None:
         """The offset that Faust itself would commit."""
         offset: int | None = super()._new_offset(tp)
         return offset
-
-    async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
-        """The end offsets of the committed records of these partitions."""
-        consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
-        found = await self._thread.call_thread(consumer.end_offsets, partitions)
-        return {TP(tp.topic, tp.partition): end for tp, end in found.items()}
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
         """Yields the next messages; events wait until the streams accept them.
@@ -402,13 +314,10 @@ class CommittedTransport(driver.Transport):
     """A Faust transport whose consumers read committed records.
 
     `dialect` are aiokafka's connection settings; `sources` the topics with events, None = all topics that are read.
-    With `whole` every record counts: a partition that was never read starts at offset 0, and if that or the next record
-    was deleted, nothing is read.
     """
 
     Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
     dialect: Mapping[str, Any] = {}
-    whole: bool = False
     sources: frozenset[str] | None = None
 
 
@@ -441,24 +350,11 @@ def translated(error: BaseException, doing: str) -> LeftfoldError:
     return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
 
 
-class Tableless(faust.App):
-    """A Faust App without tables, which creates no directories."""
-
-    def _create_directories(self) -> None:
-        pass
-
-
-def faust_app(
-    id_: str,
-    dialect: Mapping[str, Any],
-    kind: type[CommittedTransport] = CommittedTransport,
-    made: type[faust.App] = faust.App,
-    **other: Any,
-) -> faust.App:
+def faust_app(id_: str, dialect: Mapping[str, Any], **other: Any) -> faust.App:
     """Creates a Faust App with its transport.
 
     Args:
-        dialect: aiokafka's connection settings. kind: the transport class. made: the class of the App.
+        dialect: aiokafka's connection settings.
         other: Faust settings that differ from the defaults here.
     """
     settings: dict[str, Any] = {
@@ -476,9 +372,9 @@ def faust_app(
         "store": "memory://",
         "logging_config": None,
     }
-    app = made(id_, **{**settings, **other})
+    app = faust.App(id_, **{**settings, **other})
     app.flow_control = _Flow()
-    transport = kind(app.conf.broker_consumer, app)
+    transport = CommittedTransport(app.conf.broker_consumer, app)
     transport.dialect = dialect
     app.transport = transport
     return app
@@ -514,39 +410,3 @@ def _credentials(dialect: Mapping[str, Any]) -> Any:
             ssl_context=context,
         )
     return faust.SSLCredentials(context) if context is not None else None
-
-
-class Bundle:
-    """The records of one partition in one fetch, shaped as one Faust record; `value` lists them in order."""
-
-    timestamp_type, headers, key, checksum = 0, (), None, None
-    serialized_key_size = serialized_value_size = 0
-
-    def __init__(self, records: list[Any]) -> None:
-        last = records[-1]
-        self.topic, self.partition, self.offset = last.topic, last.partition, last.offset
-        self.timestamp, self.value = last.timestamp, records
-
-
-class _Thread(CommittedThread):
-    async def getmany(self, active_partitions: Any, timeout: float) -> Any:
-        records = await super().getmany(active_partitions, timeout)
-        return {tp: [Bundle(found)] for tp, found in records.items() if found}
-
-
-class _Consumer(CommittedConsumer):
-    def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
-        return _Thread(self, loop=self.loop, beacon=self.beacon)
-
-    def _made(self) -> FetchProgress:
-        return OrderedProgress()
-
-    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Ignores the gap that Faust sees between the last offsets of two bundles; our progress decides the commit."""
-
-
-class BundlingTransport(CommittedTransport):
-    """A Faust transport that delivers committed records in bundles, one per message; every record counts."""
-
-    Consumer: ClassVar[type[CommittedConsumer]] = _Consumer
-    whole = True

@@ -101,10 +101,14 @@ class QuietLog(logging.Logger):
 
     Lines go to the logger `leftfold.kafka`, as warnings at most. librdkafka repairs its connections by itself, so its
     log errors count as warnings here; real errors are raised.
+
+    Args:
+        ignored: lines with this text are dropped; '' = none.
     """
 
-    def __init__(self, client: str) -> None:
+    def __init__(self, client: str, *, ignored: str = "") -> None:
         super().__init__(client)
+        self._ignored = ignored
         self._seen: dict[str, float] = {}
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # as logging calls it
@@ -114,6 +118,8 @@ class QuietLog(logging.Logger):
     def handle(self, record: logging.LogRecord) -> None:
         """Passes the line on, unless one of its kind was passed on in the last 30 s."""
         line = record.getMessage()
+        if self._ignored and self._ignored in line:
+            return
         kind, now = line.split(" ", 1)[0], time.monotonic()
         if now - self._seen.get(kind, -_AGAIN) < _AGAIN:
             return

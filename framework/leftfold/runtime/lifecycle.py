@@ -7,13 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
+from typing import Any
 
 from leftfold.compatibility import lock_of
-from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
 from leftfold.runtime.logging import Report
@@ -84,6 +85,30 @@ class Outage:
     def __init__(self, report: Report, stop: threading.Event) -> None:
         self.report, self._stop = report, stop
         self._cause, self._since, self._backoff = "", 0.0, Backoff()
+
+    def reconnecting(self, work: Callable[[], None]) -> None:
+        """Runs `work` until the stop event is set, again after each failure of a server.
+
+        Raises:
+            Fenced: this process must end and be restarted.
+        """
+        while not self._stop.is_set():
+            try:
+                work()
+            except Fenced:
+                raise
+            except InfrastructureError as error:
+                self.met(error)
+
+    def ended_by(self, what: str) -> Report:
+        """A report function that also ends the outage when `what` is reported."""
+
+        def forward(happened: str, details: Mapping[str, Any]) -> None:
+            if happened == what:
+                self.told("")
+            self.report(happened, details)
+
+        return forward
 
     def met(self, error: LeftfoldError) -> None:
         """Reports an error and pauses before the next try."""

@@ -7,15 +7,16 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from leftfold.errors import ContractError
 from leftfold.model.encoding import time_at
 from leftfold.ports.codec import utc_text
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["SILENCE", "LogTime", "SourceTime", "Watermark", "WatermarkStatus", "told_time"]
+__all__ = ["SILENCE", "LogTime", "SourceClock", "SourceTime", "Watermark", "WatermarkStatus", "told_time"]
 
-
+PartitionId: TypeAlias = tuple[str, int]
 _TIMES = ("time", "appended", "end")
 SILENCE = timedelta(seconds=60)
 """After so much silence a partition at its end follows the wall clock, although its last event came late."""
@@ -127,6 +128,56 @@ class Watermark:
             return cls(sources, {int(partition): int(end) for partition, end in fields["inputs"].items()})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ContractError(f"{value[:80]!r} says no time: {error!r}") from error
+
+
+class SourceClock:
+    """The event time of each source partition that a router reads, for the watermarks it writes.
+
+    Args:
+        silence: after so much silence a partition at its end follows the wall clock, although the time of its last
+            event is unknown.
+    """
+
+    def __init__(self, silence: timedelta = SILENCE) -> None:
+        self._silence = silence
+        self._since: dict[PartitionId, datetime] = {}
+        self._last: dict[PartitionId, SourceTime] = {}
+        self._ahead: dict[PartitionId, dict[int, SourceTime]] = {}
+
+    def hold(self, place: PartitionId, now: datetime) -> None:
+        """Takes a source partition; its time is unknown until an event of it is routed."""
+        self._since[place], self._ahead[place] = now, {}
+
+    def drop(self, places: Iterable[PartitionId]) -> None:
+        """Drops source partitions that another router reads."""
+        for place in places:
+            for known in (self._since, self._last, self._ahead):
+                known.pop(place, None)
+
+    def routed(self, record: RawRecord, time: datetime | None) -> None:
+        """Records the time of an event that is routed or needs no input; ignored if its partition was dropped."""
+        ahead = self._ahead.get((record.topic, record.partition))
+        if ahead is not None and time is not None:
+            ahead[record.offset] = SourceTime(time, time_at(record.time))
+
+    def time(self, place: PartitionId, frontier: int, now: datetime, *, is_at_end: bool) -> SourceTime:
+        """The time of a source partition.
+
+        Args:
+            frontier: all events before this offset are routed. is_at_end: no event is at it or behind it.
+        """
+        ahead = self._ahead[place]
+        if routed := [offset for offset in ahead if offset < frontier]:
+            self._last[place] = ahead[max(routed)]
+            self._ahead[place] = {offset: at for offset, at in ahead.items() if offset >= frontier}
+        last = self._last.get(place)
+        if not is_at_end:
+            return last or SourceTime()
+        if last is not None:
+            return replace(last, end=now)
+        # Another router routed the last event, and only that router knows its time; after a minute of silence it no
+        # longer matters.
+        return SourceTime(end=now) if not frontier or now - self._since[place] >= self._silence else SourceTime()
 
 
 class LogTime:

@@ -107,6 +107,11 @@ class ClusterAdmin:
         """
         return Position({topic: self._offsets(topic, _SPEC.latest()) for topic in dict.fromkeys(topics)})
 
+    def stable_ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The last stable offset of each partition, records of open transactions excluded."""
+        found = self._offsets_of("asking for the ends of events", places, _SPEC.latest(), IsolationLevel.READ_COMMITTED)
+        return {(place.topic, place.partition): offset for place, offset in found.items()}
+
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that every partition still holds.
 
@@ -280,17 +285,19 @@ class ClusterAdmin:
             return self._admin.list_groups(timeout=seconds)
 
     def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
-        doing = f"asking for offsets of {topic}"
-        count = self.partitions(topic)
+        places = [(topic, partition) for partition in range(self.partitions(topic))]
+        found = self._offsets_of(f"asking for offsets of {topic}", places, spec, IsolationLevel.READ_UNCOMMITTED)
+        return {place.partition: offset for place, offset in found.items()}
+
+    def _offsets_of(
+        self, doing: str, places: Iterable[tuple[str, int]], spec: Any, isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        wanted = {TopicPartition(*place): spec for place in places}
         asked = self._asked(
             doing,
-            lambda: self._admin.list_offsets(
-                {TopicPartition(topic, p): spec for p in range(count)},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self._timeout,
-            ),
+            lambda: self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout),
         )
-        return {place.partition: self._answer(doing, future).offset for place, future in asked.items()}
+        return {place: self._answer(doing, future).offset for place, future in asked.items()}
 
     def _found(self, topic: str, future: Future[Any]) -> Any | None:
         try:

@@ -16,8 +16,9 @@ from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import record_at
 from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.kafka.reactions.start_offsets import PartitionId, RecordedPlaces
+from leftfold.kafka.reactions.start_offsets import RecordedPlaces
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App

@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer
-
-from leftfold.engine.reactions.delivery import PartitionId, PendingDelivery
+from leftfold.engine.reactions.delivery import PendingDelivery
 from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
+from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.reactions.group_consumer import SharedLog
+from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.reactions.parked import Parking
-from leftfold.kafka.reactions.start_offsets import StartOffsets
+from leftfold.kafka.reactions.start_offsets import StartOffsets, is_occupied
+from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import reason_of
 
-__all__ = ["ReactionRunner"]
+__all__ = ["ReactionRunner", "consumer_config"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _LIMIT, _COMMIT_SECONDS, _IDLE, _BUSY = 500, 0.5, 0.2, 0.02
@@ -40,21 +40,29 @@ class ReactionRunner:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
         self._processor = ReactionProcessor(self._reaction, parking.park, note=self._noted, told=self._report_failure)
         self._start_offsets = StartOffsets(app, self._reaction, settings)
+        self._starts: dict[PartitionId, Handoff] = {}
         self._committed: dict[PartitionId, Handoff] = {}
         self._paused: set[PartitionId] = set()
         self._due, self._is_settled = 0.0, False
-        topics = [names.events(category) for category in self._reaction.categories]
-        self._log = SharedLog(settings, names.reacting(app.name, name), topics, begin=self._begin, leave=self._leave)
+        self._member = GroupMember(
+            consumer_config(settings),
+            names.reacting(app.name, name),
+            [names.events(category) for category in self._reaction.categories],
+            self._leave,
+            _gap,
+            client="reaction",
+            is_reporting=True,
+        )
 
     @property
     def trouble(self) -> str:
         """Why nothing can be read right now, or ''."""
-        return self._log.trouble
+        return self._member.trouble
 
     @property
-    def held(self) -> frozenset[PartitionId]:
-        """The partitions assigned to this process."""
-        return self._log.held
+    def served(self) -> frozenset[PartitionId]:
+        """The partitions that this process reads."""
+        return self._member.served
 
     def run(self, told: Callable[[str], None] = lambda trouble: None) -> None:
         """Runs until `stop` is set, then finishes events in progress, for at most ten seconds.
@@ -71,35 +79,53 @@ class ReactionRunner:
                 self._take(0.0 if busy else _IDLE)
                 busy = self._processor.step(_BUSY)
                 self._commit()
-                told(self._log.trouble)
+                told(self.trouble)
             self._processor.settle(None, _LEAVE_SECONDS)
             self._is_settled = True
         finally:
-            self._log.close()
+            self._member.close()
 
     def _take(self, wait: float) -> None:
-        fetched = self._log.fetch(_LIMIT, wait)
+        messages = self._member.fetch(_LIMIT, wait)
+        self._serve()
         frontier = self._processor.frontier
-        for record in fetched.records:
+        for record in map(raw, messages):
             if record.offset >= frontier.reached((record.topic, record.partition)):
                 self._processor.take(record)
-        for place, offset in fetched.ends.items():
+        for place, offset in self._member.ends.items():
             frontier.reach(place, offset)
-        full = {place for place in self._log.held if frontier.is_full(place)}
-        if full != self._paused & self._log.held:
-            self._log.pause(full - self._paused)
-            self._log.resume((self._paused - full) & self._log.held)
+        full = {place for place in self.served if frontier.is_full(place)}
+        if full != self._paused & self.served:
+            self._member.pause(full - self._paused)
+            self._member.resume((self._paused - full) & self.served)
         self._paused = full
+
+    def _serve(self) -> None:
+        """Starts reading new partitions where their last owner stopped; a rebalance meanwhile delays it."""
+        if unknown := self._member.new - self._starts.keys():
+            try:
+                stands = self._start_offsets.stands(self._member.consumer, unknown)
+            except InfrastructureError as error:
+                if is_occupied(error):
+                    return
+                raise
+            self._starts |= {place: stands[place] for place in unknown}
+        served = [place for place in sorted(self._member.new) if self._member.serve(place, self._starts[place].offset)]
+        for place in served:
+            left = self._committed[place] = self._starts.pop(place)
+            self._processor.hold(place, left)
+        if served:
+            self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self.served)})
 
     def _commit(self) -> None:
         now = time.monotonic()
         if now < self._due:
             return
         self._due = now + _COMMIT_SECONDS
-        if self._log.is_unsure:
-            self._committed, self._log.is_unsure = {}, False
+        if self._member.is_unsure:
+            self._committed, self._member.is_unsure = {}, False
         moved = self._moved()
-        if self._log.commit(moved, wait=False):
+        if self._member.try_commit(moved, wait=False):
             self._committed |= moved
 
     def _noted(self) -> bool:
@@ -107,7 +133,7 @@ class ReactionRunner:
         moved = self._moved()
         if all(place in self._committed and left.note == self._committed[place].note for place, left in moved.items()):
             return True
-        if not self._log.commit(moved, wait=True):
+        if not self._member.try_commit(moved, wait=True):
             return False
         self._committed |= moved
         return True
@@ -115,24 +141,16 @@ class ReactionRunner:
     def _moved(self) -> dict[PartitionId, Handoff]:
         return {place: left for place, left in self._processor.left().items() if left != self._committed.get(place)}
 
-    def _begin(self, consumer: Consumer, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
-        stands = self._start_offsets.stands(consumer, places)
-        for place, left in stands.items():
-            self._processor.hold(place, left)
-            self._committed[place] = left
-        held = {place: left.offset for place, left in stands.items() if place in set(places)}
-        self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self._log.held | held.keys())})
-        return held
-
     def _leave(self, places: Collection[PartitionId], ours: bool) -> None:
         if ours:
             if not self._is_settled:
                 self._processor.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
-            self._log.commit(self._processor.handoff_metadata(places), wait=True)
+            self._member.try_commit(self._processor.handoff_metadata(places), wait=True)
         self._processor.drop(places)
         self._paused.difference_update(places)
         for place in places:
             self._committed.pop(place, None)
+            self._starts.pop(place, None)
 
     def _report_failure(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
         record = pending.record
@@ -146,3 +164,15 @@ class ReactionRunner:
                 "why": reason_of(error)[:500],
             },
         )
+
+
+def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
+    """The settings of consumers of committed events besides those of every group member."""
+    return {**settings.librdkafka(), "enable.partition.eof": True, "reconnect.backoff.max.ms": 1000}
+
+
+def _gap(topic: str, partition: int, offset: int) -> InfrastructureError:
+    return InfrastructureError(
+        f"{topic}[{partition}] does not hold offset {offset}, which comes next: it was trimmed or recreated before it "
+        f"was done. To continue elsewhere: leftfold reactions begin NAME --since TIME"
+    )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -17,18 +17,16 @@ from leftfold.engine.reactions.processor import Handoff
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, kafka_error, translated
+from leftfold.kafka.group_member import PartitionId, member_config
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.kafka.reactions.group_consumer import member_config
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
 
-__all__ = ["PartitionId", "RecordedPlaces", "StartOffsets"]
+__all__ = ["RecordedPlaces", "StartOffsets", "is_occupied"]
 
-
-PartitionId: TypeAlias = tuple[str, int]
 _SECONDS = 20.0
 
 
@@ -222,7 +220,7 @@ class StartOffsets:
     def _bystander(self) -> Iterator[Consumer]:
         """A consumer with the group id that does not join the group."""
         group = names.reacting(self._app.name, self._reaction.name)
-        consumer = Consumer(member_config(self._settings, group), logger=QuietLog("reaction"))
+        consumer = Consumer(member_config(self._settings.librdkafka(), group), logger=QuietLog("reaction"))
         try:
             yield consumer
         finally:

@@ -11,9 +11,10 @@ from leftfold.engine.processing.recovery import task_for
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored, Stopped
-from leftfold.kafka.worker.membership import CLEAN, Member, OffsetMetadata
+from leftfold.kafka.worker.offset_metadata import CLEAN, OffsetMetadata
 from leftfold.kafka.worker.state_restore import Report, Restoration
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
@@ -31,7 +32,7 @@ class Restorations:
     A partition that stopped at an event which cannot be folded is retried from time to time, and reported each time.
     """
 
-    def __init__(self, app: App, name: str, supplier: KafkaClientSupplier, member: Member, report: Report) -> None:
+    def __init__(self, app: App, name: str, supplier: KafkaClientSupplier, member: GroupMember, report: Report) -> None:
         self._app, self._name, self._shop, self._member, self._report = app, name, supplier, member, report
         self._running: list[Restoration] = []
         self._complete: dict[int, Restored] = {}
@@ -43,7 +44,8 @@ class Restorations:
         A restored partition is returned at each call until it is dropped.
         """
         waiting = {p for p, (until, _) in self._stopped.items() if time.monotonic() < until}
-        new = self._member.new - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
+        assigned = {partition for _, partition in self._member.new}
+        new = assigned - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
         if new:
             ports = self._shop.restore_ports(self._member)
             self._running.append(
@@ -55,7 +57,7 @@ class Restorations:
             self._complete |= restoration.found
             for partition in restoration.found:
                 self._stopped.pop(partition, None)
-            for partition in restoration.stopped.keys() & self._member.new:
+            for partition in restoration.stopped.keys() & {partition for _, partition in self._member.new}:
                 self._stop(partition, restoration.stopped[partition])
             if refused := sum(restored.refold.refused for restored in restoration.found.values()):
                 self._report("refused in folding", {"of": self._name, "records": refused})

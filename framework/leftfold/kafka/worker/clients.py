@@ -19,9 +19,9 @@ from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.membership import Member
 from leftfold.kafka.worker.replies import Replies
 from leftfold.kafka.worker.state_restore import TRANSACTION_SECONDS, Report, RestorePorts
 from leftfold.kafka.worker.transactions import Transactions, Watchdog
@@ -147,7 +147,7 @@ class KafkaClientSupplier:
             lacking = topics
         return refused(f"{doing}: {why}; this login may not write {', '.join(lacking)}")
 
-    def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
+    def member(self, group: str, topic: str, leave: Callable[[list[PartitionId], bool], None]) -> GroupMember:
         """Creates a consumer-group membership, and two consumers that use the group id without joining."""
         watching = {
             **self._config,
@@ -163,10 +163,10 @@ class KafkaClientSupplier:
         self._watching += [self._stable, self._uncommitted]
         return self._member(group, topic, leave)
 
-    def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
-        return Member(self._config, group, topic, leave)
+    def _member(self, group: str, topic: str, leave: Callable[[list[PartitionId], bool], None]) -> GroupMember:
+        return GroupMember(self._config, group, [topic], leave, gap_of_commands)
 
-    def restore_ports(self, member: Member) -> RestorePorts:
+    def restore_ports(self, member: GroupMember) -> RestorePorts:
         """The consumers and readers that a restore needs."""
         return RestorePorts(
             member.consumer,
@@ -206,14 +206,14 @@ class KafkaClientSupplier:
         reader = KafkaLogReader(self.settings)
         return reader if self._archive is None else ArchivedReader(reader, self._archive)
 
-    def stable(self, member: Member, partitions: list[int]) -> list[TopicPartition]:
+    def stable(self, topic: str, partitions: list[int]) -> list[TopicPartition]:
         """Waits for the stable committed offsets, without pending transactions.
 
         Raises:
             Fenced: the broker answers, but the offsets stay unstable; the next owner ends the hanging transaction.
             InfrastructureError: no broker answered within 60 s.
         """
-        wanted = [TopicPartition(member.topic, p) for p in partitions]
+        wanted = [TopicPartition(topic, p) for p in partitions]
         deadline, unstable = time.monotonic() + 60.0, 0
         while time.monotonic() < deadline:
             try:
@@ -224,8 +224,8 @@ class KafkaClientSupplier:
                 if not any(tp.error for tp in found):
                     return found
             if unstable > 1:
-                raise Fenced(f"a transaction on {member.topic}{sorted(partitions)} hangs; this process ends")
-        raise InfrastructureError(f"the offsets of {member.topic} did not become stable within 60 s")
+                raise Fenced(f"a transaction on {topic}{sorted(partitions)} hangs; this process ends")
+        raise InfrastructureError(f"the offsets of {topic} did not become stable within 60 s")
 
     def check_counts(self, app: App, category: str) -> None:
         """Checks partition counts and topic ids, every `check_seconds`.
@@ -340,3 +340,11 @@ class KafkaClientSupplier:
             "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
         }
         return Producer(config, logger=QuietLog("restore"))
+
+
+def gap_of_commands(topic: str, partition: int, offset: int) -> InfrastructureError:
+    """The error of a worker whose next command the topic no longer holds."""
+    return InfrastructureError(
+        f"{topic}[{partition}] does not hold offset {offset}, which comes next: retention took it, or the topic was "
+        f"cut or made again. This worker ends, and the next one reports how many commands were lost"
+    )

@@ -15,12 +15,13 @@ from leftfold.engine.processing.recovery import task_for
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.engine.progress import ReportLimiter
 from leftfold.kafka.errors import translated
+from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.worker.assigned_partitions import AssignedPartition, Restorations
 from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored
-from leftfold.kafka.worker.membership import CLEAN, attempt, new_token, started
+from leftfold.kafka.worker.offset_metadata import CLEAN, attempt, new_token, started
 from leftfold.kafka.worker.state_restore import Report
 from leftfold.kafka.worker.transactions import REFUSED, Aborted, Committed, Result, Unknown
 from leftfold.model import keys as names
@@ -154,7 +155,7 @@ class Worker:
                 self._restorations.drop([partition])
                 self._check_rights(result.why, result.code, [self._state])
             return False
-        if is_served := self._member.serve(partition, restored.start):
+        if is_served := self._member.serve((self._commands, partition), restored.start):
             self._restorations.drop([partition])
             self._lane.hold(partition, refold.store, end=restored.events_end)
             self._served[partition] = AssignedPartition(
@@ -223,7 +224,7 @@ class Worker:
         """Commits that processing starts on these partitions, so the next owner knows what may have killed this one."""
         unmarked = {p: self._served[p] for p in partitions if not self._served[p].begun}
         if unmarked:
-            self._member.commit({p: (served.next, started()) for p, served in unmarked.items()})
+            self._member.commit({(self._commands, p): (served.next, started()) for p, served in unmarked.items()})
             for served in unmarked.values():
                 served.begin(started())
 
@@ -237,7 +238,7 @@ class Worker:
         else:
             # The attempt is counted in the offset metadata for the next owner; a failed transaction is not a death.
             trying = attempt(served.attempts + 1)
-            self._member.commit({record.partition: (served.next, trying)})
+            self._member.commit({(self._commands, record.partition): (served.next, trying)})
             served.begin(trying)
             batch = self._deciding.alone(record)
         self._refused = ""
@@ -326,7 +327,7 @@ class Worker:
         """Seeks back after a transaction that wrote nothing, so the same commands are fetched again."""
         self.counts["aborted"] += 1
         self._report("transaction aborted", {"why": why, "in a row": self._pace.failures + 1})
-        self._member.rewind({p: self._served[p].next for p in nexts if p in self._served})
+        self._member.rewind({(self._commands, p): self._served[p].next for p in nexts if p in self._served})
         self._stop.wait(self._pace.failed())
 
     def _learn(self, batch: Batch, nexts: Mapping[int, int], why: str, code: int) -> None:
@@ -352,7 +353,7 @@ class Worker:
         """
         self._report("commit outcome unknown", {"why": why})
         self.counts["unknown"] += 1
-        found = {tp.partition: tp for tp in self._shop.stable(self._member, list(nexts))}
+        found = {tp.partition: tp for tp in self._shop.stable(self._commands, list(nexts))}
         left = {p: (tp.offset, tp.metadata) for p, tp in found.items()}
         if all(left[p] == (offset, token) for p, offset in nexts.items()):
             self._apply(batch, nexts, token, ends)
@@ -361,10 +362,12 @@ class Worker:
         else:
             for partition in nexts:
                 self._drop(partition)
-                self._member.forsake(partition)
+                self._member.forsake((self._commands, partition))
 
-    def _leave(self, partitions: list[int], ours: bool) -> None:
-        clean = {p: (self._served[p].next, CLEAN) for p in partitions if p in self._served and self._served[p].begun}
+    def _leave(self, places: list[PartitionId], ours: bool) -> None:
+        partitions = [partition for _, partition in places]
+        begun = {p: self._served[p] for p in partitions if p in self._served and self._served[p].begun}
+        clean = {(self._commands, p): (served.next, CLEAN) for p, served in begun.items()}
         if ours and clean and self._orderly:
             try:
                 self._member.commit(clean)

@@ -8,14 +8,11 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from leftfold.engine.processing.process_wire import MAX_BYTES
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
-from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.reactions.runner import ReactionRunner
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
-from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.runtime.connect import open_archive
 from leftfold.runtime.lifecycle import Outage
@@ -33,18 +30,10 @@ def run_reaction(app: App, name: str, settings: KafkaSettings, stop: threading.E
     """
     trouble = Outage(report, stop)
 
-    def forward(what: str, details: Mapping[str, Any]) -> None:
-        if what == "reacting":
-            trouble.told("")
-        report(what, details)
+    def work() -> None:
+        ReactionRunner(app, name, settings, stop=stop, report=trouble.ended_by("reacting")).run(trouble.told)
 
-    while not stop.is_set():
-        try:
-            ReactionRunner(app, name, settings, stop=stop, report=forward).run(trouble.told)
-        except Fenced:
-            raise
-        except InfrastructureError as error:
-            trouble.met(error)
+    trouble.reconnecting(work)
 
 
 def decide(
@@ -58,70 +47,36 @@ def decide(
     Raises:
         Fenced: this process must end and be restarted. ConfigurationError: the error persists after a restart.
     """
-    trouble = Outage(report, stop)
+    trouble, past = Outage(report, stop), open_archive(archive)
 
-    serving = False
-
-    def forward(what: str, details: Mapping[str, Any]) -> None:
-        nonlocal serving
-        if what == "serving":
-            serving = True
-            trouble.told("")
-        if what != "left" or serving:  # before "serving", the cause is reported once by `trouble`, not at each try
-            report(what, details)
-
-    past = open_archive(archive)
-    while not stop.is_set():
+    def work() -> None:
         serving = False
-        try:
-            with closing(KafkaClientSupplier(settings, archive=past)) as supplier:
-                Worker(app, category, supplier, stop=stop, report=forward).run()
-        except Fenced:
-            raise
-        except InfrastructureError as error:
-            trouble.met(error)
+
+        def forward(what: str, details: Mapping[str, Any]) -> None:
+            nonlocal serving
+            if what == "serving":
+                serving = True
+                trouble.told("")
+            if what != "left" or serving:  # before "serving", the cause is reported once by `trouble`
+                report(what, details)
+
+        with closing(KafkaClientSupplier(settings, archive=past)) as supplier:
+            Worker(app, category, supplier, stop=stop, report=forward).run()
+
+    trouble.reconnecting(work)
 
 
 def route_events(app: App, process: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
     """Runs a router: it copies events to a process's command topic until `stop` is set.
 
     Raises:
-        ConfigurationError: Faust is not installed. ContractError: an event cannot be routed; routers skip no event
+        Fenced: this process must end and be restarted. ContractError: an event cannot be routed; routers skip no event
             by themselves.
     """
-    try:
-        from leftfold.faust import route
-    except ModuleNotFoundError as error:
-        why = f"processes need Faust, which routes their events ({error}): pip install 'leftfold[faust]'"
-        raise ConfigurationError(why) from error
-    trouble = Outage(report, stop)
+    trouble, skipped = Outage(report, stop), partial(skipped_letters, settings, process)
 
-    def forward(what: str, details: Mapping[str, Any]) -> None:
-        if what == "routing":
-            trouble.told("")
-        report(what, details)
+    def work() -> None:
+        router = ProcessRouter(app, process, settings, stop=stop, report=trouble.ended_by("routing"), skipped=skipped)
+        router.run(trouble.told)
 
-    while not stop.is_set():
-        try:
-            with ClusterAdmin(settings) as cluster:
-                count, most = cluster.partitions(names.commands(process)), _most(cluster, process)
-            route(
-                app,
-                process,
-                settings.aiokafka(),
-                count,
-                stop,
-                forward,
-                passed_over=partial(skipped_letters, settings, process),
-                max_bytes=most,
-            )
-        except InfrastructureError as error:
-            trouble.met(error)
-
-
-def _most(cluster: ClusterAdmin, process: str) -> int:
-    """Largest record batch in bytes that the topics accept to which the router writes."""
-    try:
-        return cluster.max_batch_bytes([names.commands(process), names.dead(process)])
-    except ConfigurationError:
-        return MAX_BYTES  # the login may not read the topics' settings
+    trouble.reconnecting(work)

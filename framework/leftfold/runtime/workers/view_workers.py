@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.archive.archived_log import ArchivedReader
 from leftfold.engine.views.projector import Projector
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LogGap
+from leftfold.errors import ConfigurationError, LogGap
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -44,26 +45,18 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
     stream, trouble = app.stream(name), Outage(report, stop)
     redis = redis_settings() if stream.views else None
 
-    def forward(what: str, details: Mapping[str, Any]) -> None:
-        if what == "streaming":
-            trouble.told("")
-        report(what, details)
-
-    while not stop.is_set():
-        store = RedisViewStore(redis) if redis else None
-        try:
+    def work() -> None:
+        with ExitStack() as opened:
+            store = opened.enter_context(closing(RedisViewStore(redis))) if redis else None
             if redis:
                 refuse_eviction(redis)
             with ClusterAdmin(settings) as cluster:
-                streams = streams_of(app, stream, settings.aiokafka(), store, cluster.partitions, report=forward)
+                streams = streams_of(
+                    app, stream, settings.aiokafka(), store, cluster.partitions, report=trouble.ended_by("streaming")
+                )
             streams.run(stop)
-        except Fenced:
-            raise
-        except InfrastructureError as error:
-            trouble.met(error)
-        finally:
-            if store is not None:
-                store.close()
+
+    trouble.reconnecting(work)
 
 
 def follow(
@@ -88,13 +81,11 @@ def follow(
         ConfigurationError: Redis evicts keys.
     """
     trouble, started = Outage(report, stop), set[str]()
-    while not stop.is_set():
-        try:
-            _follow(views, kafka, redis, stop, trouble, open_archive(archive), {**options, "started": started})
-        except Fenced:
-            raise
-        except InfrastructureError as error:
-            trouble.met(error)
+
+    def work() -> None:
+        _follow(views, kafka, redis, stop, trouble, open_archive(archive), {**options, "started": started})
+
+    trouble.reconnecting(work)
 
 
 def _follow(
@@ -165,12 +156,11 @@ def stream(
             )
             return one
 
-        while not stop.is_set():
-            try:
-                refuse_eviction(redis)
-                _follow_on_spark(open_stream, views, stop, trouble)
-            except InfrastructureError as error:
-                trouble.met(error)
+        def work() -> None:
+            refuse_eviction(redis)
+            _follow_on_spark(open_stream, views, stop, trouble)
+
+        trouble.reconnecting(work)
 
 
 def _follow_on_spark(
