@@ -285,7 +285,7 @@ class ProcessRouter:
             for tp in self._committed_offsets(wanted):
                 self._starts[tp.topic, tp.partition] = max(0, tp.offset)
             self._producer.mark_all()
-        now, served = datetime.now(UTC), list[PartitionId]()
+        now, served = datetime.fromtimestamp(time.time(), UTC), list[PartitionId]()
         for place in sorted(self._member.new & self._starts.keys()):
             if self._member.serve(place, self._starts[place]):
                 served.append(place)
@@ -361,7 +361,7 @@ class ProcessRouter:
         offsets = self._frontier.offsets()
         if not offsets:
             return
-        now = datetime.now(UTC)
+        now = datetime.fromtimestamp(time.time(), UTC)
         ends = self._cluster.stable_ends(offsets)
         times = {
             f"{topic}/{partition}": self._clock.time(
