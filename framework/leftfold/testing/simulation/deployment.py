@@ -1,4 +1,4 @@
-"""The deployment of an App in a simulated world: workers under a supervisor, and clients with drawn commands."""
+"""The deployment of an App in a simulated world: its processes under a supervisor, and clients with drawn commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
@@ -17,6 +18,8 @@ from pydantic import BaseModel, ValidationError
 from leftfold.errors import ConfigurationError, DomainError, Fenced, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration import topics
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.reactions.runner import ReactionRunner
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
@@ -110,6 +113,8 @@ SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
 AGAIN_SECONDS = 0.5
 _PATIENCE = 10.0
 _GIVES_UP = 0.3
+_CONSUMERS = 2
+"""The number of routers of each process, and of consumers of each reaction."""
 
 
 def has_tails(app: App) -> bool:
@@ -193,8 +198,9 @@ class Deployment:
         self._rounds += 1
         self.app = self._upgraded or self.app
         self._stops.clear()
-        for decider in self.app.deciders:
-            self.keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
+        for name in self._decided:
+            self.keep(f"{name} successor", "successor", partial(self._work, name, last=True))
+        self._keep_consumers(1, " successor", "successor")
         if self.projections is not None:
             self.projections.restart()
 
@@ -203,7 +209,7 @@ class Deployment:
         """Whether the workers of `restart` serve every partition."""
         every = frozenset(range(self.app.partitions))
         found = self._successors
-        return len(found) == len(self.app.deciders) and all(worker.served == every for worker in found.values())
+        return len(found) == len(self._decided) and all(worker.served == every for worker in found.values())
 
     def audit(self) -> None:
         """Starts the auditor of the rows, once all commands are decided."""
@@ -231,13 +237,28 @@ class Deployment:
         if self._is_ready:
             return
         self._is_ready = True
-        for decider in self.app.deciders:
+        for name in self._decided:
             for number in range(self._workers):
-                self.keep(f"{decider.name} worker {number + 1}", "worker", lambda d=decider.name: self._work(d))  # type: ignore[misc]
+                self.keep(f"{name} worker {number + 1}", "worker", partial(self._work, name))
+        self._keep_consumers(_CONSUMERS)
         for number, load in enumerate(self._loads):
             self.keep(f"client {number + 1}", "client", lambda mine=load: self._send(mine))  # type: ignore[misc]
         if self.projections is not None:
             self.projections.begin()
+
+    @property
+    def _decided(self) -> list[str]:
+        """The deciders and process managers, for each of which workers run."""
+        return [*(decider.name for decider in self.app.deciders), *(process.name for process in self.app.processes)]
+
+    def _keep_consumers(self, count: int, suffix: str = "", role: str = "") -> None:
+        """Starts the routers of process managers and the consumers of reactions."""
+        for number in range(count):
+            which = suffix or f" {number + 1}"
+            for process in self.app.processes:
+                self.keep(f"{process.name} router{which}", role or "router", partial(self._route, process.name))
+            for reaction in self.app.reactions:
+                self.keep(f"{reaction.name} reaction{which}", role or "reaction", partial(self._react, reaction.name))
 
     def keep(self, name: str, role: str, function: Callable[[], None]) -> None:
         """Runs a process, and restarts it after a kill or an error that a restart may resolve."""
@@ -293,6 +314,14 @@ class Deployment:
             if last:
                 self._successors[category] = worker
             worker.run()
+
+    def _route(self, process: str) -> None:
+        with self.stopped() as stop:
+            ProcessRouter(self.app, process, SETTINGS, stop=stop, report=self.note).run()
+
+    def _react(self, reaction: str) -> None:
+        with self.stopped() as stop:
+            ReactionRunner(self.app, reaction, SETTINGS, stop=stop, report=self.note).run()
 
     @contextmanager
     def stopped(self) -> Iterator[Any]:

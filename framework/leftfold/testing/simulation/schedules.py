@@ -69,6 +69,10 @@ class Scenario:
         """The faults of a seed."""
         roles: tuple[str, ...] = ("worker", "client", "worker")
         kinds = tuple(KINDS)
+        if self.app.processes:
+            roles = (*roles, "router", "router")
+        if self.app.reactions:
+            roles = (*roles, "reaction", "reaction")
         if has_tails(self.app):
             roles, kinds = (*roles, "tail", "tail", "rebuild", "reader"), (*kinds, *REDIS_KINDS)
         return draw(seed, roles, self.brokers, self.horizon, self.kinds or kinds)

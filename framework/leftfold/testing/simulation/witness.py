@@ -13,6 +13,7 @@ from leftfold.model.app import App
 from leftfold.model.decider import Decider
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Receipt
+from leftfold.model.process import Process
 from leftfold.testing.simulation.kafka.brokers import Cluster
 from leftfold.testing.simulation.kafka.partitions import StoredRecord
 
@@ -60,10 +61,11 @@ def violations(
         lost: ids of commands whose outcome was lost with a topic, which only an operator can resolve.
     """
     found: list[str] = []
+    asked = [name for process in app.processes for name in _sent_by(cluster, app, process.name)]
     for decider in app.deciders:
         facts = list(_facts(cluster, decider.name))
         mine = [one for one in sent if one.category == decider.name]
-        known = {id_ for one in mine for id_ in one.ids}
+        known = {id_ for one in mine for id_ in one.ids} | set(asked)
         found += _sequences(facts)
         found += _decisions(facts)
         found += [f"unasked: {fact.command}" for fact in facts if fact.command not in known]
@@ -73,15 +75,19 @@ def violations(
         found += _undecided(cluster, app.name, decider, facts, lost)
         if check is not None:
             found += check(_streams(decider, facts))
-    return found + _open(cluster)
+    for process in app.processes:
+        found += _inputs(cluster, process)
+    found += [f"sent twice: {id_}" for id_, count in Counter(asked).items() if count > 1]
+    return found + _unfinished(cluster, app) + _open(cluster)
 
 
 def undecided(cluster: Cluster, app: App, lost: Collection[str] = ()) -> list[str]:
-    """Commands that are not processed, or have no outcome; empty once all are decided."""
+    """Commands, inputs and events that are not processed, and timers that are set; empty once all are."""
     found = []
     for decider in app.deciders:
         found += _undecided(cluster, app.name, decider, list(_facts(cluster, decider.name)), lost)
-    return found
+    # Markers are written one by one: what a transaction sends may be unseen where its offsets are committed.
+    return found + _unfinished(cluster, app) + (_open(cluster) if app.processes else [])
 
 
 def _undecided(
@@ -186,12 +192,12 @@ def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_
     ]
 
 
-def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> list[str]:
+def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any] | Process[Any, Any, Any]) -> list[str]:
     """Checks that all commands are processed, by the group's offsets or the last `@`: workers begin at the later."""
     group = cluster.groups.get(f"leftfold.{app}.{decider.name}")
     wrong = []
     for partition in cluster.topics[f"{decider.name}.commands"].partitions:
-        last = max((record.offset for record in partition.records if record.outcome is None), default=-1)
+        last = max((record.offset for record in partition.committed()), default=-1)
         committed = group.committed.get((partition.topic.name, partition.number)) if group else None
         state = cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions[partition.number]
         checkpoints = [json.loads(record.value or b"{}") for record in state.committed() if record.key == b"@"]
@@ -212,11 +218,86 @@ def _passed_over(
                 decided |= {answer[0] for answer in json.loads(record.value)["answered"]}
     wrong = []
     for partition in cluster.topics[f"{decider.name}.commands"].partitions:
-        for record in partition.records:
+        for record in partition.committed():
             headers = dict(record.headers or ())
             id_, deadline = (headers.get("ce_id") or b"").decode(), int(headers.get("deadline") or _NEVER)
-            if record.outcome is None and record.timestamp <= deadline and id_ not in decided:
+            if record.timestamp <= deadline and id_ not in decided:
                 wrong.append(f"passed over: {id_} at {record.offset} of {partition}")
+    return wrong
+
+
+def _unfinished(cluster: Cluster, app: App) -> list[str]:
+    """Checks that process managers and reactions have processed everything, and that no timer waits."""
+    found: list[str] = []
+    for process in app.processes:
+        found += _behind(cluster, f"leftfold.{app.name}.{process.name}.router", process.categories)
+        found += _progress(cluster, app.name, process)
+        for key, state in _instances(cluster, process).items():
+            found += [f"waiting: timer {name} of {process.name} {key}" for name in state["timers"]]
+    for reaction in app.reactions:
+        found += _behind(cluster, f"leftfold.{app.name}.{reaction.name}.reaction", reaction.categories)
+    return found
+
+
+def _behind(cluster: Cluster, group: str, categories: Iterable[str]) -> list[str]:
+    """Event partitions that a consumer group has not read to the end."""
+    known, wrong = cluster.groups.get(group), []
+    for category in categories:
+        for partition in cluster.topics[f"{category}.events"].partitions:
+            last = max((record.offset for record in partition.committed()), default=-1)
+            committed = known.committed.get((partition.topic.name, partition.number)) if known else None
+            if (committed.offset if committed else 0) <= last:
+                wrong.append(f"behind: {group} has read {partition} to {committed and committed.offset} of {last + 1}")
+    return wrong
+
+
+def _instances(cluster: Cluster, process: Process[Any, Any, Any]) -> dict[str, Mapping[str, Any]]:
+    """The last state record of each instance, by key."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for partition in cluster.topics[f"{process.name}.state.v{process.version}"].partitions:
+        for record in partition.committed():
+            if record.key not in (b"@", None) and record.value is not None:
+                found[(record.key or b"").decode()] = json.loads(record.value)
+    return found
+
+
+def _sent_by(cluster: Cluster, app: App, process: str) -> Iterator[str]:
+    """The ids of the committed commands that a process manager has sent, and of the timers that it has fired."""
+    source = f"/{app.name}/{process}".encode()
+    topics = [*(f"{decider.name}.commands" for decider in app.deciders), f"{process}.commands"]
+    for topic in topics:
+        for partition in cluster.topics[topic].partitions:
+            for record in partition.committed():
+                headers = dict(record.headers or ())
+                if (headers.get("ce_source") == source and "origin" not in headers) or headers.get("reply_key"):
+                    yield (headers["ce_id"] or b"").decode()
+
+
+def _inputs(cluster: Cluster, process: Process[Any, Any, Any]) -> list[str]:
+    """Checks that each event has reached its instance, behind the earlier ones of its partition."""
+    types: dict[bytes, Any] = {cls.__leftfold__.type.encode(): cls for cls in process.events}
+    seen: dict[tuple[str, str, str], int] = {}
+    routed, wrong = set[tuple[str, str, int]](), list[str]()
+    for partition in cluster.topics[f"{process.name}.commands"].partitions:
+        for record in partition.committed():
+            headers = dict(record.headers or ())
+            if record.key == b"@" or "origin" not in headers:
+                continue
+            topic, number, offset, _ = (headers["origin"] or b"").decode().split("/")
+            source = ((record.key or b"").decode(), topic, number)
+            if (topic, number, int(offset)) not in routed and int(offset) < seen.get(source, -1):
+                wrong.append(f"out of order: {source} gets {offset} behind {seen[source]}")
+            seen[source] = max(int(offset), seen.get(source, -1))
+            routed.add((topic, number, int(offset)))
+    for category in process.categories:
+        for partition in cluster.topics[f"{category}.events"].partitions:
+            for record in partition.committed():
+                cls = types.get(dict(record.headers or ()).get("ce_type") or b"")
+                if record.key == b"@" or cls is None:
+                    continue
+                is_routed = (partition.topic.name, str(partition.number), record.offset) in routed
+                if process.correlate(cls.model_validate_json(record.value or b"")) is not None and not is_routed:
+                    wrong.append(f"not routed: {partition}@{record.offset} to {process.name}")
     return wrong
 
 

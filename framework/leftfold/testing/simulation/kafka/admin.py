@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 
 from leftfold.testing.simulation.kafka.brokers import Home
 from leftfold.testing.simulation.kafka.client import FOREVER, Metadata, SimulatedClient, cluster_metadata, failure
@@ -86,15 +86,20 @@ class AdminClient(SimulatedClient):
         return {name: self._question((), partial(self._described, name), request_timeout) for name in names}
 
     def list_offsets(
-        self, wanted: Mapping[Any, Any], request_timeout: float = _SECONDS, **_: Any
+        self,
+        wanted: Mapping[Any, Any],
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        request_timeout: float = _SECONDS,
+        **_: Any,
     ) -> dict[Any, AdminFuture]:
-        """Ends, starts, and offsets at a time; isolation has no effect: all records count."""
+        """Ends, starts, and offsets at a time; records of open transactions count unless only committed ones do."""
         self.step("list_offsets")
 
         def offset(partition: Partition, spec: Any) -> SimpleNamespace:
             at = spec._value
             if at == _LATEST:
-                return SimpleNamespace(offset=partition.end)
+                is_committed = isolation_level == IsolationLevel.READ_COMMITTED
+                return SimpleNamespace(offset=partition.stable_end if is_committed else partition.end)
             return SimpleNamespace(offset=partition.start if at == _EARLIEST else partition.at(at))
 
         return {tp: self._at(tp, lambda p, s=spec: offset(p, s), request_timeout) for tp, spec in wanted.items()}  # type: ignore[misc]

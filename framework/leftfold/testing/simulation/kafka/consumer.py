@@ -345,7 +345,15 @@ class _Reader(SimulatedClient):
             self.asked("offset commit", ("group", member.group), work, self._socket_timeout)
             return list(offsets)
 
-        self.ask("offset commit", ("group", member.group), _reply(work), lambda value: None, 60.0)
+        told = self.config.get("on_commit")
+
+        def done(value: Any) -> None:
+            if told is not None:
+                error = failure(value.code, "offset commit") if isinstance(value, BrokerError) else None
+                self._queue.append(lambda consumer: told(error, list(offsets)))
+                self.notify()
+
+        self.ask("offset commit", ("group", member.group), _reply(work), done, 60.0)
         return None
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message
 
 from leftfold.model.keys import partition_of
 from leftfold.testing.simulation.environment import active
-from leftfold.testing.simulation.kafka.client import SimulatedClient, exception, failure
+from leftfold.testing.simulation.kafka.client import FOREVER, SimulatedClient, exception, failure
 from leftfold.testing.simulation.kafka.group_coordinator import PartitionId
 from leftfold.testing.simulation.kafka.partitions import BrokerError, Headers, Partition, ProducedBatch
 
@@ -22,6 +22,7 @@ EPOCH, OUT_OF_ORDER, DUPLICATE, INVALID_STATE = 47, 45, 46, 48
 SENDERS = "senders"
 """The key in the world's `parts` under which all senders are kept."""
 _UNKNOWN_TOPIC = 3
+_GAPLESS = KafkaError._GAPLESS_GUARANTEE
 _LARGEST = 1_000_000
 _MOST = 1000
 _LOOK_SECONDS = 0.1
@@ -62,9 +63,10 @@ class BackgroundSender(SimulatedClient):
         self._is_idempotent = bool(self.id) or str(self.config.get("enable.idempotence", False)).lower() == "true"
         self._linger = float(self.config.get("linger.ms", 5)) / 1000
         default = self.config.get("transaction.timeout.ms", 60_000) if self.id else 300_000
-        self._patience = float(self.config.get("message.timeout.ms", default)) / 1000
+        self._patience = float(self.config.get("message.timeout.ms", default)) / 1000 or FOREVER
         self._learning = float(self.config.get("topic.metadata.propagation.max.ms", 30_000)) / 1000
         self._most = int(self.config.get("queue.buffering.max.messages", 100_000))
+        self._is_gapless = str(self.config.get("enable.gapless.guarantee", False)).lower() == "true"
         self._only_errors = bool(self.config.get("delivery.report.only.error", False))
         self.left = self.unserved = 0
         self._queues: dict[PartitionId, deque[QueuedRecord]] = {}
@@ -340,6 +342,8 @@ class BackgroundSender(SimulatedClient):
             return
         for encoded in parcels:
             self._delivered(encoded, failure(code, "not delivered"), -1)
+        if self._is_gapless:
+            self._die(failure(_GAPLESS, "unable to satisfy gap-less guarantee", fatal=True))
 
     def _delivered(self, encoded: QueuedRecord, error: KafkaError | None, offset: int) -> None:
         self.left -= 1

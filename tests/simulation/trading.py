@@ -1,0 +1,48 @@
+"""The scenario of process managers: orders that are paid, that nobody pays in time, and of which there are too few."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from leftfold.model.app import App
+from leftfold.model.messages import Command
+from leftfold.testing.simulation.kafka.brokers import BORN
+from leftfold.testing.simulation.schedules import Scenario
+from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Placed, Released, Reserved, app
+
+__all__ = ["TRADE"]
+
+_ORDERS, _PRODUCTS = 5, 3
+_PAID = 0.6
+
+
+def _load(chance: random.Random) -> Sequence[Sequence[Command]]:
+    """One client places orders, whose patience ends within seconds; another one pays some of them."""
+    places, pays = [], []
+    for number in range(_ORDERS):
+        at = datetime.fromtimestamp(BORN, UTC) - PATIENCE + timedelta(seconds=chance.random() * 10)
+        places.append(Place(order=f"o{number}", product=f"p{chance.randrange(_PRODUCTS)}", at=at))
+        if chance.random() < _PAID:
+            pays.append(Pay(order=f"o{number}"))
+    return [places, pays]
+
+
+def _check(streams: Mapping[str, Sequence[Any]]) -> Iterable[str]:
+    """An order ends, for one reason once; nothing is confirmed twice, and what is reserved for a dropped order is released."""
+    for key, events in streams.items():
+        ends = Counter(str(event) for event in events if isinstance(event, Confirmed | Dropped))
+        if any(isinstance(event, Placed) for event in events) and sum(ends.values()) == 0:
+            yield f"unended: order {key}"
+        yield from (f"ended twice: order {key}: {end}" for end, count in ends.items() if count > 1)
+        held = Counter(event.order for event in events if isinstance(event, Reserved))
+        held.subtract(event.order for event in events if isinstance(event, Released))
+        yield from (f"held {count} times: {key} for {order}" for order, count in held.items() if count not in (0, 1))
+
+
+TRADE = Scenario(
+    App("trade", partitions=2, deciders=app.deciders, processes=app.processes), _load, workers=2, check=_check
+)
