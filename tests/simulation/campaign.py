@@ -10,8 +10,10 @@ import time
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.mishaps import MISHAPS
 from tests.simulation.planted import PLANTED, planted
+from tests.simulation.posting import POST
 from tests.simulation.purse import PURSE, RESTARTS
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
+from tests.simulation.trading import TRADE
 
 __all__ = ["main"]
 
@@ -21,6 +23,8 @@ SCENARIOS = {
     "restarts": RESTARTS,
     "deploy": DEPLOY,
     "tasks beside each other": BESIDE,
+    "processes": TRADE,
+    "reactions": POST,
     **MISHAPS,
 }
 _SHARE = 5

@@ -31,6 +31,7 @@ from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
 from tests.simulation.bug import Bug, Patch, module_of
 from tests.simulation.mended import MENDED
+from tests.simulation.planted_consumers import CONSUMERS
 from tests.simulation.purse import RESTARTS
 from tests.simulation.spending import DEPLOY, SPENDING
 
@@ -325,6 +326,7 @@ PLANTED = {
     "went back": Bug(_went_back, SPENDING),
     "other code": Bug(_other_code, DEPLOY),
     **MENDED,
+    **CONSUMERS,
 }
 
 

@@ -1,4 +1,4 @@
-"""2,000 seeded schedules (1,850 of the write path, 100 of the read path, 50 of a deploy) keep every promise."""
+"""Seeded schedules of views (100 of the read path, 50 of a deploy) keep every promise; planted bugs are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE, RESTARTS
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
-_CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 37, 2
+_CHUNK, _CHUNKS_OF_VIEWS = 50, 2
 _CHUNK_OF_MISHAPS = 20
 _MET = (597, 1720)
 """A reader loses Redis while it begins to listen."""
@@ -25,6 +25,12 @@ _HELD = 5734
 _OVERTAKEN = 461
 """A projector brings the live generation on between the last look of a rebuild and its swap."""
 _QUICK = {
+    "origins": 60,
+    "uncommitted is routed": 20,
+    "interrupted router": 20,
+    "skipping router": 20,
+    "read is handled": 10,
+    "side by side": 10,
     "answered": 40,
     "failed is done": 20,
     "rewind": 60,
@@ -56,13 +62,6 @@ _QUICK = {
 def _simulated() -> Iterator[None]:
     with scheduled(SPENDING.app):
         yield
-
-
-@pytest.mark.parametrize("chunk", range(_CHUNKS))
-def test_every_promise_is_kept(chunk: int) -> None:
-    for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
-        outcome = run(PURSE, seed)
-        assert not outcome.wrong, str(shrink(PURSE, outcome))
 
 
 @pytest.mark.parametrize("chunk", range(_CHUNKS_OF_VIEWS))

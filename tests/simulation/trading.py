@@ -32,7 +32,7 @@ def _load(chance: random.Random) -> Sequence[Sequence[Command]]:
 
 
 def _check(streams: Mapping[str, Sequence[Any]]) -> Iterable[str]:
-    """An order ends, for one reason once; nothing is confirmed twice, and what is reserved for a dropped order is released."""
+    """An order ends, for one reason once, and a product is reserved once for an order at most."""
     for key, events in streams.items():
         ends = Counter(str(event) for event in events if isinstance(event, Confirmed | Dropped))
         if any(isinstance(event, Placed) for event in events) and sum(ends.values()) == 0:
