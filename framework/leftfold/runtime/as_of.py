@@ -47,7 +47,7 @@ def read_position(text: str) -> Position:
     for part in text.split():
         match = _TOPIC.fullmatch(part)
         if match is None:
-            raise Usage(f"--after {text!r} is no position; it looks like 'baskets.events[3:17]'")
+            raise Usage(f"{text!r} is no position; it looks like 'baskets.events[3:17]'")
         pairs = (pair.split(":") for pair in match["offsets"].split(","))
         found[match["topic"]] = {int(partition): int(offset) for partition, offset in pairs}
     return Position(found)

@@ -13,6 +13,7 @@ from leftfold.cli.options import (
     ArchiveOption,
     JsonOption,
     KafkaOption,
+    KeepOption,
     MasterOption,
     MaxParkedOption,
     PyFilesOption,
@@ -68,9 +69,7 @@ class RebuildEngine(StrEnum):
 def rebuild(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
-    keep: Annotated[
-        float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep the replaced generation.")
-    ] = 600.0,
+    keep: KeepOption = 600.0,
     engine: Annotated[
         RebuildEngine, typer.Option("--engine", help="Spark, this process, or the one expected to finish first.")
     ] = RebuildEngine.AUTO,
