@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import re
+import os
 import sys
 import tomllib
 import traceback
@@ -31,13 +31,12 @@ __all__ = [
     "Unanswered",
     "Usage",
     "find_project",
-    "for_app",
-    "for_servers",
     "load_app",
     "load_apps",
     "local_settings",
     "names_in",
     "needed",
+    "note_apps",
     "spec_in",
     "tell",
     "together",
@@ -279,38 +278,12 @@ def local_settings() -> LocalSettings:
     return settings.model_copy(update={"data": find_project().data})
 
 
-_OF_AN_APP = re.compile(
-    r"\bleftfold ((?:run|rebuild|retry|get|explain|verify|promote|rollback|drop|log skip"
-    r"|(?:state|timers|topics|reactions) [a-z]+))(?= |$)(?![^;\n]{0,200} --app)"
-)
-_START = re.compile(r"start(?: one| it)?(?: here)?: leftfold up|start servers with `leftfold up`")
-_EMBEDDED = "embedded"
-
-
-def for_app(text: str, spec: str) -> str:
-    """The message with `--app` added to the commands in it, unless the App is the project's first."""
-    if not spec or spec == _own():
-        return text
-    return _OF_AN_APP.sub(rf"leftfold \1 --app {spec}", text)
-
-
-def for_servers(text: str) -> str:
-    """The message with other advice than `leftfold up` where another process runs the servers: `up` would refuse."""
-    from leftfold.local import status
-
-    if "leftfold up" not in text:
-        return text
-    try:
-        kept = status(local_settings().data)
-    except LeftfoldError:
-        return text
-    if kept.keeper is None or kept.kind != _EMBEDDED:
-        return text
-    return _START.sub(
-        f"process {kept.parent} keeps the servers here: leftfold dev starts one again by itself, "
-        f"another program is to be ended and started again",
-        text,
-    )
+def note_apps(text: str, specs: Iterable[str]) -> None:
+    """Prints how the commands in a text find Apps that were named with `--app`; those of the project are found."""
+    known = [*_own(), *os.environ.get("LEFTFOLD_APP", "").split()]
+    others = [spec for spec in specs if spec and spec not in known]
+    if others and "leftfold " in text:
+        note(f"for these commands: export LEFTFOLD_APP={' or '.join(others)}")
 
 
 def spec_in(arguments: Sequence[str]) -> str:
@@ -323,11 +296,11 @@ def spec_in(arguments: Sequence[str]) -> str:
     return ""
 
 
-def _own() -> str:
+def _own() -> tuple[str, ...]:
     try:
-        return find_project().app
+        return find_project().apps
     except LeftfoldError:
-        return ""
+        return ()
 
 
 INTERRUPTED = 130
@@ -365,14 +338,16 @@ def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
     """Prints an error on standard error and returns its exit code.
 
     Args:
-        whole: also print the traceback. app: the value of `--app`, which is added to the commands in the message.
+        whole: also print the traceback. app: the value of `--app`, which the commands in the message need.
     """
     if whole:
         note_lines("".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
     if isinstance(error, typer.TyperException):
         return _usage(error)
     if isinstance(error, LeftfoldError):
-        _say(for_servers(for_app(str(error) or type(error).__name__, app)))
+        message = str(error) or type(error).__name__
+        _say(message)
+        note_apps(message, [app])
         return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
     _say(f"{type(error).__name__}: {veiled(str(error))}{_where(error)}")
     if not whole:

@@ -30,7 +30,7 @@ from leftfold.model.position import RecordAddress
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
-from leftfold.runtime.project import find_project, for_app, load_apps, local_settings, needed
+from leftfold.runtime.project import find_project, load_apps, local_settings, needed
 from leftfold.runtime.toolbox import store_of
 from leftfold.safety import veiled
 
@@ -55,18 +55,20 @@ def doctor(
     or changed. Exit code 1 when something is wrong.
     """
     from leftfold.runtime.console import emit, say_lines, styled
-    from leftfold.runtime.project import for_servers
+    from leftfold.runtime.project import note_apps
 
-    wrong = False
+    wrong, messages = False, list[str]()
     for finding in Examination(app or [], kafka, redis).run():
-        wrong, message = wrong or not finding.well, for_servers(finding.message)
+        wrong = wrong or not finding.well
+        messages.append(finding.message)
         if as_json:
-            emit({"about": finding.about, "well": finding.well, "message": message})
+            emit({"about": finding.about, "well": finding.well, "message": finding.message})
         else:
             checkpoint = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
-            first, *others = message.split("\n")
+            first, *others = finding.message.split("\n")
             indent = " " * (len("wrong ") + _ABOUT + 1)
             say_lines([(checkpoint, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
+    note_apps("\n".join(messages), app or ())
     if wrong:
         raise typer.Exit(1)
 
@@ -188,14 +190,14 @@ class Examination:
                 yield Finding(about, veiled(str(error)), well=False)
 
     def _each(self, look: Callable[[App], str]) -> str:
-        """Results of one check for each App; commands in the messages name the App that they are for."""
+        """Results of one check for each App."""
         well, wrong = list[str](), list[str]()
-        for spec, app in load_apps(self._specs).items():
+        for app in load_apps(self._specs).values():
             try:
                 with extras():
                     well.append(look(app))
             except LeftfoldError as error:
-                wrong.append(for_app(str(error), spec))
+                wrong.append(str(error))
         if wrong:
             raise InfrastructureError("\n".join(dict.fromkeys(wrong)))
         return ", ".join(filter(None, well)) or "there are none"
@@ -273,15 +275,10 @@ class Examination:
         views = [view for app in apps.values() for view in app.views]
         with store_of(self._redis) as store:
             count = sum(len(store.registry(view.name).generations) for view in views)
-            left = [
-                for_app(way_out(generation), spec)
-                for spec, app in apps.items()
-                for view in app.views
-                for generation in leftovers(store, view)
-            ]
+            left = [way_out(generation) for view in views for generation in leftovers(store, view)]
             left += [
-                for_app(problem, spec)
-                for spec, app in apps.items()
+                problem
+                for app in apps.values()
                 for view in app.views
                 if view.folded
                 for problem in mixture(store, store.registry(view.name), view, folds_of(app).get(view.name, ""))
@@ -291,14 +288,13 @@ class Examination:
 
     def _look_for_orphans(self) -> str:
         apps = load_apps(self._specs)
-        views = {view.name: spec for spec, app in apps.items() for view in app.views}
+        views = [view.name for app in apps.values() for view in app.views]
         with store_of(self._redis) as store:
             there = orphans(store, views, _LONGEST_LOOK)
         if there.found:
             lost = ", ".join(f"{orphan.view} {orphan.id}" for orphan in there.found)
             remove = "; ".join(
-                for_app(f"leftfold drop {view} --orphans --yes", views[view])
-                for view in dict.fromkeys(orphan.view for orphan in there.found)
+                f"leftfold drop {view} --orphans --yes" for view in dict.fromkeys(orphan.view for orphan in there.found)
             )
             raise InfrastructureError(f"keys of generations that no registry lists ({lost}); remove them: {remove}")
         if there.whole:

@@ -96,21 +96,18 @@ class Survey:
         from leftfold.local import status
 
         data = local_settings().data
-        found = status(data) if data.is_dir() else None
-        rows = []
-        for server in found.servers if found is not None else ():
+        found, rows = status(data), []
+        for server in found.servers:
             if server.name in wanted:
                 wanted.remove(server.name)
                 row = {**_place(server.name, server.address), "pid": server.pid, "uptime": round(server.uptime, 1)}
                 rows.append({"kind": "server", "name": server.name, **row, "state": "up" if server.up else "down"})
                 self.missing = self.missing or not server.up
                 if not server.up:
-                    self.problems.append(
-                        f"{server.name}: {server.reason}; its log: {server.log}; start it: leftfold up"
-                    )
+                    self.problems.append(f"{server.name}: {server.reason}; its log: {server.log}; {found.advice}")
         if wanted:
             self.missing = True
-            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; start: leftfold up")
+            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; {found.advice}")
         return rows
 
     def deciders(self, app: App) -> Iterator[Row]:

@@ -79,7 +79,7 @@ def parked(
     from leftfold.ports.codec import header
     from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import emit, note, table
-    from leftfold.runtime.project import for_app, load_app
+    from leftfold.runtime.project import load_app, note_apps
 
     reaction = _named(load_app(app, having=[name]), name)
     rows = []
@@ -94,8 +94,9 @@ def parked(
             emit(row)
     else:
         table(rows, ("event", "type", "key", "tries", "why"))
-        again = for_app(f"leftfold retry {name}", app)
-        note(f"when the cause is fixed: {again}" if rows else "nothing is parked")
+        remark = f"when the cause is fixed: leftfold retry {name}" if rows else "nothing is parked"
+        note(remark)
+        note_apps(remark, [app])
     raise typer.Exit(1 if rows else 0)
 
 

@@ -28,7 +28,7 @@ from leftfold.model.process import Process
 from leftfold.ports.codec import header
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, lasting, note, say
-from leftfold.runtime.project import Usage, for_app, load_app, unknown
+from leftfold.runtime.project import Usage, load_app, note_apps, unknown
 from leftfold.runtime.toolbox import last_records
 
 __all__ = ["process_of", "row_of", "time_of"]
@@ -127,7 +127,7 @@ def list_(
     it. A timer that is still set at its time is overdue.
     """
     from leftfold.runtime.console import emit, note, table
-    from leftfold.runtime.project import for_app, load_app, load_apps
+    from leftfold.runtime.project import load_app, load_apps
 
     apps = [load_app(app, having=[name])] if name else [*load_apps([app]).values()]
     if not any(one.processes for one in apps):
@@ -141,7 +141,9 @@ def list_(
             for row in rows:
                 emit(row)
             continue
-        note(for_app(told_of(process.name, len(rows), watermark, workers), app))
+        remark = told_of(process.name, len(rows), watermark, workers)
+        note(remark)
+        note_apps(remark, [app])
         table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
@@ -359,11 +361,12 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
         done = work.give(timer, order, wanted.timeout)
     _tell(wanted, order, done, as_json=as_json)
     if not done.taken:
-        start = for_app(f"leftfold run {wanted.process}", app)
-        note(
-            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. Start "
-            f"one: {start}"
+        why = (
+            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. "
+            f"Start one: leftfold run {wanted.process}"
         )
+        note(why)
+        note_apps(why, [app])
         raise typer.Exit(_NOT_TAKEN)
 
 
