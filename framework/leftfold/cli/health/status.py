@@ -79,8 +79,7 @@ def status(
     apps = load_apps(app or []) if app or project.app or project.refused else {}
     rows: list[dict[str, Any]] = survey.servers()
     for one in apps.values():
-        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
-        rows += [*survey.streams(one), *survey.views(one)]
+        rows += [*survey.deciders(one), *survey.parts(one), *survey.views(one)]
     survey.others(apps)
     if as_json:
         for row in rows:
