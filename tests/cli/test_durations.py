@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from leftfold.cli.options import moment, seconds
+from leftfold.cli.options import read_time, seconds
 
 
 @pytest.mark.parametrize(
@@ -36,21 +36,21 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("text", "ago"), [("30m", 1800), ("12h", 43_200), ("0d", 0), ("90d", 90 * 86_400)])
 def test_an_age_is_the_time_so_long_ago(text: str, ago: float) -> None:
     latest = datetime.now(UTC) - timedelta(seconds=ago)
-    assert latest <= moment(text) <= datetime.now(UTC) - timedelta(seconds=ago)
+    assert latest <= read_time(text) <= datetime.now(UTC) - timedelta(seconds=ago)
 
 
 def test_an_age_before_all_records_is_the_beginning() -> None:
-    assert moment("9999999d") == datetime(1970, 1, 1, tzinfo=UTC)
+    assert read_time("9999999d") == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_a_time_is_read_with_its_zone() -> None:
-    assert moment("2026-11-01T12:00:00Z") == moment("2026-11-01T13:00:00+01:00")
+    assert read_time("2026-11-01T12:00:00Z") == read_time("2026-11-01T13:00:00+01:00")
     with pytest.raises(typer.BadParameter, match="write 2026-11-01Z for UTC"):
-        moment("2026-11-01")
+        read_time("2026-11-01")
 
 
 @pytest.mark.parametrize("text", ["", "30", "soon", "a year", "-1d"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     """A number alone is refused: it could be meant in days as well as in seconds."""
     with pytest.raises(typer.BadParameter, match="is no time; write 2026-01-01T00:00:00Z, or an age: 12h, 90d"):
-        moment(text)
+        read_time(text)

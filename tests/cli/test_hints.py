@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.runtime.project import note_apps, spec_in
+from leftfold.cli.main import spec_in
+from leftfold.runtime.project import note_apps
 from tests.cli.shell import Typed
 
 SPEC = "shop.booking:app"

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import typer
 
 from leftfold.model.keys import NO_ROW
+from leftfold.model.position import RecordAddress
 from leftfold.model.view import View
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage
@@ -36,8 +37,9 @@ __all__ = [
     "agreed",
     "encoded_key",
     "examples",
-    "moment",
+    "read_address",
     "read_key",
+    "read_time",
     "seconds",
     "signed",
 ]
@@ -77,7 +79,7 @@ def seconds(text: str | float) -> float:
     return float(found["number"]) * _UNITS[found["unit"]]
 
 
-def moment(text: str) -> datetime:
+def read_time(text: str) -> datetime:
     """A time, from ISO 8601 with its zone, or from an age with its unit, such as `30m`, `12h` or `90d`.
 
     Raises:
@@ -121,6 +123,24 @@ def read_key(view: View[Any, Any], text: str) -> Any:
         return key
     except (ValueError, ArithmeticError, StopIteration) as error:
         raise Usage(f"{text!r} is no key of view {view.name}, which is {keys.name}: {error}") from error
+
+
+_PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")
+
+
+def read_address(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
+    """Parses the address of a record: `orders.events[2]@7` or `orders.events/2/7`.
+
+    Args:
+        what: what the address should name, for the error message.
+
+    Raises:
+        Usage: the text is no address.
+    """
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise Usage(f"{text!r} is no place of {what}")
+    return RecordAddress(found["topic"], int(found["p"] or found["q"]), int(found["offset"]))
 
 
 MAX_PARKED = 100

@@ -21,8 +21,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import OpenArchive
 from leftfold.runtime.connect import kafka_settings, open_archive, open_reader
 from leftfold.runtime.console import note
-from leftfold.runtime.project import Usage, unknown
-from leftfold.runtime.toolbox import archive_of
+from leftfold.runtime.project import Usage, archive_of, unknown
 
 __all__ = ["nothing_there", "place_meant", "read_position"]
 

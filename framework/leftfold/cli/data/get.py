@@ -43,8 +43,7 @@ def get(
     from leftfold.cli.options import read_key
     from leftfold.runtime.as_of import read_position
     from leftfold.runtime.connect import connect
-    from leftfold.runtime.project import load_app
-    from leftfold.runtime.toolbox import view_of
+    from leftfold.runtime.project import load_app, view_of
 
     plain, _, as_of = name.partition("@")
     whole = load_app(app, having=[plain])

@@ -33,7 +33,7 @@ from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.project import find_project, load_apps, local_settings, needed
-from leftfold.runtime.toolbox import store_of
+from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 
 __all__ = ["Examination", "Finding", "look_for_open"]

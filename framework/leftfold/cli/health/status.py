@@ -71,8 +71,7 @@ def status(
     """
     from leftfold.cli.health.survey import Survey
     from leftfold.runtime.console import emit, note, styled
-    from leftfold.runtime.project import find_project, load_apps, note_apps
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps
 
     survey = Survey(kafka, redis, archive_of(archive))
     project = find_project()

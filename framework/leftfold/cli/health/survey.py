@@ -41,7 +41,7 @@ from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.project import local_settings
-from leftfold.runtime.toolbox import store_of
+from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 
 __all__ = ["Survey", "generation_problems", "look_for_others"]

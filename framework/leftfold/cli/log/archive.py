@@ -19,8 +19,8 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
 from leftfold.runtime.connect import open_archive
 from leftfold.runtime.console import note, shown
-from leftfold.runtime.project import Usage, find_project, load_apps
-from leftfold.runtime.toolbox import archive_needed, topic_of
+from leftfold.runtime.project import Usage, archive_needed, find_project, load_apps
+from leftfold.runtime.servers import topic_of
 
 if TYPE_CHECKING:
     from leftfold.parquet.archive_check import Verified

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from leftfold.cli.options import JsonOption, KafkaOption, examples
+from leftfold.cli.options import JsonOption, KafkaOption, examples, read_address
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import DeadLetters
 from leftfold.kafka.administration.states import folded
@@ -18,7 +18,7 @@ from leftfold.ports.outgoing import Letter, letters_in, offset_in
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.project import Usage, unknown
-from leftfold.runtime.toolbox import last_records, place_in
+from leftfold.runtime.servers import last_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +137,7 @@ class Burials:
         """
         found: dict[Any, Letter] = {}
         for text in dict.fromkeys(which):
-            place = None if text in self._known else place_in(text, "a dead letter; see: leftfold dead list")
+            place = None if text in self._known else read_address(text, "a dead letter; see: leftfold dead list")
             category = text if place is None else place.topic.removesuffix(_DEAD)
             letters = {letter.place: letter for letter in self.letters(category)}
             if place is not None and place not in letters:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from leftfold.cli.log import skip, trace
-from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, examples, moment
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, examples, read_time
 from leftfold.model.position import Position
 
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
@@ -101,7 +101,7 @@ def verify_archive(
 def _position_or_time(text: str) -> Position | datetime:
     from leftfold.runtime.as_of import read_position
 
-    return read_position(text) if "[" in text or "{" in text else moment(text)
+    return read_position(text) if "[" in text or "{" in text else read_time(text)
 
 
 @log.command(
@@ -118,7 +118,7 @@ def trim(
         Any, typer.Option("--before", metavar="POSITION|TIME", parser=_position_or_time, help="Up to here.")
     ] = None,
     older_than: Annotated[
-        datetime | None, typer.Option("--older-than", metavar="AGE|TIME", parser=moment, help="As in 30d or 12h.")
+        datetime | None, typer.Option("--older-than", metavar="AGE|TIME", parser=read_time, help="As in 30d or 12h.")
     ] = None,
     behind: Annotated[
         list[str] | None,
@@ -140,8 +140,7 @@ def trim(
     from leftfold.cli.log.archive import TrimWork
     from leftfold.cli.options import agreed
     from leftfold.runtime.console import amount, emit, note
-    from leftfold.runtime.project import Usage
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import Usage, archive_of
 
     if (before is None) == (older_than is None):
         raise Usage("up to where? say --before POSITION|TIME or --older-than AGE, one of them")

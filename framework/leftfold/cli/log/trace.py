@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples, moment
+from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples, read_time
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.causation import TraceNode, TraceStep, id_time, search, step_of
 from leftfold.engine.progress import Stopwatch
@@ -43,7 +43,7 @@ def trace(
     since: Annotated[
         datetime | None,
         typer.Option(
-            "--since", metavar="AGE|TIME", parser=moment, help="Read no older records: 30m, 2h, 7d or a time."
+            "--since", metavar="AGE|TIME", parser=read_time, help="Read no older records: 30m, 2h, 7d or a time."
         ),
     ] = None,
     archive: ArchiveOption = None,
@@ -61,8 +61,7 @@ def trace(
     """
     from leftfold.engine.causation import Trace
     from leftfold.runtime.console import emit
-    from leftfold.runtime.project import Usage
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import Usage, archive_of
 
     if not id_:
         raise Usage(

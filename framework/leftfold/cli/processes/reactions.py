@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, moment
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, read_time
 from leftfold.kafka.reactions.parked import ParkedEvents
 from leftfold.kafka.reactions.start_offsets import StartOffsets
 
@@ -27,7 +27,7 @@ reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Begin
 
 
 def _since(text: str) -> str | datetime:
-    return text if text in ("end", "start") else moment(text)
+    return text if text in ("end", "start") else read_time(text)
 
 
 @reactions.command(epilog=BEGIN_EXAMPLES)

@@ -29,7 +29,7 @@ from leftfold.ports.codec import header
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, lasting, note, say
 from leftfold.runtime.project import Usage, load_app, note_apps, unknown
-from leftfold.runtime.toolbox import last_records
+from leftfold.runtime.servers import last_records
 
 __all__ = ["process_of", "row_of", "time_of"]
 

@@ -10,7 +10,7 @@ from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOpti
 
 if TYPE_CHECKING:
     from leftfold.engine.rebuild.result import RebuildResult
-    from leftfold.runtime.toolbox import Servers
+    from leftfold.runtime.servers import Servers
 
 __all__ = ["PROMOTE_EXAMPLES", "ROLLBACK_EXAMPLES", "promote", "rollback"]
 
@@ -66,8 +66,8 @@ def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float
     from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions
     from leftfold.runtime.console import shown
     from leftfold.runtime.lifecycle import folds_of
-    from leftfold.runtime.project import Usage, load_app
-    from leftfold.runtime.toolbox import view_of, workbench
+    from leftfold.runtime.project import Usage, load_app, view_of
+    from leftfold.runtime.servers import workbench
 
     whole = load_app(app, having=[name])
     view = view_of(whole, name)
