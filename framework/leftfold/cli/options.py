@@ -26,6 +26,7 @@ __all__ = [
     "AppOption",
     "AppsOption",
     "ArchiveOption",
+    "ByOption",
     "JsonOption",
     "KafkaOption",
     "KeepOption",
@@ -33,7 +34,9 @@ __all__ = [
     "MasterOption",
     "MaxParkedOption",
     "PyFilesOption",
+    "ReasonOption",
     "RedisOption",
+    "YesOption",
     "agreed",
     "encoded_key",
     "examples",
@@ -223,6 +226,9 @@ ArchiveOption: TypeAlias = Annotated[
         help="The log's archive; else LEFTFOLD_ARCHIVE_DIR, else `archive` under [tool.leftfold] in pyproject.toml.",
     ),
 ]
+ByOption: TypeAlias = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does so; else your login name.")]
+ReasonOption: TypeAlias = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with what you do.")]
+YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 LogsOption: TypeAlias = Annotated[
     bool | None,

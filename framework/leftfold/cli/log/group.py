@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from leftfold.cli.log import skip, trace
-from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, examples, read_time
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, YesOption, examples, read_time
 from leftfold.model.position import Position
 
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
@@ -126,7 +126,7 @@ def trim(
             "--leave-behind", metavar="NAME", help="A process, reaction or stream that need not read; may be repeated."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, read_address
+from leftfold.cli.options import (
+    AppOption,
+    ByOption,
+    JsonOption,
+    KafkaOption,
+    ReasonOption,
+    YesOption,
+    examples,
+    read_address,
+)
 from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -40,9 +49,9 @@ def skip(
         list[str] | None,
         typer.Argument(metavar="[EVENT]...", help="Events that cannot be routed or folded; else all that are lost."),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the events.")] = "",
-    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who skips them; else your login name.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: ReasonOption = "",
+    by: ByOption = "",
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,

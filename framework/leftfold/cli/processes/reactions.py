@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, read_time
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, YesOption, examples, read_time
 from leftfold.kafka.reactions.parked import ParkedEvents
 from leftfold.kafka.reactions.start_offsets import StartOffsets
 
@@ -39,7 +39,7 @@ def begin(
             "--since", metavar="TIME", parser=_since, help="end, start, or when events were appended: a time, 2h."
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,

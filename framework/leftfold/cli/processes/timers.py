@@ -13,7 +13,18 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, agreed, examples, seconds, signed
+from leftfold.cli.options import (
+    AppOption,
+    ByOption,
+    JsonOption,
+    KafkaOption,
+    ReasonOption,
+    YesOption,
+    agreed,
+    examples,
+    seconds,
+    signed,
+)
 from leftfold.engine.processing.log_time import WatermarkStatus, told_time
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
 from leftfold.errors import InfrastructureError
@@ -97,12 +108,9 @@ timers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at 
 _Process = Annotated[str, typer.Argument(metavar="PROCESS", help="The process's name.")]
 _Key = Annotated[str, typer.Argument(metavar="KEY", help="The business key of the instance.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The timer's name.")]
-_Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the order.")]
-_By = Annotated[str, typer.Option("--by", metavar="WHO", help="Who orders it; else your login name.")]
 _Timeout = Annotated[
     float, typer.Option("--timeout", metavar="TIME", parser=seconds, help="How long to wait for a worker: 30s, 2m.")
 ]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _WAIT = 30.0
 
 
@@ -161,10 +169,10 @@ def fire(
     process: _Process,
     key: _Key,
     name: _Name,
-    reason: _Reason,
-    by: _By = "",
+    reason: ReasonOption,
+    by: ByOption = "",
     timeout: _Timeout = _WAIT,
-    yes: _Yes = False,
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -190,10 +198,10 @@ def cancel(
     process: _Process,
     key: _Key,
     name: _Name,
-    reason: _Reason,
-    by: _By = "",
+    reason: ReasonOption,
+    by: ByOption = "",
     timeout: _Timeout = _WAIT,
-    yes: _Yes = False,
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, YesOption, examples
 from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_locally
 from leftfold.engine.progress import Report, Stopwatch
@@ -92,7 +92,7 @@ def rebuild(
         Commands,
         typer.Option("--commands", help="Continue where workers were, at the first command, or behind the last."),
     ] = Commands.KEPT,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
