@@ -12,8 +12,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.runtime.connect import open_archive, open_bulk
-from leftfold.runtime.project import Usage
-from leftfold.runtime.toolbox import archive_needed, archive_of
+from leftfold.runtime.project import Usage, archive_needed, archive_of
 
 
 @pytest.fixture(autouse=True)

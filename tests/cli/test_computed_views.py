@@ -22,7 +22,9 @@ def test_a_computed_view_cannot_be_looked_at_event_by_event(
     told = typed(*words, APP)
     assert told.code == 2
     assert "view store_daily is computed as a whole by Spark" in told.err
-    assert "leftfold rebuild --app services.reports.app:app store_daily" in told.err
+    assert told.err.endswith(
+        "leftfold rebuild store_daily\nfor these commands: export LEFTFOLD_APP=services.reports.app:app\n"
+    )
 
 
 @pytest.mark.parametrize("option", ["--hold", "--sample=1%"])

@@ -16,7 +16,8 @@ from leftfold import (
     StaleViewError,
     ViewNotBuilt,
 )
-from leftfold.runtime.project import Usage, tell, unknown
+from leftfold.cli.main import tell
+from leftfold.runtime.project import Usage, unknown
 from tests.cli.shell import Shell, Typed
 
 

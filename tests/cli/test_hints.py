@@ -7,30 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.runtime.project import for_app, spec_in
+from leftfold.cli.main import spec_in
+from leftfold.runtime.project import note_apps
 from tests.cli.shell import Typed
 
 SPEC = "shop.booking:app"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "specs", "told"),
     [
-        ("no workers; start: leftfold run booking", f"no workers; start: leftfold run --app {SPEC} booking"),
-        ("see: leftfold timers list booking", f"see: leftfold timers list --app {SPEC} booking"),
-        ("then: leftfold log skip booking; no more", f"then: leftfold log skip --app {SPEC} booking; no more"),
-        ("leftfold drop spend 3-ab12 --yes", f"leftfold drop --app {SPEC} spend 3-ab12 --yes"),
-        ("what leftfold run booking logs", f"what leftfold run --app {SPEC} booking logs"),
-        ("run leftfold topics ensure --app package.module:app", "run leftfold topics ensure --app package.module:app"),
-        ("start one: leftfold up", "start one: leftfold up"),
-        ("see: leftfold log trace 1", "see: leftfold log trace 1"),
+        ("no workers; start: leftfold run booking", [SPEC], f"for these commands: export LEFTFOLD_APP={SPEC}\n"),
+        ("see: leftfold run a", [SPEC, "b:app"], f"for these commands: export LEFTFOLD_APP={SPEC} or b:app\n"),
+        ("see: leftfold run a", [""], ""),
+        ("no command is in it", [SPEC], ""),
     ],
 )
-def test_a_hint_names_the_app(text: str, told: str, place: Path) -> None:
-    assert for_app(text, SPEC) == told
-    assert for_app(text, "") == text, "nothing was said behind --app"
-    (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = "{SPEC}"\n')
-    assert for_app(text, SPEC) == text, "the project's own App need not be named"
+def test_commands_in_a_message_find_the_app_that_was_named(
+    text: str, specs: list[str], told: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_apps(text, specs)
+    assert capsys.readouterr().err == told
+
+
+def test_an_app_that_is_found_anyway_is_not_named(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = ["other:app", "{SPEC}"]\n')
+    monkeypatch.setenv("LEFTFOLD_APP", "b:app")
+    note_apps("see: leftfold run booking", [SPEC, "b:app"])
+    assert capsys.readouterr().err == ""
 
 
 def test_what_was_said_behind_app_is_found() -> None:

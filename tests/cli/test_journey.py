@@ -308,7 +308,7 @@ def down_stops_and_says_so_and_then_nothing_runs(up: Shell) -> None:
     assert up("down").out.startswith("nothing runs in ")
     told = up("status")
     assert told.code == 69
-    assert "kafka and redis: nothing runs in .leftfold; start: leftfold up" in told.err
+    assert "kafka and redis: nothing runs in .leftfold; start it: leftfold up" in told.err
     refused = up("run")
     assert refused.code == 78
     assert "no Kafka address: start servers with `leftfold up`" in refused.err

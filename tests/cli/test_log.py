@@ -124,10 +124,10 @@ def test_a_damaged_archive_is_told_and_ends_with_3(trimmed: Shell) -> None:
     ("words", "said"),
     [
         (("trim", "ledgers"), "say --before POSITION|TIME or --older-than AGE"),
-        (("trim", "ledgers", "--before", "x"), "neither a position nor a time"),
+        (("trim", "ledgers", "--before", "x"), "'x' is no time; write 2026-01-01T00:00:00Z"),
         (("trim", "ledgers", "--before", "2026-01-01"), "no time zone"),
         (("trim", "ledgers", "--before", "other.events[0:1]"), "a position in ledgers.events"),
-        (("trim", "ledgers", "--older-than", "a year"), "looks like 30d"),
+        (("trim", "ledgers", "--older-than", "a year"), "'a year' is no time"),
         (("archive", "ledger"), "did you mean ledgers?"),
         (("sql", "SELECT 1", "--csv", "--json"), "not both"),
         (("sql",), "which statement?"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.cli.main import run
+from leftfold.cli.main import run, tell
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings
@@ -18,7 +18,6 @@ from leftfold.parquet.settings import ArchiveSettings
 from leftfold.redis import RedisSettings
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.logging import open_report
-from leftfold.runtime.project import tell
 from leftfold.safety import veiled
 from leftfold.spark.core.session import SparkSettings
 

@@ -17,7 +17,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
-from leftfold.runtime.toolbox import skipped_letters
+from leftfold.runtime.servers import skipped_letters
 from tests.core.trade import app
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import committed

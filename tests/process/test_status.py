@@ -109,7 +109,7 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
     """Runs behind the one in which they worked: now nobody does."""
     row, said = told()
     assert (row["workers"], row["routers"], row["unrouted"], row["untaken"]) == (0, 0, 0.0, 0.0)
-    assert "process checkout has no workers; start: leftfold run --app tests.core.trade:app checkout" in said
+    assert "process checkout has no workers; start: leftfold run checkout" in said
     write_record(settings, names.events("orders"), event())
     write_record(settings, names.commands("checkout"), broken())
     row, said = told()
@@ -123,7 +123,7 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
 def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(told: Telling) -> None:
     wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
     assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
-    assert "leftfold timers list --app tests.core.trade:app checkout" in told()[1]
+    assert "leftfold timers list checkout" in told()[1]
 
 
 @pytest.mark.usefixtures("impatient", "overdue")

@@ -207,4 +207,5 @@ def test_a_version_that_never_ran_has_no_timers(typed: Typing) -> None:
     spec = "tests.process.test_timers_by_hand:never"
     code, _, err = typed("list", "checkout", of=spec)
     assert code == 69
-    assert f"process checkout has never run in version 9; start it: leftfold run --app {spec} checkout" in err
+    assert "process checkout has never run in version 9; start it: leftfold run checkout\n" in err
+    assert f"for these commands: export LEFTFOLD_APP={spec}\n" in err

@@ -160,7 +160,7 @@ def test_only_what_is_new_enough_is_looked_at(
     assert "say a longer --since" in told.lower()
 
 
-@pytest.mark.parametrize(("since", "said"), [("soon", "neither an age"), ("2026-01-01", "no time zone")])
+@pytest.mark.parametrize(("since", "said"), [("soon", "or an age: 12h, 90d"), ("2026-01-01", "no time zone")])
 def test_a_time_that_cannot_be_meant_is_told(
     settings: KafkaSettings, capsys: pytest.CaptureFixture[str], since: str, said: str
 ) -> None:

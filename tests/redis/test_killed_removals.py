@@ -82,7 +82,7 @@ def test_without_orphans_the_doctor_says_so_and_names_what_other_code_left(
     assert found["orphans"] == Finding("orphans", "every generation that has keys is in a registry", True)
     assert found["views"].well
     assert found["views"].message.startswith("3 views, 4 generations; view ledger_summary: generation ")
-    assert f"leftfold drop --app tests.ledger:app ledger_summary {next_live(store)} --yes" in found["views"].message
+    assert f"leftfold drop ledger_summary {next_live(store)} --yes" in found["views"].message
 
 
 def assert_found_and_removed(
@@ -96,7 +96,7 @@ def assert_found_and_removed(
     told = looks(server)["orphans"]
     assert not told.well
     assert f"(ledger_summary {lost})" in told.message
-    assert "leftfold drop --app tests.ledger:app ledger_summary --orphans --yes" in told.message
+    assert "leftfold drop ledger_summary --orphans --yes" in told.message
     capsys.readouterr()
     remove_unlisted(store, summary.name, sure=True)
     assert capsys.readouterr().out == f"ledger_summary: {lost} is removed\n"

@@ -6,19 +6,21 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-from leftfold.errors import is_interruption
+from leftfold.errors import LeftfoldError, StaleViewError, is_interruption
 from leftfold.runtime.connect import missing_extra
-from leftfold.runtime.console import say
-from leftfold.runtime.project import INTERRUPTED, spec_in, tell
+from leftfold.runtime.console import note, note_lines, say, styled
+from leftfold.runtime.project import INTERRUPTED, note_apps
+from leftfold.safety import veiled
 from leftfold.version import __version__
 
-__all__ = ["COMMANDS", "app", "main", "run"]
+__all__ = ["COMMANDS", "app", "main", "run", "spec_in", "tell"]
 
 
 class Entry(NamedTuple):
@@ -172,3 +174,60 @@ def _closed_output() -> int:
     """Handles a closed standard output, as after `| head`; Python must not raise the same error again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
+
+
+def spec_in(arguments: Sequence[str]) -> str:
+    """The value of `--app` among the arguments, '' when it is not given."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word == "--app":
+            return following
+        if word.startswith("--app="):
+            return word.removeprefix("--app=")
+    return ""
+
+
+_NOT_CAUGHT_UP = 4
+
+
+def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
+    """Prints an error on standard error and returns its exit code.
+
+    Args:
+        whole: also print the traceback. app: the value of `--app`, which the commands in the message need.
+    """
+    if whole:
+        note_lines("".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
+    if isinstance(error, typer.TyperException):
+        return _usage(error)
+    if isinstance(error, LeftfoldError):
+        message = str(error) or type(error).__name__
+        _say(message)
+        note_apps(message, [app])
+        return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
+    _say(f"{type(error).__name__}: {veiled(str(error))}{_where(error)}")
+    if not whole:
+        note("this was not foreseen; to see where it comes from, set LEFTFOLD_TRACEBACK=1")
+    return 1
+
+
+def _usage(error: typer.TyperException) -> int:
+    if error.format_message().startswith("Usage:"):
+        note_lines(error.format_message().split("\n"))
+        return error.exit_code
+    _say(error.format_message())
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        note_lines([*context.command.get_usage(context).split("\n"), f"help: {context.command_path} --help"])
+    return error.exit_code
+
+
+def _say(message: str) -> None:
+    """Prints an error; further lines are indented, so that quoted text cannot look like another message."""
+    sys.stdout.flush()
+    first, *others = message.split("\n")
+    note_lines([(styled("error:", fg="red", bold=True), f" {first}"), *(f"  {other}" for other in others)])
+
+
+def _where(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

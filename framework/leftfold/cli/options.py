@@ -5,7 +5,8 @@ from __future__ import annotations
 import getpass
 import re
 import sys
-from datetime import datetime
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from urllib.parse import quote
 import typer
 
 from leftfold.model.keys import NO_ROW
+from leftfold.model.position import RecordAddress
 from leftfold.model.view import View
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage
@@ -24,17 +26,23 @@ __all__ = [
     "AppOption",
     "AppsOption",
     "ArchiveOption",
+    "ByOption",
     "JsonOption",
     "KafkaOption",
+    "KeepOption",
     "LogsOption",
     "MasterOption",
     "MaxParkedOption",
     "PyFilesOption",
+    "ReasonOption",
     "RedisOption",
+    "YesOption",
     "agreed",
     "encoded_key",
     "examples",
+    "read_address",
     "read_key",
+    "read_time",
     "seconds",
     "signed",
 ]
@@ -58,21 +66,37 @@ def agreed(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LENGTH = re.compile(r"(?P<number>(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)\s*(?P<unit>ms|s|m|h|d|)", re.ASCII)
 
 
 def seconds(text: str | float) -> float:
-    """A length of time in seconds, from `90`, `90s`, `1.5m` or `2h`.
+    """A length of time in seconds, from `90`, `250ms`, `90s`, `1.5m`, `2h` or `7d`.
 
     Raises:
-        typer.BadParameter: it is in none of these forms, or not above 0.
+        typer.BadParameter: it is in none of these forms.
     """
-    found = _TEXT.fullmatch(str(text).strip())
-    length = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if length <= 0:
+    found = _LENGTH.fullmatch(str(text).strip())
+    if found is None:
         raise typer.BadParameter(f"{text!r} is no length of time; write 30s, 5m or 1h")
-    return length
+    return float(found["number"]) * _UNITS[found["unit"]]
+
+
+def read_time(text: str) -> datetime:
+    """A time, from ISO 8601 with its zone, or from an age with its unit, such as `30m`, `12h` or `90d`.
+
+    Raises:
+        typer.BadParameter: it is neither, or the zone is missing.
+    """
+    if (age := _LENGTH.fullmatch(text)) and age["unit"]:
+        return datetime.fromtimestamp(max(0.0, time.time() - seconds(text)), UTC)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no time; write 2026-01-01T00:00:00Z, or an age: 12h, 90d") from error
+    if found.tzinfo is None:
+        raise typer.BadParameter(f"{text!r} has no time zone; write {text}Z for UTC")
+    return found
 
 
 def encoded_key(view: View[Any, Any], text: str) -> str:
@@ -102,6 +126,24 @@ def read_key(view: View[Any, Any], text: str) -> Any:
         return key
     except (ValueError, ArithmeticError, StopIteration) as error:
         raise Usage(f"{text!r} is no key of view {view.name}, which is {keys.name}: {error}") from error
+
+
+_PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")
+
+
+def read_address(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
+    """Parses the address of a record: `orders.events[2]@7` or `orders.events/2/7`.
+
+    Args:
+        what: what the address should name, for the error message.
+
+    Raises:
+        Usage: the text is no address.
+    """
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise Usage(f"{text!r} is no place of {what}")
+    return RecordAddress(found["topic"], int(found["p"] or found["q"]), int(found["offset"]))
 
 
 MAX_PARKED = 100
@@ -164,6 +206,10 @@ RedisOption: TypeAlias = Annotated[
 MasterOption: TypeAlias = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master; else LEFTFOLD_SPARK_MASTER, or local[*].")
 ]
+KeepOption: TypeAlias = Annotated[
+    float,
+    typer.Option("--keep", metavar="TIME", parser=seconds, help="How long to keep the replaced generation: 10m, 1h."),
+]
 MaxParkedOption: TypeAlias = Annotated[
     int,
     typer.Option("--max-parked", metavar="N", min=0, help="How many rows of a view may be parked before it stops."),
@@ -180,6 +226,9 @@ ArchiveOption: TypeAlias = Annotated[
         help="The log's archive; else LEFTFOLD_ARCHIVE_DIR, else `archive` under [tool.leftfold] in pyproject.toml.",
     ),
 ]
+ByOption: TypeAlias = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does so; else your login name.")]
+ReasonOption: TypeAlias = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with what you do.")]
+YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 LogsOption: TypeAlias = Annotated[
     bool | None,

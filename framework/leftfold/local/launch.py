@@ -113,6 +113,16 @@ class KeeperRecord:
         """The names of the servers that run."""
         return frozenset(name for name, server in self.servers.items() if server.exit is None)
 
+    @property
+    def advice(self) -> str:
+        """What to do when one of its servers does not answer; `leftfold up` refuses those of another process."""
+        if self.kind == keeper.DETACHED:
+            return "start it: leftfold up"
+        return (
+            f"process {self.parent} keeps the servers here: leftfold dev starts one again by itself, "
+            f"another program is to be ended and started again"
+        )
+
 
 def read_record(data: Path) -> KeeperRecord | None:
     """Return the record of a data directory's live keeper; None when there is no keeper or no record yet.
@@ -192,11 +202,12 @@ def announce(data: Path) -> Servers:
     pids = {name: server.pid for name, server in servers.items()}
     kafka, redis = addresses.get("kafka", ""), addresses.pop("redis-tls", addresses.get("redis", ""))
     urls = {name: address for name, address in (("kafka", kafka), ("redis", redis)) if address}
+    advice = {} if record is None else {"advice": record.advice}
     secure, logins = secured(data), dict[str, dict[str, str]]()
     if secure is not None:
         secure.tell(kafka, redis)
         logins = {"kafka_login": secure.login(ADMIN), "redis_login": {"ca_file": str(secure.ca)}}
-    write_whole(data / "servers.json", json.dumps({**urls, **logins, "pids": pids}, indent=2) + "\n")
+    write_whole(data / "servers.json", json.dumps({**urls, **logins, **advice, "pids": pids}, indent=2) + "\n")
     return Servers(kafka=kafka, redis=redis, data=data, **logins)
 
 

@@ -79,24 +79,22 @@ class Status:
 
     Args:
         keeper: the process id, None when nothing runs.
-        kind: `detached` after `up`, `embedded` when they belong to another process.
-        parent: the process that they belong to when they are embedded.
+        advice: what to do when one of them does not answer.
     """
 
     data: Path
     keeper: int | None
-    kind: str
     servers: tuple[ServerStatus, ...]
-    parent: int = 0
+    advice: str = "start it: leftfold up"
 
 
 def status(data: Path) -> Status:
     """Return the status of the servers in a data directory."""
     record = read_record(data.resolve())
     if record is None:
-        return Status(data=data, keeper=None, kind="", servers=())
+        return Status(data=data, keeper=None, servers=())
     servers = tuple(_status(name, server) for name, server in sorted(record.servers.items()))
-    return Status(data=data, keeper=record.pid, kind=record.kind, servers=servers, parent=record.parent)
+    return Status(data=data, keeper=record.pid, servers=servers, advice=record.advice)
 
 
 def ended(data: Path) -> dict[str, str]:

@@ -21,8 +21,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import OpenArchive
 from leftfold.runtime.connect import kafka_settings, open_archive, open_reader
 from leftfold.runtime.console import note
-from leftfold.runtime.project import Usage, unknown
-from leftfold.runtime.toolbox import archive_of
+from leftfold.runtime.project import Usage, archive_of, unknown
 
 __all__ = ["nothing_there", "place_meant", "read_position"]
 
@@ -47,7 +46,7 @@ def read_position(text: str) -> Position:
     for part in text.split():
         match = _TOPIC.fullmatch(part)
         if match is None:
-            raise Usage(f"--after {text!r} is no position; it looks like 'baskets.events[3:17]'")
+            raise Usage(f"{text!r} is no position; it looks like 'baskets.events[3:17]'")
         pairs = (pair.split(":") for pair in match["offsets"].split(","))
         found[match["topic"]] = {int(partition): int(offset) for partition, offset in pairs}
     return Position(found)

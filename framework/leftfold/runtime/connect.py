@@ -149,11 +149,7 @@ def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
         from leftfold.kafka.settings import KafkaSettings
         from leftfold.runtime.discovery import kafka_fields
 
-    if given is not None:
-        return _settings(KafkaSettings, "bootstrap_servers", given)
-    announced = kafka_fields(Path.cwd())
-    found = _settings(KafkaSettings, "bootstrap_servers", announced)
-    return found if announced is None else found.model_copy(update={"advice": "start it: leftfold up"})
+    return _settings(KafkaSettings, "bootstrap_servers", kafka_fields(Path.cwd()) if given is None else given)
 
 
 def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:

@@ -49,7 +49,7 @@ class Announced:
     """The addresses that running embedded servers announce, '' for a server that does not run.
 
     `file` is the announcement's file. If the servers require a login, `kafka_login` and `redis_login` are further
-    fields of the settings of Kafka and Redis.
+    fields of the settings of Kafka and Redis. `advice` is what to do when a server does not answer.
     """
 
     kafka: str = ""
@@ -57,6 +57,7 @@ class Announced:
     file: Path | None = None
     kafka_login: Mapping[str, str] = field(default_factory=dict, repr=False)
     redis_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    advice: str = "start it: leftfold up"
 
 
 def announced(start: Path, environment: Environment) -> Announced:
@@ -85,7 +86,8 @@ def kafka_fields(start: Path) -> Mapping[str, str] | None:
     if environment.kafka:
         return None
     found = announced(start, environment)
-    return {"bootstrap_servers": _found(found.kafka, "Kafka", _KAFKA_VARIABLE), **found.kafka_login}
+    kafka = _found(found.kafka, "Kafka", _KAFKA_VARIABLE)
+    return {"bootstrap_servers": kafka, "advice": found.advice, **found.kafka_login}
 
 
 def redis_fields(start: Path) -> Mapping[str, str] | None:
@@ -98,7 +100,8 @@ def redis_fields(start: Path) -> Mapping[str, str] | None:
     if environment.redis:
         return None
     found = announced(start, environment)
-    return {"url": _found(found.redis, "Redis", _REDIS_VARIABLE), **found.redis_login}
+    redis = _found(found.redis, "Redis", _REDIS_VARIABLE)
+    return {"url": redis, "advice": found.advice, **found.redis_login}
 
 
 _KAFKA_VARIABLE = "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port"
@@ -114,7 +117,7 @@ def _found(address: str, what: str, variable: str) -> str:
 def _read(file: Path) -> Announced:
     try:
         content = json.loads(file.read_text("utf-8"))
-        logins = content.get("kafka_login", {}), content.get("redis_login", {})
-        return Announced(str(content.get("kafka", "")), str(content.get("redis", "")), file, *logins)
+        rest = {name: content[name] for name in ("kafka_login", "redis_login", "advice") if name in content}
+        return Announced(str(content.get("kafka", "")), str(content.get("redis", "")), file, **rest)
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"{file} cannot be read ({error}); write it again: leftfold up") from error

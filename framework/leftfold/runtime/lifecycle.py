@@ -18,7 +18,7 @@ from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, Lef
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
 from leftfold.runtime.logging import Report
-from leftfold.runtime.project import INTERRUPTED, for_servers
+from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 
 __all__ = ["Outage", "Stopping", "begin_reactions", "ensure_now", "ensure_topics", "folds_of", "setter"]
@@ -119,7 +119,7 @@ class Outage:
         """Reports the first cause of an outage; '' ends the outage, which is reported too."""
         if why and not self._cause:
             self._since = time.monotonic()
-            self.report("waiting", {"why": for_servers(why)})
+            self.report("waiting", {"why": why})
         elif self._cause and not why:
             self.report("going on", {"after": f"{time.monotonic() - self._since:.1f} s"})
             self._backoff = Backoff()

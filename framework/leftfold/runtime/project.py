@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import re
+import os
 import sys
 import tomllib
 import traceback
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from leftfold.errors import ConfigurationError, LeftfoldError, StaleViewError
+from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.model.app import App
-from leftfold.runtime.console import note, note_lines, styled
-from leftfold.safety import is_foreign, veiled
+from leftfold.model.view import View
+from leftfold.runtime.connect import archive_dir
+from leftfold.runtime.console import note
+from leftfold.safety import is_foreign
 
 if TYPE_CHECKING:
     from leftfold.local import LocalSettings
@@ -30,18 +30,19 @@ __all__ = [
     "Project",
     "Unanswered",
     "Usage",
+    "archive_needed",
+    "archive_of",
     "find_project",
-    "for_app",
-    "for_servers",
+    "folded_view_of",
     "load_app",
     "load_apps",
     "local_settings",
     "names_in",
     "needed",
-    "spec_in",
-    "tell",
+    "note_apps",
     "together",
     "unknown",
+    "view_of",
 ]
 
 
@@ -204,6 +205,58 @@ def together(apps: Iterable[App]) -> App:
     return App(first.name, partitions=first.partitions, deciders=[*deciders.values()], views=[*views.values()])
 
 
+def archive_of(given: str | None) -> str:
+    """The archive's directory, '' when none is configured; a path in pyproject.toml is relative to that file."""
+    return archive_dir(given, default=find_project().archive)
+
+
+def archive_needed(given: str | None, option: str) -> str:
+    """The archive's directory, for commands that cannot do without one.
+
+    Raises:
+        Usage: no archive is configured.
+    """
+    found = archive_of(given)
+    if not found:
+        raise Usage(
+            f"where is the archive? say {option} DIR, set LEFTFOLD_ARCHIVE_DIR, or write archive = 'DIR' under "
+            f"[tool.leftfold] in pyproject.toml"
+        )
+    return found
+
+
+def folded_view_of(app: App, name: str) -> View[Any, Any]:
+    """The App's view with a name; it must be folded event by event.
+
+    Raises:
+        Usage: the App has no such view, or Spark computes it as a whole.
+    """
+    view = view_of(app, name)
+    if view.streamed:
+        raise Usage(
+            f"view {name} is kept by a stream of its own, not folded event by event; only that stream can compute it "
+            f"again, and compares the rows: leftfold rebuild {name}"
+        )
+    if not view.folded:
+        raise Usage(
+            f"view {name} is computed as a whole by Spark, not event by event; "
+            f"compute it again: leftfold rebuild {name}"
+        )
+    return view
+
+
+def view_of(app: App, name: str) -> View[Any, Any]:
+    """The App's view with a name.
+
+    Raises:
+        Usage: the App has no such view.
+    """
+    for view in app.views:
+        if view.name == name:
+            return view
+    raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
+
+
 def names_in(app: App) -> set[str]:
     """The names of an App's deciders, processes, reactions, streams and views."""
     members = (app.deciders, app.processes, app.reactions, app.streams, app.views)
@@ -279,60 +332,23 @@ def local_settings() -> LocalSettings:
     return settings.model_copy(update={"data": find_project().data})
 
 
-_OF_AN_APP = re.compile(
-    r"\bleftfold ((?:run|rebuild|retry|get|explain|verify|promote|rollback|drop|log skip"
-    r"|(?:state|timers|topics|reactions) [a-z]+))(?= |$)(?![^;\n]{0,200} --app)"
-)
-_START = re.compile(r"start(?: one| it)?(?: here)?: leftfold up|start servers with `leftfold up`")
-_EMBEDDED = "embedded"
+def note_apps(text: str, specs: Iterable[str]) -> None:
+    """Prints how the commands in a text find Apps that were named with `--app`; those of the project are found."""
+    known = [*_own(), *os.environ.get("LEFTFOLD_APP", "").split()]
+    others = [spec for spec in specs if spec and spec not in known]
+    if others and "leftfold " in text:
+        note(f"for these commands: export LEFTFOLD_APP={' or '.join(others)}")
 
 
-def for_app(text: str, spec: str) -> str:
-    """The message with `--app` added to the commands in it, unless the App is the project's first."""
-    if not spec or spec == _own():
-        return text
-    return _OF_AN_APP.sub(rf"leftfold \1 --app {spec}", text)
-
-
-def for_servers(text: str) -> str:
-    """The message with other advice than `leftfold up` where another process runs the servers: `up` would refuse."""
-    from leftfold.local import status
-
-    if "leftfold up" not in text:
-        return text
+def _own() -> tuple[str, ...]:
     try:
-        kept = status(local_settings().data)
+        return find_project().apps
     except LeftfoldError:
-        return text
-    if kept.keeper is None or kept.kind != _EMBEDDED:
-        return text
-    return _START.sub(
-        f"process {kept.parent} keeps the servers here: leftfold dev starts one again by itself, "
-        f"another program is to be ended and started again",
-        text,
-    )
-
-
-def spec_in(arguments: Sequence[str]) -> str:
-    """The value of `--app` among the arguments, '' when it is not given."""
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if word == "--app":
-            return following
-        if word.startswith("--app="):
-            return word.removeprefix("--app=")
-    return ""
-
-
-def _own() -> str:
-    try:
-        return find_project().app
-    except LeftfoldError:
-        return ""
+        return ()
 
 
 INTERRUPTED = 130
 _USAGE = 2
-_NOT_CAUGHT_UP = 4
 
 
 class Usage(LeftfoldError):
@@ -359,45 +375,3 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Usage:
     near = get_close_matches(name, names, n=2) or [n for n in names if n.lower() == name.lower()]
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return Usage(f"there is no {what} {name!r}{hint}\nknown: {', '.join(names) or 'none'}")
-
-
-def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
-    """Prints an error on standard error and returns its exit code.
-
-    Args:
-        whole: also print the traceback. app: the value of `--app`, which is added to the commands in the message.
-    """
-    if whole:
-        note_lines("".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
-    if isinstance(error, typer.TyperException):
-        return _usage(error)
-    if isinstance(error, LeftfoldError):
-        _say(for_servers(for_app(str(error) or type(error).__name__, app)))
-        return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
-    _say(f"{type(error).__name__}: {veiled(str(error))}{_where(error)}")
-    if not whole:
-        note("this was not foreseen; to see where it comes from, set LEFTFOLD_TRACEBACK=1")
-    return 1
-
-
-def _usage(error: typer.TyperException) -> int:
-    if error.format_message().startswith("Usage:"):
-        note_lines(error.format_message().split("\n"))
-        return error.exit_code
-    _say(error.format_message())
-    context = getattr(error, "ctx", None)
-    if context is not None:
-        note_lines([*context.command.get_usage(context).split("\n"), f"help: {context.command_path} --help"])
-    return error.exit_code
-
-
-def _say(message: str) -> None:
-    """Prints an error; further lines are indented, so that quoted text cannot look like another message."""
-    sys.stdout.flush()
-    first, *others = message.split("\n")
-    note_lines([(styled("error:", fg="red", bold=True), f" {first}"), *(f"  {other}" for other in others)])
-
-
-def _where(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -40,7 +40,7 @@ from leftfold.runtime.as_of import nothing_there, place_meant
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import note, note_lines, shown
 from leftfold.runtime.project import Usage
-from leftfold.runtime.toolbox import Workbench, check_addresses, store_of, workbench
+from leftfold.runtime.servers import Workbench, check_addresses, store_of, workbench
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

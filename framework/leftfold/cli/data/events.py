@@ -23,7 +23,7 @@ from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 from leftfold.runtime.connect import open_reader
 from leftfold.runtime.console import Styled, note, styled
-from leftfold.runtime.toolbox import topic_in
+from leftfold.runtime.servers import topic_in
 
 __all__ = ["fields_of"]
 
@@ -208,8 +208,7 @@ def events(
     """
     from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import emit, note, say_lines
-    from leftfold.runtime.project import Usage
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import Usage, archive_of
 
     if from_start and tail is not None:
         raise Usage("say --from-start or --tail, not both")

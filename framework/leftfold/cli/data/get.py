@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples
+from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples, seconds
 
 if TYPE_CHECKING:
     from leftfold.client import Entry, Reader
@@ -28,7 +28,9 @@ def get(
     name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name, or VIEW@NAME.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
     after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Wait until the view covers this.")] = "",
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for it.")] = 2.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="TIME", parser=seconds, help="How long to wait for it: 500ms, 10s.")
+    ] = 2.0,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print its changes until Ctrl-C.")] = False,
     app: AppOption = "",
     redis: RedisOption = None,
@@ -41,8 +43,7 @@ def get(
     from leftfold.cli.options import read_key
     from leftfold.runtime.as_of import read_position
     from leftfold.runtime.connect import connect
-    from leftfold.runtime.project import load_app
-    from leftfold.runtime.toolbox import view_of
+    from leftfold.runtime.project import load_app, view_of
 
     plain, _, as_of = name.partition("@")
     whole = load_app(app, having=[plain])

@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, seconds
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import Unreachable
@@ -186,7 +186,7 @@ def send(
         int, typer.Option("--window", metavar="N", min=1, help="With --file: how many may be under way at once.")
     ] = 1000,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the answer.")
+        float, typer.Option("--timeout", metavar="TIME", parser=seconds, help="How long to wait for the answer: 30s.")
     ] = 10.0,
     app: AppOption = "",
     kafka: KafkaOption = None,

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import typer
 from pydantic_core import to_jsonable_python
 
-from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples
+from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples, seconds
 from leftfold.client import Change
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
@@ -89,7 +89,8 @@ def watch(
     after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Start here; else now.")] = "",
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after so many.")] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop when nothing changed for so long.")
+        float | None,
+        typer.Option("--timeout", metavar="TIME", parser=seconds, help="Stop when nothing changed for so long: 30s."),
     ] = None,
     app: AppOption = "",
     redis: RedisOption = None,
@@ -102,8 +103,7 @@ def watch(
     from leftfold.cli.options import read_key
     from leftfold.runtime.as_of import read_position
     from leftfold.runtime.connect import connect
-    from leftfold.runtime.project import load_app
-    from leftfold.runtime.toolbox import view_of
+    from leftfold.runtime.project import load_app, view_of
 
     whole = load_app(app, having=[name])
     view = view_of(whole, name)

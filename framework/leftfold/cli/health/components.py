@@ -1,4 +1,4 @@
-"""The rows of `leftfold status` for processes, reactions and streams, and the lateness of views."""
+"""Surveys of workers, processes, reactions and streams for `status` and `doctor`, and the lateness of views."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold.cli.log.dead import dead_waiting
+from leftfold.cli.log.dead import dead_waiting, standing_still
 from leftfold.cli.options import EVERY
 from leftfold.cli.processes.timers import row_of, time_of
 from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.timer_admin import TimerTable
 from leftfold.errors import LeftfoldError, LogGap
+from leftfold.kafka.administration.groups import Groups
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.reactions.parked import ParkedEvents
 from leftfold.model import keys as names
 from leftfold.model.app import App, Streaming
 from leftfold.model.position import Position
@@ -22,10 +25,18 @@ from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkLog, OffsetRange
-from leftfold.runtime.connect import extras, kafka_settings, open_bulk
+from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.console import amount, lasting
 
-__all__ = ["Freshness", "ProcessSurvey", "survey_reactions", "survey_streams", "unknown_lateness", "why_late"]
+__all__ = [
+    "Freshness",
+    "survey_processes",
+    "survey_reactions",
+    "survey_streams",
+    "survey_workers",
+    "unknown_lateness",
+    "why_late",
+]
 
 
 class Freshness:
@@ -138,17 +149,43 @@ _STATES = 500_000
 """Most offsets of the state topic that one survey reads."""
 
 
-class ProcessSurvey:
-    """The rows of `leftfold status` about processes; `problems` are printed below them.
+def survey_workers(app: App, cluster: Any, settings: Any, problems: list[str]) -> dict[str, int]:
+    """The number of workers of each decider; what the operator must do is added to `problems`."""
+    found: dict[str, int] = {}
+    for decider in app.deciders:
+        name = decider.name
+        found[name] = cluster.owners(name).get(names.group(app.name, name), 0)
+        if not found[name]:
+            problems.append(f"no worker decides {names.commands(name)}; start: leftfold run {name}")
+        problems += standing_still(cluster, settings, name, decider.version)
+    return found
+
+
+def survey_processes(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
+    """A row for each process, with the backlog of its routers and workers, and its timers.
+
+    What the operator must do is added to `problems`.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    settings = kafka_settings(kafka)
+    with Groups(settings) as groups, Freshness(kafka, "") as freshness:
+        survey = _ProcessSurvey(app, groups, settings, freshness, problems)
+        yield from map(survey.row, app.processes)
+
+
+class _ProcessSurvey:
+    """The rows about processes.
 
     Args:
         groups: consumer groups and topics of the cluster. settings: how to reach it. freshness: the age of records.
     """
 
-    def __init__(self, app: App, groups: Any, settings: Any, freshness: Freshness) -> None:
+    def __init__(self, app: App, groups: Any, settings: Any, freshness: Freshness, problems: list[str]) -> None:
         self._app, self._groups, self._settings, self._freshness = app, groups, settings, freshness
         self._topics: dict[str, int] = groups.topics()
-        self.problems: list[str] = []
+        self.problems = problems
 
     def row(self, process: Process[Any, Any, Any]) -> Row:
         """The row of a process: its workers, its routers, its inputs in offsets, and its backlog."""
@@ -194,8 +231,6 @@ class ProcessSurvey:
 
         By the newest watermarks some timers are always due that their worker has not read yet.
         """
-        from leftfold.kafka.log_reader import KafkaLogReader
-
         topic = names.state(process.name, process.version)
         if topic not in self._topics:
             return {"timers": 0, "overdue": 0, "held": 0}
@@ -230,15 +265,11 @@ class ProcessSurvey:
 
 
 def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
-    """The row of `leftfold status` for each reaction; what the operator must do is added to `problems`.
+    """A row for each reaction, with its lag in offsets; what the operator must do is added to `problems`.
 
     Raises:
         InfrastructureError: no broker answers.
     """
-    with extras():
-        from leftfold.kafka.administration.groups import Groups
-        from leftfold.kafka.reactions.parked import ParkedEvents
-
     settings = kafka_settings(kafka)
     with Groups(settings) as groups:
         topics: dict[str, int] = groups.topics()
@@ -266,14 +297,11 @@ def _lag(groups: Any, reaction: Reaction[Any], group: str, topics: dict[str, int
 
 
 def survey_streams(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
-    """The row of `leftfold status` for each stream; what the operator must do is added to `problems`.
+    """A row for each stream, with its lag in offsets and in seconds; what the operator must do is added to `problems`.
 
     Raises:
         InfrastructureError: no broker answers.
     """
-    with extras():
-        from leftfold.kafka.administration.groups import Groups
-
     settings = kafka_settings(kafka)
     with Groups(settings) as groups, Freshness(kafka, "") as freshness:
         topics, streams = groups.topics(), groups.streams()

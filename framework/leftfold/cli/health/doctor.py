@@ -16,22 +16,24 @@ from typing import Any, TypeAlias
 
 import typer
 
-from leftfold.cli.health.components import Freshness, ProcessSurvey, survey_reactions, survey_streams
-from leftfold.cli.health.survey import look_for_others
-from leftfold.cli.log.dead import standing_still
+from leftfold.cli.health.components import survey_processes, survey_reactions, survey_streams, survey_workers
+from leftfold.cli.health.survey import generation_problems, look_for_others
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOption, examples
-from leftfold.engine.views.claims import mixture
-from leftfold.engine.views.cleanup import leftovers, orphans, way_out
+from leftfold.engine.views.cleanup import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import dead_commands
+from leftfold.kafka.administration.topics import topics_of
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
+from leftfold.redis import RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
-from leftfold.runtime.project import find_project, for_app, load_apps, local_settings, needed
-from leftfold.runtime.toolbox import store_of
+from leftfold.runtime.project import find_project, load_apps, local_settings, needed
+from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 
 __all__ = ["Examination", "Finding", "look_for_open"]
@@ -55,18 +57,20 @@ def doctor(
     or changed. Exit code 1 when something is wrong.
     """
     from leftfold.runtime.console import emit, say_lines, styled
-    from leftfold.runtime.project import for_servers
+    from leftfold.runtime.project import note_apps
 
-    wrong = False
+    wrong, messages = False, list[str]()
     for finding in Examination(app or [], kafka, redis).run():
-        wrong, message = wrong or not finding.well, for_servers(finding.message)
+        wrong = wrong or not finding.well
+        messages.append(finding.message)
         if as_json:
-            emit({"about": finding.about, "well": finding.well, "message": message})
+            emit({"about": finding.about, "well": finding.well, "message": finding.message})
         else:
             checkpoint = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
-            first, *others = message.split("\n")
+            first, *others = finding.message.split("\n")
             indent = " " * (len("wrong ") + _ABOUT + 1)
             say_lines([(checkpoint, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
+    note_apps("\n".join(messages), app or ())
     if wrong:
         raise typer.Exit(1)
 
@@ -81,9 +85,6 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
     Raises:
         InfrastructureError: a transaction was open for all of `seconds`.
     """
-    from leftfold.kafka.administration.cluster import ClusterAdmin
-    from leftfold.kafka.administration.topics import topics_of
-
     with ClusterAdmin(settings) as cluster:
         there = cluster.topics()
         topics = [topic.name for topic in topics_of(app) if topic.name in there]
@@ -102,8 +103,6 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
 
 def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -> list[RecordAddress]:
     """Addresses open for all of `seconds`: a running worker opens and ends one transaction after another."""
-    from leftfold.kafka.bulk_log import KafkaBulkLog
-
     wanted = list(topics)
     with closing(KafkaBulkLog(settings)) as log:
         found = _open(cluster, log, wanted)
@@ -171,9 +170,9 @@ class Examination:
             "app": self._look_at_apps,
             "kafka": self._look_at_kafka,
             "workers": partial(self._each, self._look_at_workers),
-            "processes": partial(self._each, self._look_at_processes),
-            "reactions": partial(self._each, self._look_at_reactions),
-            "streams": partial(self._each, self._look_at_streams),
+            "processes": partial(self._each, partial(self._survey, survey_processes)),
+            "reactions": partial(self._each, partial(self._survey, survey_reactions)),
+            "streams": partial(self._each, partial(self._survey, survey_streams)),
             "transactions": partial(self._each, self._look_for_open_transactions),
             "redis": self._look_at_redis,
             "views": self._look_at_views,
@@ -188,14 +187,13 @@ class Examination:
                 yield Finding(about, veiled(str(error)), well=False)
 
     def _each(self, look: Callable[[App], str]) -> str:
-        """Results of one check for each App; commands in the messages name the App that they are for."""
+        """Results of one check for each App."""
         well, wrong = list[str](), list[str]()
-        for spec, app in load_apps(self._specs).items():
+        for app in load_apps(self._specs).values():
             try:
-                with extras():
-                    well.append(look(app))
+                well.append(look(app))
             except LeftfoldError as error:
-                wrong.append(for_app(str(error), spec))
+                wrong.append(str(error))
         if wrong:
             raise InfrastructureError("\n".join(dict.fromkeys(wrong)))
         return ", ".join(filter(None, well)) or "there are none"
@@ -205,8 +203,6 @@ class Examination:
         return f"{'; '.join(map(_contents, apps))}, in {find_project().root}"
 
     def _look_at_kafka(self) -> str:
-        from leftfold.kafka.administration.cluster import ClusterAdmin
-
         settings = kafka_settings(self._kafka)
         with ClusterAdmin(settings) as cluster:
             began = time.perf_counter()
@@ -215,46 +211,30 @@ class Examination:
         return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
 
     def _look_at_workers(self, app: App) -> str:
-        from leftfold.kafka.administration.cluster import ClusterAdmin
-
-        settings = kafka_settings(self._kafka)
+        settings, problems = kafka_settings(self._kafka), list[str]()
         with ClusterAdmin(settings) as cluster:
-            found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
-            wrong = [problem for d in app.deciders for problem in standing_still(cluster, settings, d.name, d.version)]
+            found = survey_workers(app, cluster, settings, problems)
             noted = _packed(cluster, app) + _kept_otherwise(cluster, app)
-        idle = [name for name, members in found.items() if not members]
-        if idle:
-            wrong.append(f"no worker decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
-        if wrong:
-            raise InfrastructureError("\n".join(wrong))
+        if problems:
+            raise InfrastructureError("\n".join(problems))
         return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + noted
 
-    def _look_at_processes(self, app: App) -> str:
-        from leftfold.kafka.administration.groups import Groups
-
-        settings = kafka_settings(self._kafka)
-        with (
-            Groups(settings) as groups,
-            Freshness(self._kafka, "") as freshness,
-        ):
-            survey = ProcessSurvey(app, groups, settings, freshness)
-            rows = [survey.row(process) for process in app.processes]
-        if survey.problems:
-            raise InfrastructureError("\n".join(survey.problems))
-        return ", ".join(f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}" for row in rows)
-
-    def _look_at_reactions(self, app: App) -> str:
-        return _up_to_date(survey_reactions, app, self._kafka)
-
-    def _look_at_streams(self, app: App) -> str:
-        return _up_to_date(survey_streams, app, self._kafka)
+    def _survey(self, survey: Callable[[App, str | None, list[str]], Iterator[Row]], app: App) -> str:
+        problems: list[str] = []
+        rows = list(survey(app, self._kafka, problems))
+        if problems:
+            raise InfrastructureError("\n".join(problems))
+        return ", ".join(
+            f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}"
+            if "timers" in row
+            else f"{row['name']} is at work, lag {row['lag'] or 0:,}"
+            for row in rows
+        )
 
     def _look_for_open_transactions(self, app: App) -> str:
         return look_for_open(app, kafka_settings(self._kafka))
 
     def _look_at_redis(self) -> str:
-        from leftfold.redis import RedisViewStore, refuse_eviction
-
         settings = redis_settings(self._redis)
         policy = refuse_eviction(settings) or "not known"
         store = RedisViewStore(settings)
@@ -274,31 +254,23 @@ class Examination:
         with store_of(self._redis) as store:
             count = sum(len(store.registry(view.name).generations) for view in views)
             left = [
-                for_app(way_out(generation), spec)
-                for spec, app in apps.items()
+                problem
+                for app, folds in ((app, folds_of(app)) for app in apps.values())
                 for view in app.views
-                for generation in leftovers(store, view)
-            ]
-            left += [
-                for_app(problem, spec)
-                for spec, app in apps.items()
-                for view in app.views
-                if view.folded
-                for problem in mixture(store, store.registry(view.name), view, folds_of(app).get(view.name, ""))
+                for problem in generation_problems(view, store, folds.get(view.name, ""))
             ]
             left += look_for_others(store, apps, _LONGEST_LOOK)
         return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
 
     def _look_for_orphans(self) -> str:
         apps = load_apps(self._specs)
-        views = {view.name: spec for spec, app in apps.items() for view in app.views}
+        views = [view.name for app in apps.values() for view in app.views]
         with store_of(self._redis) as store:
             there = orphans(store, views, _LONGEST_LOOK)
         if there.found:
             lost = ", ".join(f"{orphan.view} {orphan.id}" for orphan in there.found)
             remove = "; ".join(
-                for_app(f"leftfold drop {view} --orphans --yes", views[view])
-                for view in dict.fromkeys(orphan.view for orphan in there.found)
+                f"leftfold drop {view} --orphans --yes" for view in dict.fromkeys(orphan.view for orphan in there.found)
             )
             raise InfrastructureError(f"keys of generations that no registry lists ({lost}); remove them: {remove}")
         if there.whole:
@@ -341,14 +313,6 @@ def _kept_otherwise(cluster: Any, app: App) -> str:
         f"{app.name} says {wanted}; where older dead letters may go: kafka-configs --alter --entity-type topics "
         f"--entity-name TOPIC --add-config retention.ms={wanted}"
     )
-
-
-def _up_to_date(survey: Callable[[App, str | None, list[str]], Iterator[Row]], app: App, kafka: str | None) -> str:
-    problems: list[str] = []
-    rows = list(survey(app, kafka, problems))
-    if problems:
-        raise InfrastructureError("; ".join(problems))
-    return ", ".join(f"{row['name']} is at work, lag {row['lag'] or 0:,}" for row in rows)
 
 
 def _contents(app: App) -> str:

@@ -71,18 +71,14 @@ def status(
     """
     from leftfold.cli.health.survey import Survey
     from leftfold.runtime.console import emit, note, styled
-    from leftfold.runtime.project import find_project, for_app, for_servers, load_apps
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps
 
     survey = Survey(kafka, redis, archive_of(archive))
     project = find_project()
     apps = load_apps(app or []) if app or project.app or project.refused else {}
     rows: list[dict[str, Any]] = survey.servers()
-    for spec, one in apps.items():
-        before = len(survey.problems)
-        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
-        rows += [*survey.streams(one), *survey.views(one)]
-        survey.problems[before:] = [for_app(problem, spec) for problem in survey.problems[before:]]
+    for one in apps.values():
+        rows += [*survey.deciders(one), *survey.parts(one), *survey.views(one)]
     survey.others(apps)
     if as_json:
         for row in rows:
@@ -90,7 +86,8 @@ def status(
     else:
         _show(rows)
     for problem in survey.problems:
-        note(styled("!", fg="yellow"), f" {for_servers(problem)}")
+        note(styled("!", fg="yellow"), f" {problem}")
+    note_apps("\n".join(survey.problems), app or ())
     if survey.missing:
         raise typer.Exit(69)
 

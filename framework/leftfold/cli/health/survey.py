@@ -1,4 +1,4 @@
-"""Survey of servers, workers and views for `leftfold status`.
+"""Survey of servers, workers and views: rows and problems, which `leftfold status` prints.
 
 What cannot be examined is reported as a problem and raises no error.
 """
@@ -6,18 +6,20 @@ What cannot be examined is reported as a problem and raises no error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from leftfold.cli.health.components import (
     Freshness,
-    ProcessSurvey,
+    survey_processes,
     survey_reactions,
     survey_streams,
+    survey_workers,
     unknown_lateness,
     why_late,
 )
-from leftfold.cli.log.dead import dead_waiting, standing_still
+from leftfold.cli.log.dead import dead_waiting
 from leftfold.client.lookup import start_command
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
@@ -25,6 +27,8 @@ from leftfold.engine.views.claims import attendance, mixture
 from leftfold.engine.views.cleanup import leftovers, tails_of, undeclared, way_out
 from leftfold.engine.views.generations import log_mismatch
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.states import costs
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
@@ -33,14 +37,24 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation, Parked, Phase, Registry
 from leftfold.ports.protocols import ViewStore
-from leftfold.runtime.connect import extras, kafka_settings, redis_settings
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.project import local_settings
-from leftfold.runtime.toolbox import store_of
+from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 
-__all__ = ["Survey", "look_for_others"]
+__all__ = ["Survey", "generation_problems", "look_for_others"]
+
+
+def generation_problems(view: View[Any, Any], store: BulkStore, fold: str) -> list[str]:
+    """Problems of a view's generations that projectors of several codes fold, or that other code has left over.
+
+    Args:
+        fold: the hash of the fold's code.
+    """
+    mixed = mixture(store, store.registry(view.name), view, fold) if view.folded else ()
+    return [*mixed, *map(way_out, leftovers(store, view))]
 
 
 def look_for_others(store: BulkStore, apps: Mapping[str, App], seconds: float) -> list[str]:
@@ -96,138 +110,71 @@ class Survey:
         from leftfold.local import status
 
         data = local_settings().data
-        found = status(data) if data.is_dir() else None
-        rows = []
-        for server in found.servers if found is not None else ():
+        found, rows = status(data), []
+        for server in found.servers:
             if server.name in wanted:
                 wanted.remove(server.name)
                 row = {**_place(server.name, server.address), "pid": server.pid, "uptime": round(server.uptime, 1)}
                 rows.append({"kind": "server", "name": server.name, **row, "state": "up" if server.up else "down"})
                 self.missing = self.missing or not server.up
                 if not server.up:
-                    self.problems.append(
-                        f"{server.name}: {server.reason}; its log: {server.log}; start it: leftfold up"
-                    )
+                    self.problems.append(f"{server.name}: {server.reason}; its log: {server.log}; {found.advice}")
         if wanted:
             self.missing = True
-            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; start: leftfold up")
+            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; {found.advice}")
         return rows
 
     def deciders(self, app: App) -> Iterator[Row]:
         """A row per decider, with its workers and the length of its log in offsets (transaction markers included)."""
-        try:
-            with extras():
-                from leftfold.kafka.administration.cluster import ClusterAdmin
-
-            with ClusterAdmin(kafka_settings(self._kafka)) as cluster:
+        with self._reporting():
+            settings = kafka_settings(self._kafka)
+            with ClusterAdmin(settings) as cluster:
                 topics: dict[str, int] = cluster.topics()
                 logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
                 self._ends = cluster.ends(logs) if logs else Position()
                 self._starts = cluster.starts(logs)
                 self._ids = cluster.identities(logs)
+                workers = survey_workers(app, cluster, settings, self.problems)
                 for decider in app.deciders:
-                    row = self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
-                    settings = kafka_settings(self._kafka)
-                    self.problems += standing_still(cluster, settings, decider.name, decider.version)
                     waiting, problems = dead_waiting(cluster, settings, decider.name)
                     self.problems += [f"decider {decider.name}: {problem}" for problem in problems]
-                    yield {**row, "dead": waiting}
-        except LeftfoldError as error:
-            self._met(error)
+                    row = self._decider(app, decider.name, decider.version, topics)
+                    yield {**row, "workers": workers[decider.name], "dead": waiting}
 
-    def _decider(self, app: App, name: str, version: int, topics: dict[str, int], owners: dict[str, int]) -> Row:
-        workers = owners.get(names.group(app.name, name), 0)
-        made = topics.get(names.events(name))
-        if not workers:
-            self.problems.append(f"no worker decides {names.commands(name)}; start: leftfold run {name}")
+    def _decider(self, app: App, name: str, version: int, topics: Mapping[str, int]) -> Row:
+        """The row of a decider; bytes of state per command and answers dropped early are as workers recorded them."""
+        made, state = topics.get(names.events(name)), names.state(name, version)
         row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
         offsets = sum(self._ends.offsets.get(names.events(name), {}).values())
-        return {**row, "workers": workers, "offsets": offsets, **self._costs(names.state(name, version), topics)}
+        spent, dropped = costs(kafka_settings(self._kafka), state, topics[state]) if state in topics else (0, 0)
+        return {**row, "offsets": offsets, "per_command": spent, "answers_dropped": dropped}
 
-    def _costs(self, state: str, topics: Mapping[str, int]) -> Row:
-        """State bytes per command and answers dropped early, as the workers recorded them."""
-        from leftfold.kafka.administration.states import costs
-
-        spent, dropped = costs(kafka_settings(self._kafka), state, topics.get(state, 0)) if state in topics else (0, 0)
-        return {"per_command": spent, "answers_dropped": dropped}
-
-    def processes(self, app: App) -> Iterator[Row]:
-        """A row per process, with the backlog of its routers and workers."""
-        if not app.processes:
-            return
-        settings = kafka_settings(self._kafka)
-        try:
-            with extras():
-                from leftfold.kafka.administration.groups import Groups
-
-            with (
-                Groups(settings) as groups,
-                Freshness(self._kafka, "") as freshness,
-            ):
-                survey = ProcessSurvey(app, groups, settings, freshness)
-                try:
-                    for process in app.processes:
-                        yield survey.row(process)
-                finally:
-                    self.problems += survey.problems
-        except LeftfoldError as error:
-            self._met(error)
-
-    def reactions(self, app: App) -> Iterator[Row]:
-        """A row per reaction, with its running processes, its lag in offsets and the number of parked events."""
-        if not app.reactions:
-            return
-        try:
-            yield from survey_reactions(app, self._kafka, self.problems)
-        except LeftfoldError as error:
-            self._met(error)
-
-    def streams(self, app: App) -> Iterator[Row]:
-        """A row per stream, with its running processes, its lag in offsets and its lag in seconds."""
-        if not app.streams:
-            return
-        try:
-            yield from survey_streams(app, self._kafka, self.problems)
-        except LeftfoldError as error:
-            self._met(error)
+    def parts(self, app: App) -> Iterator[Row]:
+        """A row per process, reaction and stream, with its backlog."""
+        surveys = {survey_processes: app.processes, survey_reactions: app.reactions, survey_streams: app.streams}
+        for survey, members in surveys.items():
+            with self._reporting():
+                yield from survey(app, self._kafka, self.problems) if members else ()
 
     def views(self, app: App) -> Iterator[Row]:
         """A row per generation of each view."""
         if not app.views:
             return
-        try:
-            with extras():
-                from leftfold.redis import RedisViewStore
-
-            store = RedisViewStore(redis_settings(self._redis))
-        except LeftfoldError as error:
-            self._met(error)
-            return
-        try:
-            with Freshness(self._kafka, self._archive) as freshness:
-                folds = folds_of(app)
-                for view in app.views:
-                    try:
-                        yield from self._view(view, store, freshness)
-                        if view.folded:
-                            self.problems += mixture(store, store.registry(view.name), view, folds.get(view.name, ""))
-                        self.problems += map(way_out, leftovers(store, view))
-                    except InfrastructureError:
-                        raise
-                    except LeftfoldError as error:  # a problem of one view must not hide the other views
-                        self.problems.append(str(error))
-        except LeftfoldError as error:
-            self._met(error)
-        finally:
-            store.close()
+        with self._reporting(), store_of(self._redis) as store, Freshness(self._kafka, self._archive) as freshness:
+            folds = folds_of(app)
+            for view in app.views:
+                try:
+                    yield from self._view(view, store, freshness)
+                    self.problems += generation_problems(view, store, folds.get(view.name, ""))
+                except InfrastructureError:
+                    raise
+                except LeftfoldError as error:  # a problem of one view must not hide the other views
+                    self.problems.append(str(error))
 
     def others(self, apps: Mapping[str, App]) -> None:
         """Adds problems for views that none of these Apps declares and no projector works on."""
-        try:
-            with store_of(self._redis) as store:
-                self.problems += look_for_others(store, apps, _LONGEST_LOOK)
-        except LeftfoldError as error:
-            self._met(error)
+        with self._reporting(), store_of(self._redis) as store:
+            self.problems += look_for_others(store, apps, _LONGEST_LOOK)
 
     def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
         registry = store.registry(view.name)
@@ -319,10 +266,15 @@ class Survey:
         ends = self._ends.only(position.offsets)
         return ends.ahead_of(position) if ends.offsets else None
 
-    def _met(self, error: LeftfoldError) -> None:
-        if not self.missing:
-            self.problems.append(str(error))
-        self.missing = True
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Adds the error of a server that does not answer to the problems; of several, the first."""
+        try:
+            yield
+        except LeftfoldError as error:
+            if not self.missing:
+                self.problems.append(str(error))
+            self.missing = True
 
 
 def _categories(app: App) -> list[str]:

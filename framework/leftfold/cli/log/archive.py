@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,11 +17,10 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
-from leftfold.runtime.as_of import read_position
 from leftfold.runtime.connect import open_archive
 from leftfold.runtime.console import note, shown
-from leftfold.runtime.project import Usage, find_project, load_apps
-from leftfold.runtime.toolbox import archive_needed, topic_of
+from leftfold.runtime.project import Usage, archive_needed, find_project, load_apps
+from leftfold.runtime.servers import topic_of
 
 if TYPE_CHECKING:
     from leftfold.parquet.archive_check import Verified
@@ -94,9 +92,6 @@ def _differences(category: str, uri: str, kafka: str | None, report: Report) -> 
     return [difference for difference in found if difference]
 
 
-_AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dh])")
-
-
 class TrimWork:
     """The plan and the run of a trim of one category.
 
@@ -119,14 +114,14 @@ class TrimWork:
         self._log.close()
         self._cluster.close()
 
-    def plan(self, before: str | None, older_than: str | None) -> Trim:
-        """Compares the events to be deleted with the archive.
+    def plan(self, before: Position | datetime) -> Trim:
+        """Compares the events to be deleted, which are before a position or a time, with the archive.
 
         Raises:
-            Usage: neither or both of the options are given, or the value is no position, time or age.
+            Usage: the position is not in the topic of the category.
             InfrastructureError: the archive lacks some of the events.
         """
-        wanted = self._wanted(before, older_than)
+        wanted = self._wanted(before)
         with shown(f"{self._category} trim") as report:
             watch = Stopwatch(report)
             trimming = self._trimming(watch)
@@ -158,33 +153,10 @@ class TrimWork:
                     found.setdefault(f"stream {stream.name}", {})
         return {who: offsets for who, offsets in found.items() if who.rpartition(" ")[2] not in self._behind}
 
-    def _wanted(self, before: str | None, older_than: str | None) -> Mapping[int, int]:
-        if (before is None) == (older_than is None):
-            raise Usage("up to where? say --before POSITION|TIME or --older-than AGE, one of them")
-        if older_than is not None:
-            return self._since(datetime.now(UTC) - _age(older_than))
-        text = before or ""
-        if "[" in text or "{" in text:
-            position = read_position(text)
-            if set(position.offsets) != {self._topic}:
-                raise Usage(f"--before {text!r} must be a position in {self._topic}, and in no other topic")
-            return position.offsets[self._topic]
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError:
-            raise Usage(f"--before {text!r} is neither a position nor a time such as 2026-01-01T00:00:00Z") from None
-        if time.tzinfo is None:
-            raise Usage(f"--before {text!r} has no time zone; write {text}Z for UTC")
-        return self._since(time)
-
-    def _since(self, time: datetime) -> Mapping[int, int]:
-        found: Position = self._cluster.starts_at(self._topic, int(time.timestamp() * 1000))
-        return found.offsets[self._topic]
-
-
-def _age(text: str) -> timedelta:
-    found = _AGE.fullmatch(text)
-    if found is None:
-        raise Usage(f"--older-than {text!r} is no age; it looks like 30d or 12h")
-    count = int(found["count"])
-    return timedelta(days=count) if found["unit"] == "d" else timedelta(hours=count)
+    def _wanted(self, before: Position | datetime) -> Mapping[int, int]:
+        if isinstance(before, datetime):
+            found: Position = self._cluster.starts_at(self._topic, int(before.timestamp() * 1000))
+            return found.offsets[self._topic]
+        if set(before.offsets) != {self._topic}:
+            raise Usage(f"--before '{before}' must be a position in {self._topic}, and in no other topic")
+        return before.offsets[self._topic]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from leftfold.cli.options import JsonOption, KafkaOption, examples
+from leftfold.cli.options import ByOption, JsonOption, KafkaOption, ReasonOption, YesOption, examples, read_address
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import DeadLetters
 from leftfold.kafka.administration.states import folded
@@ -18,7 +18,7 @@ from leftfold.ports.outgoing import Letter, letters_in, offset_in
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.project import Usage, unknown
-from leftfold.runtime.toolbox import last_records, place_in
+from leftfold.runtime.servers import last_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +137,7 @@ class Burials:
         """
         found: dict[Any, Letter] = {}
         for text in dict.fromkeys(which):
-            place = None if text in self._known else place_in(text, "a dead letter; see: leftfold dead list")
+            place = None if text in self._known else read_address(text, "a dead letter; see: leftfold dead list")
             category = text if place is None else place.topic.removesuffix(_DEAD)
             letters = {letter.place: letter for letter in self.letters(category)}
             if place is not None and place not in letters:
@@ -184,8 +184,6 @@ _SHOWN = 10
 _Which = Annotated[
     list[str], typer.Argument(metavar="LETTER...", help="As in 'baskets.dead[2]@7', or a category: all that wait.")
 ]
-_By = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does so; else your login name.")]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @dead.command(
@@ -288,9 +286,9 @@ def resend(
     new_id: Annotated[
         bool, typer.Option("--new-id", help="Under a new id: it counts, whatever became of the old one.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the letter.")] = "",
-    by: _By = "",
-    yes: _Yes = False,
+    reason: ReasonOption = "",
+    by: ByOption = "",
+    yes: YesOption = False,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -328,9 +326,9 @@ def resend(
 )
 def discard(
     which: _Which,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the letter.")] = "",
-    by: _By = "",
-    yes: _Yes = False,
+    reason: ReasonOption = "",
+    by: ByOption = "",
+    yes: YesOption = False,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:

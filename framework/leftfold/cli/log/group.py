@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
 from leftfold.cli.log import skip, trace
-from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, YesOption, examples, read_time
+from leftfold.model.position import Position
 
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
 
@@ -96,6 +98,12 @@ def verify_archive(
     raise typer.Exit(3 if wrong else 0)
 
 
+def _position_or_time(text: str) -> Position | datetime:
+    from leftfold.runtime.as_of import read_position
+
+    return read_position(text) if "[" in text or "{" in text else read_time(text)
+
+
 @log.command(
     epilog=examples(
         "leftfold log trim baskets --older-than 90d        events that are archived, verified and so old",
@@ -106,15 +114,19 @@ def verify_archive(
 )
 def trim(
     category: Annotated[str, typer.Argument(metavar="CATEGORY", help="As in baskets.")],
-    before: Annotated[str | None, typer.Option("--before", metavar="POSITION|TIME", help="Up to here.")] = None,
-    older_than: Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="As in 30d or 12h.")] = None,
+    before: Annotated[
+        Any, typer.Option("--before", metavar="POSITION|TIME", parser=_position_or_time, help="Up to here.")
+    ] = None,
+    older_than: Annotated[
+        datetime | None, typer.Option("--older-than", metavar="AGE|TIME", parser=read_time, help="As in 30d or 12h.")
+    ] = None,
     behind: Annotated[
         list[str] | None,
         typer.Option(
             "--leave-behind", metavar="NAME", help="A process, reaction or stream that need not read; may be repeated."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -128,10 +140,12 @@ def trim(
     from leftfold.cli.log.archive import TrimWork
     from leftfold.cli.options import agreed
     from leftfold.runtime.console import amount, emit, note
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import Usage, archive_of
 
+    if (before is None) == (older_than is None):
+        raise Usage("up to where? say --before POSITION|TIME or --older-than AGE, one of them")
     with TrimWork(category, archive, kafka, behind or ()) as work:
-        plan = work.plan(before, older_than)
+        plan = work.plan(before if older_than is None else older_than)
         deleted = {f"{part.partition}": [part.start, part.end] for part in plan.parts}
         for part in plan.parts:
             note(f"{part.topic}[{part.partition}]: offsets {part.start} to {part.end - 1}")

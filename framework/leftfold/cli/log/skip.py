@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
-from leftfold.kafka.administration.dead_letters import DeadLetters
+from leftfold.cli.options import (
+    AppOption,
+    ByOption,
+    JsonOption,
+    KafkaOption,
+    ReasonOption,
+    YesOption,
+    examples,
+    read_address,
+)
+from leftfold.engine.processing.process_wire import Router, Unusable
+from leftfold.errors import ContractError
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.dead_letters import DeadLetters, record_at, write_record
 from leftfold.kafka.administration.groups import Groups
 from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.model.position import RecordAddress
+from leftfold.ports.outgoing import Letter, dead_letter
+from leftfold.ports.protocols import RawRecord
+from leftfold.runtime.project import Usage
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
+    from leftfold.model.process import Process
 
 __all__ = ["EXAMPLES", "skip"]
 
@@ -31,9 +49,9 @@ def skip(
         list[str] | None,
         typer.Argument(metavar="[EVENT]...", help="Events that cannot be routed or folded; else all that are lost."),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the events.")] = "",
-    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who skips them; else your login name.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: ReasonOption = "",
+    by: ByOption = "",
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -71,16 +89,15 @@ def _skip_named(
     from leftfold.cli.options import agreed, signed
     from leftfold.cli.processes.timers import process_of
     from leftfold.runtime.console import amount, emit, note
-    from leftfold.runtime.toolbox import pass_over, place_in, unroutable
 
     actor, process = signed(by, reason), process_of(app, name)
-    found = [unroutable(app.name, process, place_in(text), settings) for text in dict.fromkeys(events)]
+    found = [_unroutable(app.name, process, read_address(text), settings) for text in dict.fromkeys(events)]
     for event in found:
         note(f"{event.place}: {event.why}")
     which = "this event" if len(found) == 1 else f"these {amount(len(found), 'event')}"
     agreed(f"{which} will never reach the process; have the routers of {name} pass over {which}?", yes=yes)
     for event in found:
-        pass_over(name, event, f"passed over by {actor}: {reason}", settings)
+        _pass_over(name, event, f"passed over by {actor}: {reason}", settings)
         if as_json:
             emit({"process": name, **event.place._asdict(), "why": event.why, "actor": actor, "reason": reason})
     if not as_json:
@@ -92,13 +109,11 @@ def _skip_folded(
 ) -> None:
     from leftfold.cli.options import agreed, signed
     from leftfold.runtime.console import emit, note
-    from leftfold.runtime.project import Usage
-    from leftfold.runtime.toolbox import place_in, stopping
 
     if not events:
         raise Usage(f"which event? leftfold status names those at which workers of {name} stand still")
     actor = signed(by, reason)
-    letters = stopping(name, [place_in(text) for text in dict.fromkeys(events)], settings)
+    letters = _stopping(name, [read_address(text) for text in dict.fromkeys(events)], settings)
     reasons = {letter.source: letter.reason for letter in letters}
     for source, why in reasons.items():
         note(f"{source}: {why}")
@@ -154,3 +169,66 @@ def _lost(groups: Any, app: str, process: str, topics: list[str]) -> list[tuple[
     there = [topic for topic in topics if topic in groups.topics()]
     at = groups.committed(names.group(app, f"{process}.router"), there)
     return [(gap.topic, gap.partition, gap.start, gap.end) for gap in unreachable(groups.starts(there), at)]
+
+
+_MAX_BYTES = 1_000_000
+"""Largest record of a dead letter in bytes; the brokers' default limit is slightly higher."""
+
+
+class _Unroutable(NamedTuple):
+    """An event that routers of a process cannot route, at which they end, with the cause."""
+
+    place: RecordAddress
+    record: RawRecord
+    why: str
+
+
+def _unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress, settings: Any) -> _Unroutable:
+    """The event at an address that routers of a process cannot route.
+
+    Raises:
+        Usage: the process does not read that topic, or the event can be routed. ContractError: no record is there.
+    """
+    topics = [names.events(category) for category in process.categories]
+    if place.topic not in topics:
+        raise Usage(f"process {process.name} does not listen to {place.topic}; it does to {', '.join(topics)}")
+    record: RawRecord = record_at(settings, *place)
+    try:
+        Router(app, process, lambda key: 0).route(record)
+    except Unusable as error:
+        raise Usage(
+            f"routers of {process.name} go on behind {place} by themselves: {error}; nothing was changed. Its dead "
+            f"letter: leftfold dead list {process.name}"
+        ) from error
+    except ContractError as error:
+        return _Unroutable(place, record, str(error))
+    raise Usage(f"{place} can be routed to {process.name}, so it is not passed over; nothing was changed")
+
+
+def _stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> list[Letter]:
+    """The dead letters of workers that stopped a partition at these events of their category, which they cannot fold.
+
+    Raises:
+        Usage: no worker has written a dead letter for one of the addresses.
+    """
+    events, found = names.events(decider), list[Letter]()
+    letters = DeadLetters(decider, settings).read()
+    waiting = [letter for letter in letters if not letter.handled]
+    for place in places:
+        here = [letter for letter in waiting if letter.source == f"{place.topic}/{place.partition}/{place.offset}"]
+        if not here or place.topic != events:
+            raise Usage(
+                f"no worker of {decider} stands still at {place}, so it is not passed over; nothing was changed. Where "
+                f"they do: leftfold status"
+            )
+        found += here
+    return found
+
+
+def _pass_over(process: str, found: _Unroutable, why: str, settings: Any) -> None:
+    """Makes routers skip an event from their next start on, by writing a dead letter for it."""
+    dead = names.dead(process)
+    with ClusterAdmin(settings) as cluster:
+        partition = partition_of(found.record.key or b"", cluster.partitions(dead))
+    letter = dead_letter(found.record, f"{why}; {found.why}", partition, _MAX_BYTES)
+    write_record(settings, dead, letter)

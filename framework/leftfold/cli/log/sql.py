@@ -12,9 +12,8 @@ from leftfold.errors import ContractError, LeftfoldError
 from leftfold.model.app import App
 from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.console import csv_rows, emit, note, say_lines
-from leftfold.runtime.project import Cut
+from leftfold.runtime.project import Cut, archive_of
 from leftfold.runtime.rebuilding import spark_settings
-from leftfold.runtime.toolbox import archive_of
 
 if TYPE_CHECKING:
     from leftfold.spark.sql.results import Answer

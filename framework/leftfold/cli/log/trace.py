@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples, read_time
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.causation import TraceNode, TraceStep, id_time, search, step_of
 from leftfold.engine.progress import Stopwatch
@@ -42,7 +41,10 @@ _WIDTH, _PER_LEVEL = 400, 4
 def trace(
     id_: Annotated[str, typer.Argument(metavar="ID", help="Of a command, an event, an input; or a correlation id.")],
     since: Annotated[
-        str | None, typer.Option("--since", metavar="AGE|TIME", help="Read no older records: 30m, 2h, 7d or a time.")
+        datetime | None,
+        typer.Option(
+            "--since", metavar="AGE|TIME", parser=read_time, help="Read no older records: 30m, 2h, 7d or a time."
+        ),
     ] = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -59,8 +61,7 @@ def trace(
     """
     from leftfold.engine.causation import Trace
     from leftfold.runtime.console import emit
-    from leftfold.runtime.project import Usage
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import Usage, archive_of
 
     if not id_:
         raise Usage(
@@ -199,31 +200,28 @@ ASTRAY = timedelta(days=1)
 _KINDS = (names.commands(""), names.events(""), names.dead(""))
 _NAMED = 12
 _LATEST = 1 << 47
-_AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dhm])")
-_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 
-def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") -> list[TraceStep]:
+def traced(id_: str, since: datetime | None, kafka: str | None, archive: str = "") -> list[TraceStep]:
     """Every step of the correlation that an id belongs to, across all services of the cluster.
 
     Args:
-        since: an age or a time; records appended before are not read. None = from the beginning.
+        since: records appended before are not read. None = from the beginning.
         archive: the archive with events that topics have lost; '' = none.
 
     Raises:
-        Usage: nothing has this id, or `since` is neither an age nor a time.
+        Usage: nothing has this id.
     """
-    begin = _moment(since) if since is not None else None
     settings = kafka_settings(kafka)
     with ClusterAdmin(settings) as cluster:
         topics = sorted(topic for topic in cluster.topics() if topic.endswith(_KINDS))
         beginning = _Beginning(cluster, archive)
-        starts = beginning.of(topics, begin)
+        starts = beginning.of(topics, since)
         ends: Position = cluster.ends(topics)
 
         def begun(id_: str) -> Position:
             """Where to start for an id that contains its time of creation."""
-            made = id_time(id_) if begin is None else None
+            made = id_time(id_) if since is None else None
             return starts if made is None else beginning.of(topics, min(_utc(made), datetime.now(UTC)) - ASTRAY)
 
         with closing(open_reader(settings, archive)()) as reader, shown("trace") as report:
@@ -261,7 +259,7 @@ class _Beginning:
         return found
 
 
-def _unknown(id_: str, looked: int, topics: list[str], since: str | None) -> Usage:
+def _unknown(id_: str, looked: int, topics: list[str], since: datetime | None) -> Usage:
     more = f" and {len(topics) - _NAMED} more topics" if len(topics) > _NAMED else ""
     where = (
         f"{amount(looked, 'record')} of {', '.join(topics[:_NAMED])}{more}" if topics else "a cluster without topics"
@@ -275,16 +273,3 @@ def _unknown(id_: str, looked: int, topics: list[str], since: str | None) -> Usa
 
 def _utc(milliseconds: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(milliseconds, _LATEST))
-
-
-def _moment(text: str) -> datetime:
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        return datetime.now(UTC) - timedelta(**{_UNITS[age["unit"]]: int(age["count"])})
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Usage(f"--since {text!r} is neither an age such as 2h nor a time such as 2026-01-01T00:00:00Z") from None
-    if moment.tzinfo is None:
-        raise Usage(f"--since {text!r} has no time zone; write {text}Z for UTC")
-    return moment

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, YesOption, examples, read_time
 from leftfold.kafka.reactions.parked import ParkedEvents
 from leftfold.kafka.reactions.start_offsets import StartOffsets
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
-    from leftfold.model.reaction import Reaction, Since
+    from leftfold.model.reaction import Reaction
 
 __all__ = ["BEGIN_EXAMPLES", "PARKED_EXAMPLES", "begin", "parked", "reactions"]
 
@@ -26,11 +26,20 @@ PARKED_EXAMPLES = examples("leftfold reactions parked receipts", "leftfold retry
 reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Begin reactions; list their parked events.")
 
 
+def _since(text: str) -> str | datetime:
+    return text if text in ("end", "start") else read_time(text)
+
+
 @reactions.command(epilog=BEGIN_EXAMPLES)
 def begin(
     name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
-    since: Annotated[str, typer.Option("--since", metavar="TIME", help="end, start, or when events were appended.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    since: Annotated[
+        Any,
+        typer.Option(
+            "--since", metavar="TIME", parser=_since, help="end, start, or when events were appended: a time, 2h."
+        ),
+    ],
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -45,10 +54,10 @@ def begin(
     from leftfold.runtime.console import emit, say
     from leftfold.runtime.project import load_app
 
-    whole, meant = load_app(app, having=[name]), _since(since)
+    whole = load_app(app, having=[name])
     beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka))
     agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
-    offsets: dict[tuple[str, int], int] = beginnings.again(meant)
+    offsets: dict[tuple[str, int], int] = beginnings.again(since)
     if as_json:
         emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})
     else:
@@ -70,7 +79,7 @@ def parked(
     from leftfold.ports.codec import header
     from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import emit, note, table
-    from leftfold.runtime.project import for_app, load_app
+    from leftfold.runtime.project import load_app, note_apps
 
     reaction = _named(load_app(app, having=[name]), name)
     rows = []
@@ -85,8 +94,9 @@ def parked(
             emit(row)
     else:
         table(rows, ("event", "type", "key", "tries", "why"))
-        again = for_app(f"leftfold retry {name}", app)
-        note(f"when the cause is fixed: {again}" if rows else "nothing is parked")
+        remark = f"when the cause is fixed: leftfold retry {name}" if rows else "nothing is parked"
+        note(remark)
+        note_apps(remark, [app])
     raise typer.Exit(1 if rows else 0)
 
 
@@ -102,22 +112,3 @@ def _named(app: App, name: str) -> Reaction[Any]:
     if name not in known:
         raise unknown(f"reaction in app {app.name} called", name, known)
     return known[name]
-
-
-def _since(text: str) -> Since:
-    """The start that `--since` names.
-
-    Raises:
-        Usage: it is neither `end` nor `start` nor a time with its zone.
-    """
-    from leftfold.runtime.project import Usage
-
-    if text in ("end", "start"):
-        return "end" if text == "end" else "start"
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise Usage(f"--since {text!r} is neither end nor start nor a time such as 2026-11-01T12:00:00Z") from error
-    if time.tzinfo is None:
-        raise Usage(f"--since {text!r} has no time zone; write {text}Z for UTC")
-    return time

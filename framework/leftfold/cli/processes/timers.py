@@ -13,7 +13,18 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, agreed, examples, seconds, signed
+from leftfold.cli.options import (
+    AppOption,
+    ByOption,
+    JsonOption,
+    KafkaOption,
+    ReasonOption,
+    YesOption,
+    agreed,
+    examples,
+    seconds,
+    signed,
+)
 from leftfold.engine.processing.log_time import WatermarkStatus, told_time
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
 from leftfold.errors import InfrastructureError
@@ -28,8 +39,8 @@ from leftfold.model.process import Process
 from leftfold.ports.codec import header
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, lasting, note, say
-from leftfold.runtime.project import Usage, for_app, load_app, unknown
-from leftfold.runtime.toolbox import last_records
+from leftfold.runtime.project import Usage, load_app, note_apps, unknown
+from leftfold.runtime.servers import last_records
 
 __all__ = ["process_of", "row_of", "time_of"]
 
@@ -97,12 +108,9 @@ timers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at 
 _Process = Annotated[str, typer.Argument(metavar="PROCESS", help="The process's name.")]
 _Key = Annotated[str, typer.Argument(metavar="KEY", help="The business key of the instance.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The timer's name.")]
-_Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the order.")]
-_By = Annotated[str, typer.Option("--by", metavar="WHO", help="Who orders it; else your login name.")]
 _Timeout = Annotated[
     float, typer.Option("--timeout", metavar="TIME", parser=seconds, help="How long to wait for a worker: 30s, 2m.")
 ]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _WAIT = 30.0
 
 
@@ -127,7 +135,7 @@ def list_(
     it. A timer that is still set at its time is overdue.
     """
     from leftfold.runtime.console import emit, note, table
-    from leftfold.runtime.project import for_app, load_app, load_apps
+    from leftfold.runtime.project import load_app, load_apps
 
     apps = [load_app(app, having=[name])] if name else [*load_apps([app]).values()]
     if not any(one.processes for one in apps):
@@ -141,7 +149,9 @@ def list_(
             for row in rows:
                 emit(row)
             continue
-        note(for_app(told_of(process.name, len(rows), watermark, workers), app))
+        remark = told_of(process.name, len(rows), watermark, workers)
+        note(remark)
+        note_apps(remark, [app])
         table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
@@ -159,10 +169,10 @@ def fire(
     process: _Process,
     key: _Key,
     name: _Name,
-    reason: _Reason,
-    by: _By = "",
+    reason: ReasonOption,
+    by: ByOption = "",
     timeout: _Timeout = _WAIT,
-    yes: _Yes = False,
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -188,10 +198,10 @@ def cancel(
     process: _Process,
     key: _Key,
     name: _Name,
-    reason: _Reason,
-    by: _By = "",
+    reason: ReasonOption,
+    by: ByOption = "",
     timeout: _Timeout = _WAIT,
-    yes: _Yes = False,
+    yes: YesOption = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -359,11 +369,12 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
         done = work.give(timer, order, wanted.timeout)
     _tell(wanted, order, done, as_json=as_json)
     if not done.taken:
-        start = for_app(f"leftfold run {wanted.process}", app)
-        note(
-            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. Start "
-            f"one: {start}"
+        why = (
+            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. "
+            f"Start one: leftfold run {wanted.process}"
         )
+        note(why)
+        note_apps(why, [app])
         raise typer.Exit(_NOT_TAKEN)
 
 

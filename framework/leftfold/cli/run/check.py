@@ -20,8 +20,8 @@ from leftfold.model.computed_views import TableView
 from leftfold.model.position import Position
 from leftfold.runtime.connect import kafka_settings, open_archive
 from leftfold.runtime.console import amount, note
+from leftfold.runtime.project import archive_of
 from leftfold.runtime.rebuilding import kept, spark_settings
-from leftfold.runtime.toolbox import archive_of
 
 if TYPE_CHECKING:
     from leftfold.runtime.console import Styled

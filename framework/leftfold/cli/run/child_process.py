@@ -19,8 +19,7 @@ from leftfold.errors import Fenced, LeftfoldError
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.lifecycle import folds_of, setter
 from leftfold.runtime.logging import Report, open_report
-from leftfold.runtime.project import load_app
-from leftfold.runtime.toolbox import archive_of
+from leftfold.runtime.project import archive_of, load_app
 
 __all__ = ["end_with_parent", "handover", "logs_of", "spark_handover"]
 

@@ -145,7 +145,8 @@ def run(
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     trigger: Annotated[
-        float, typer.Option("--trigger", metavar="SECONDS", min=0, help="Spark: from batch to batch; 0 = as they come.")
+        float,
+        typer.Option("--trigger", metavar="TIME", parser=seconds, help="Spark: from batch to batch; 0 = as they come."),
     ] = 0.0,
     every: Annotated[
         float,

@@ -46,8 +46,8 @@ def diff(
     """
     from leftfold.engine.verify.row_differences import diff as compared
     from leftfold.engine.views.generations import resolve
-    from leftfold.runtime.project import load_app
-    from leftfold.runtime.toolbox import store_of, view_of
+    from leftfold.runtime.project import load_app, view_of
+    from leftfold.runtime.servers import store_of
 
     names = _names(live=live, held=held, kept=kept, between=between)
     meant = view_of(load_app(app, having=[view]), view)

@@ -50,8 +50,8 @@ def drop(
     scanned; nothing is removed without --yes. A view that the App does not declare is removed as a whole; without --yes
     its generations are only listed.
     """
-    from leftfold.runtime.project import Usage, load_app
-    from leftfold.runtime.toolbox import store_of, view_of
+    from leftfold.runtime.project import Usage, load_app, view_of
+    from leftfold.runtime.servers import store_of
 
     whole = load_app(app, having=[view])
     declared = any(known.name == view for known in whole.views)

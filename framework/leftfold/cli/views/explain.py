@@ -21,7 +21,7 @@ from leftfold.model.view import View
 from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import ViewStore
 from leftfold.runtime.console import shown
-from leftfold.runtime.toolbox import Servers, check_broker, workbench
+from leftfold.runtime.servers import Servers, check_broker, workbench
 
 __all__ = ["EXAMPLES", "Explaining", "explain"]
 
@@ -53,8 +53,7 @@ def explain(
     row that is stored, 1 when no event touches the row.
     """
     from leftfold.cli.options import encoded_key
-    from leftfold.runtime.project import load_app
-    from leftfold.runtime.toolbox import folded_view_of
+    from leftfold.runtime.project import folded_view_of, load_app
 
     plain, _, named = name.partition("@")
     view = folded_view_of(load_app(app, having=[plain]), plain)

@@ -59,11 +59,10 @@ def plan(
 
 
 def _views(app: App, names: list[str]) -> Iterator[View[Any, Any]]:
-    from leftfold.runtime.project import unknown
+    from leftfold.runtime.project import view_of
 
     for name in names:
-        if name not in {view.name for view in app.views}:
-            raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
+        view_of(app, name)
     return (view for view in app.views if view.folded and (not names or view.name in names))
 
 

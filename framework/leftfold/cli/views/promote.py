@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
-
-KeepOption = Annotated[
-    float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep the replaced generation.")
-]
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, KeepOption, RedisOption, examples
 
 if TYPE_CHECKING:
     from leftfold.engine.rebuild.result import RebuildResult
-    from leftfold.runtime.toolbox import Servers
+    from leftfold.runtime.servers import Servers
 
 __all__ = ["PROMOTE_EXAMPLES", "ROLLBACK_EXAMPLES", "promote", "rollback"]
 
@@ -42,7 +38,7 @@ def promote(
     """Show readers the generation that was held back.
 
     It goes live when it is as far as the generation that readers see now, so that no reader goes back in time. The
-    replaced one is kept for a rollback, for --keep seconds. Exit code 78 when only projectors of other code than that
+    replaced one is kept for a rollback, for --keep. Exit code 78 when only projectors of other code than that
     of the generation run: it would stand still. `--generation live` gives the live one back to projectors of this code.
     """
     _swap(view, generation, app, (kafka, redis, archive), keep=keep, as_json=as_json)
@@ -70,8 +66,8 @@ def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float
     from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions
     from leftfold.runtime.console import shown
     from leftfold.runtime.lifecycle import folds_of
-    from leftfold.runtime.project import Usage, load_app
-    from leftfold.runtime.toolbox import view_of, workbench
+    from leftfold.runtime.project import Usage, load_app, view_of
+    from leftfold.runtime.servers import workbench
 
     whole = load_app(app, having=[name])
     view = view_of(whole, name)

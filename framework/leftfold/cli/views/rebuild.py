@@ -13,6 +13,7 @@ from leftfold.cli.options import (
     ArchiveOption,
     JsonOption,
     KafkaOption,
+    KeepOption,
     MasterOption,
     MaxParkedOption,
     PyFilesOption,
@@ -68,9 +69,7 @@ class RebuildEngine(StrEnum):
 def rebuild(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
-    keep: Annotated[
-        float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep the replaced generation.")
-    ] = 600.0,
+    keep: KeepOption = 600.0,
     engine: Annotated[
         RebuildEngine, typer.Option("--engine", help="Spark, this process, or the one expected to finish first.")
     ] = RebuildEngine.AUTO,
@@ -202,11 +201,10 @@ def _groups(views: list[View[Any, Any]], *, alone: bool) -> list[list[View[Any, 
 
 def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
     """The App's views of these names; all folded and query views when no name is given."""
-    from leftfold.runtime.project import Usage, unknown
+    from leftfold.runtime.project import Usage, view_of
 
     for name in names:
-        if name not in {view.name for view in app.views}:
-            raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
+        view_of(app, name)
     if not app.views:
         raise Usage(f"app {app.name} has no views; there is nothing to rebuild")
     return [view for view in app.views if (not names and not view.streamed) or view.name in names]

@@ -48,8 +48,8 @@ def retry(
     from leftfold.engine.verify.parked_retry import RowRetry
     from leftfold.engine.views.generations import resolve
     from leftfold.runtime.console import amount, emit, say
-    from leftfold.runtime.project import load_app, unknown
-    from leftfold.runtime.toolbox import check_broker, folded_view_of, workbench
+    from leftfold.runtime.project import folded_view_of, load_app, unknown
+    from leftfold.runtime.servers import check_broker, workbench
 
     whole = load_app(app, having=[name])
     if name in {reaction.name for reaction in whole.reactions}:

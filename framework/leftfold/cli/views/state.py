@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, YesOption, examples
 from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_locally
 from leftfold.engine.progress import Report, Stopwatch
@@ -16,8 +16,8 @@ from leftfold.kafka.administration.states import forget_states
 from leftfold.model.decider import Decider
 from leftfold.model.keys import events
 from leftfold.runtime.connect import kafka_settings, open_bulk
+from leftfold.runtime.project import archive_of
 from leftfold.runtime.rebuilding import spark_settings
-from leftfold.runtime.toolbox import archive_of
 
 __all__ = ["EXAMPLES", "REBUILD_EXAMPLES", "checked", "rebuild", "state", "verify"]
 
@@ -92,7 +92,7 @@ def rebuild(
         Commands,
         typer.Option("--commands", help="Continue where workers were, at the first command, or behind the last."),
     ] = Commands.KEPT,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -110,8 +110,7 @@ def rebuild(
     from leftfold.engine.processing.recovery import task_for
     from leftfold.runtime.connect import kafka_settings, open_reader
     from leftfold.runtime.console import emit, say
-    from leftfold.runtime.project import load_app
-    from leftfold.runtime.toolbox import archive_of
+    from leftfold.runtime.project import archive_of, load_app
 
     whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
     task_for(whole, name)

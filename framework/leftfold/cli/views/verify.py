@@ -28,7 +28,7 @@ from leftfold.engine.views.claims import folded_by
 from leftfold.model.view import View
 from leftfold.runtime.console import note, shown
 from leftfold.runtime.rebuilding import cores_of, session_of
-from leftfold.runtime.toolbox import Servers, check_addresses, check_broker, workbench
+from leftfold.runtime.servers import Servers, check_addresses, check_broker, workbench
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
@@ -138,8 +138,7 @@ def verify(
     """
     from leftfold.cli.views.rebuild import share_of, views_meant
     from leftfold.runtime.lifecycle import folds_of
-    from leftfold.runtime.project import Usage, load_app
-    from leftfold.runtime.toolbox import folded_view_of
+    from leftfold.runtime.project import Usage, folded_view_of, load_app
 
     if continuous and engine is EngineOption.SPARK:
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")

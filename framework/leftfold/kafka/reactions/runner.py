@@ -13,7 +13,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.reactions.parked import Parking
-from leftfold.kafka.reactions.start_offsets import StartOffsets, is_occupied
+from leftfold.kafka.reactions.start_offsets import StartOffsets, has_members
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -106,7 +106,7 @@ class ReactionRunner:
             try:
                 stands = self._start_offsets.stands(self._member.consumer, unknown)
             except InfrastructureError as error:
-                if is_occupied(error):
+                if has_members(error):
                     return
                 raise
             self._starts |= {place: stands[place] for place in unknown}

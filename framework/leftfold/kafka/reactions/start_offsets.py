@@ -25,7 +25,7 @@ from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
 
-__all__ = ["RecordedPlaces", "StartOffsets", "is_occupied"]
+__all__ = ["RecordedPlaces", "StartOffsets", "has_members"]
 
 _SECONDS = 20.0
 
@@ -101,7 +101,7 @@ class RecordedPlaces:
             raise InfrastructureError(f"{self._topic}: an offset of the reaction is not written: no answer")
 
 
-_OCCUPIED = frozenset(
+_HAS_MEMBERS = frozenset(
     {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS,
      KafkaError.NON_EMPTY_GROUP}
 )  # fmt: skip
@@ -187,7 +187,7 @@ class StartOffsets:
             try:
                 self._commit(consumer, starts)
             except InfrastructureError as error:
-                if is_occupied(error):
+                if has_members(error):
                     name = self._reaction.name
                     raise ConfigurationError(
                         f"reaction {name} is running; stop it first, then begin it again"
@@ -207,7 +207,7 @@ class StartOffsets:
                 self.stands(consumer, self.everywhere())
             except InfrastructureError as error:
                 # If the reaction is running already, the process that gets a partition sets its start offset.
-                if not is_occupied(error):
+                if not has_members(error):
                     raise
 
     def everywhere(self) -> list[PartitionId]:
@@ -286,7 +286,7 @@ class StartOffsets:
         )
 
 
-def is_occupied(error: InfrastructureError) -> bool:
+def has_members(error: InfrastructureError) -> bool:
     """Whether a commit was refused because the group has running members."""
     cause = error.__cause__
-    return isinstance(cause, KafkaException) and kafka_error(cause).code() in _OCCUPIED
+    return isinstance(cause, KafkaException) and kafka_error(cause).code() in _HAS_MEMBERS

@@ -168,7 +168,7 @@ def _next_step(settings: RedisSettings) -> str:
     host, port = settings.nodes[0] if settings.nodes else ("", 0)
     match settings.kind:
         case "server":
-            return "start it: leftfold up"
+            return settings.advice
         case "sentinel":
             return f"find the master: redis-cli -h {host} -p {port} sentinel master {settings.service}"
         case "cluster":

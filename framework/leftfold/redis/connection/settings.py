@@ -142,6 +142,7 @@ class RedisSettings(BaseSettings):
         connections: connections per server and process for threads, in a cluster also per event loop; when all are in
             use, further queries wait.
         history: how many flushes with changes each bucket keeps for `watch`; `LEFTFOLD_REDIS_HISTORY`.
+        advice: the hint in messages when the one server does not answer; it depends on how it is started.
     """
 
     model_config = SettingsConfigDict(
@@ -157,6 +158,7 @@ class RedisSettings(BaseSettings):
     timeout: float = Field(default=10.0, gt=0)
     connections: int = Field(default=64, gt=0)
     history: int = Field(default=1000, gt=0)
+    advice: str = "start it: leftfold up"
 
     @model_validator(mode="before")
     @classmethod

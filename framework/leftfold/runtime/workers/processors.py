@@ -17,7 +17,7 @@ from leftfold.model.app import App
 from leftfold.runtime.connect import open_archive
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import Report
-from leftfold.runtime.toolbox import skipped_letters
+from leftfold.runtime.servers import skipped_letters
 
 __all__ = ["decide", "route_events", "run_reaction"]
 

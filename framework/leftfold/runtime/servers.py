@@ -1,0 +1,157 @@
+"""The servers as maintenance commands use them: the view store, the log with its archive, the topics of a category."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.keys import events
+from leftfold.model.position import Position
+from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import LogReader, RawRecord
+from leftfold.redis import RedisBulkSink, RedisViewStore
+from leftfold.runtime.connect import kafka_settings, open_bulk, open_reader, redis_settings
+from leftfold.runtime.project import archive_of, unknown
+
+__all__ = [
+    "Servers",
+    "Workbench",
+    "check_addresses",
+    "check_broker",
+    "last_records",
+    "skipped_letters",
+    "store_of",
+    "topic_in",
+    "topic_of",
+    "workbench",
+]
+
+
+def topic_of(category: str, kafka: str | None) -> tuple[KafkaSettings, str]:
+    """The settings of Kafka and the events topic of a category.
+
+    Raises:
+        Usage: the cluster has no such topic.
+    """
+    settings = kafka_settings(kafka)
+    with ClusterAdmin(settings) as cluster:
+        topic, _ = topic_in(cluster, category)
+    return settings, topic
+
+
+def topic_in(cluster: Any, category: str) -> tuple[str, int]:
+    """The events topic of a category, and its number of partitions.
+
+    Raises:
+        Usage: the cluster has no such topic.
+        ConfigurationError: the login lacks the right to describe the topic.
+    """
+    topic = events(category)
+    # A list of all topics omits those that a login may not see; a request by name gets an error from the broker.
+    count: int | None = cluster.partition_counts([topic]).get(topic)
+    if count is None:
+        known = (name.removesuffix(".events") for name in cluster.topics() if name.endswith(".events"))
+        raise unknown("category in the log called", category, known)
+    return topic, count
+
+
+_BATCH, _WAIT, _PATIENCE = 500, 0.1, 5.0
+
+
+def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator[RawRecord]:
+    """The committed records among the last `most` offsets of each partition; none if the topic does not exist.
+
+    Records behind an open transaction are awaited for five seconds at most.
+    """
+    if topic not in cluster.partition_counts([topic]):
+        return
+    starts, ends = cluster.starts([topic]), cluster.ends([topic])
+    begin = {p: max(starts.next_offset(topic, p), end - most) for p, end in ends.offsets[topic].items()}
+    with closing(KafkaLogReader(settings)) as reader:
+        reader.seek(Position({topic: begin}))
+        received_at = time.monotonic()
+        while not reader.position().covers(ends) and time.monotonic() - received_at < _PATIENCE:
+            if records := reader.poll(_BATCH, _WAIT):
+                received_at = time.monotonic()
+                yield from records
+
+
+def skipped_letters(settings: Any, process: str) -> frozenset[str]:
+    """The addresses of records in the process's dead letters, as `topic/partition/offset`: routers skip them."""
+    with ClusterAdmin(settings) as cluster:
+        letters = last_records(cluster, settings, names.dead(process), sys.maxsize)
+        return frozenset(header(letter.headers, "dead_source").decode(errors="replace") for letter in letters)
+
+
+Servers: TypeAlias = tuple[str | None, str | None, str | None]
+"""Kafka, Redis and the archive, as options of a command; None = from the settings."""
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """The view store of this process, and factories that can be pickled and sent to tasks."""
+
+    store: BulkStore
+    open_log: OpenBulkLog
+    open_reader: Callable[[], LogReader]
+    open_sink: OpenBulkSink
+    open_store: Callable[[], BulkStore]
+
+
+@contextmanager
+def workbench(kafka: str | None, redis: str | None, archive: str | None = None) -> Iterator[Workbench]:
+    """A workbench for the given or configured servers and archive; closes its view store at the end."""
+    of_kafka, of_redis, past = kafka_settings(kafka), redis_settings(redis), archive_of(archive)
+    open_store: Callable[[], BulkStore] = partial(RedisViewStore, of_redis)
+    store = open_store()
+    try:
+        yield Workbench(
+            store=store,
+            open_log=open_bulk(of_kafka, past),
+            open_reader=open_reader(of_kafka, past),
+            open_sink=partial(RedisBulkSink, of_redis),
+            open_store=open_store,
+        )
+    finally:
+        store.close()
+
+
+def check_addresses(kafka: str | None, redis: str | None, archive: str | None = None) -> None:
+    """Checks the addresses of the servers, before Spark starts, which takes long.
+
+    Raises:
+        ConfigurationError: an address is missing or wrong.
+    """
+    kafka_settings(kafka), redis_settings(redis), archive_of(archive)
+
+
+def check_broker(kafka: str | None) -> None:
+    """Checks that a broker answers.
+
+    Without the check, a fold that only reads would wait a minute for the first record without a message.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    with ClusterAdmin(kafka_settings(kafka)) as cluster:
+        cluster.brokers()
+
+
+@contextmanager
+def store_of(redis: str | None) -> Iterator[BulkStore]:
+    """The view store, for commands that need no log; closes it at the end."""
+    store: BulkStore = RedisViewStore(redis_settings(redis))
+    try:
+        yield store
+    finally:
+        store.close()
