@@ -68,14 +68,26 @@ def test_an_input_says_what_time_it_is_where_it_comes_from() -> None:
     time.tell(0, Watermark({A: SourceTime(end=NOW)}))
     assert time.now(0) == NOW
     time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 5}))
-    time.saw(A, OLD, NOW, 6)
+    time.saw(A, OLD, NOW, 6, 3)
     assert time.now(7) == OLD, "old events are being loaded, and the next mark is not here yet"
     time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 6}))
     assert time.now(7) == OLD, "this one was told before"
-    time.saw("elsewhere/0", NOW, NOW, 7)
+    time.saw("elsewhere/0", NOW, NOW, 7, 0)
     assert time.now(8) == OLD
     time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 8}))
     assert time.now(8) == NOW
+
+
+@pytest.mark.parametrize("names_next", [True, False], ids=["", "twin"])
+def test_a_duplicate_that_is_written_late_does_not_hold_time_back(names_next: bool) -> None:
+    """The routers know nothing of the record at 7: the twin's watermarks never count again."""
+    time = LogTime([A])
+    time.saw(A, OLD, OLD, 6, 3)
+    time.saw(A, OLD, OLD, 7, 3)
+    time.tell(0, Watermark({A: SourceTime(OLD, OLD, NOW)}, {0: 7}, {A: 3}))
+    assert time.now(8) == OLD, "this router has not routed that event yet"
+    time.tell(0, Watermark({A: SourceTime(OLD, OLD, NOW)}, {0: 7}, {A: 4} if names_next else {}))
+    assert time.now(8) == (NOW if names_next else OLD)
 
 
 def test_while_a_category_is_loaded_an_empty_one_tells_nothing() -> None:
@@ -94,7 +106,7 @@ def test_while_a_category_is_loaded_an_empty_one_tells_nothing() -> None:
 def test_an_input_that_is_old_says_that_a_load_has_begun_before_any_mark_does() -> None:
     time = LogTime([A, B])
     time.tell(0, Watermark({A: SourceTime(end=NOW), B: SourceTime(end=NOW)}))
-    time.saw(A, OLD, NOW, 0)
+    time.saw(A, OLD, NOW, 0, 0)
     assert time.now(1) is None
 
 
@@ -109,14 +121,14 @@ def test_log_time_is_never_later_than_the_clock_that_is_known_even_before_anythi
     time.tell(0, Watermark({A: SourceTime(OLD, OLD + SECOND), B: SourceTime(OLD + SECOND, OLD + SECOND)}))
     assert time.now(0) == OLD
     assert time.clock == OLD + SECOND
-    time.saw(A, OLD + SILENCE, OLD + SILENCE, 0)
+    time.saw(A, OLD + SILENCE, OLD + SILENCE, 0, 0)
     assert time.clock == OLD + SILENCE
     time.tell(0, Watermark({B: SourceTime(end=NOW)}, {0: 7}))
     assert time.clock == NOW, "what waits for inputs tells the clock at once"
 
 
 def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:
-    checkpoint = Watermark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime()}, {0: 7, 11: 0})
+    checkpoint = Watermark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime()}, {0: 7, 11: 0}, {A: 5})
     assert Watermark.decode(checkpoint.encode()) == checkpoint
     assert Watermark.decode(b'{"sources":{"a":{"newer":1}},"inputs":{},"more":2}') == Watermark({"a": SourceTime()})
     for wrong in (b"", b"{}", b"[]", b'{"sources":{"a":{"time":"x"}},"inputs":{}}', b'{"sources":[],"inputs":{}}'):
@@ -132,7 +144,7 @@ def test_one_late_event_a_minute_holds_time_back_for_ever_unless_an_app_says_how
     for round_ in range(100):
         at = NOW + round_ * timedelta(seconds=50)
         time.tell(0, Watermark({A: SourceTime(OLD, at, at + SECOND), B: SourceTime(end=at + SECOND)}))
-        time.saw(A, OLD, at, round_)
+        time.saw(A, OLD, at, round_, round_)
     if lateness is None:
         assert time.now(100) is None, "the twin: old events seem to be loaded, and no timer is due"
     else:

@@ -10,7 +10,7 @@ from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.recovery import TaskSpec
 from leftfold.kafka import router
 from leftfold.kafka.group_member import GroupMember
-from leftfold.kafka.router import InputProducer
+from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.transactions import Transactions
 from leftfold.model.app import App

@@ -55,19 +55,19 @@ def test_a_partition_that_comes_back_is_told_of_as_one_that_nobody_knows(
     settings: KafkaSettings, forgets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last event was loaded; the twin goes by the one before, and says that the present has come."""
-    holding, tick = threading.Event(), ProcessRouter._tick
+    holding, tick = threading.Event(), ProcessRouter._report_time
     assigned: dict[ProcessRouter, frozenset[PartitionId]] = {}
 
-    def held(self: ProcessRouter) -> None:
+    def held(self: ProcessRouter, now: float) -> None:
         assigned[self] = self.served
         if not holding.is_set():
-            tick(self)
+            tick(self, now)
 
     def hold(self: SourceClock, place: PartitionId, now: datetime) -> None:
         self._since[place] = now
         self._ahead.setdefault(place, {})
 
-    monkeypatch.setattr(ProcessRouter, "_tick", held)
+    monkeypatch.setattr(ProcessRouter, "_report_time", held)
     if not forgets:
         monkeypatch.setattr(SourceClock, "drop", lambda self, places: None)
         monkeypatch.setattr(SourceClock, "hold", hold)

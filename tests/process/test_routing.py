@@ -16,7 +16,8 @@ from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.engine.reactions.delivery import Frontier
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka import router
-from leftfold.kafka.router import InputProducer, ProcessRouter
+from leftfold.kafka.input_producer import InputProducer
+from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of

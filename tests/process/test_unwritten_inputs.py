@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 
 from leftfold.engine.processing.process_wire import MAX_BYTES
 from leftfold.errors import InfrastructureError
-from leftfold.kafka import router as routing_loop
+from leftfold.kafka import input_producer
 from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.routers import plant, routing
@@ -60,7 +60,7 @@ def test_what_waits_behind_a_refused_input_is_not_written_before_it(
     """The twin writes what waits; an instance then takes the refused input for something that was there."""
     monkeypatch.setattr(ProcessRouter, "_max_bytes", lambda self: MAX_BYTES)  # or the heavy one is a dead letter
     if not gives_up:
-        monkeypatch.setattr(routing_loop, "Producer", skipping)
+        monkeypatch.setattr(input_producer, "Producer", skipping)
     order = f"refused-{gives_up}"
     limit(settings, LIMIT)
     write(settings, order)

@@ -9,7 +9,8 @@ from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.engine.reactions.delivery import Frontier, PendingDelivery
 from leftfold.kafka import group_member
 from leftfold.kafka.group_member import GroupMember
-from leftfold.kafka.router import InputProducer, ProcessRouter
+from leftfold.kafka.input_producer import InputProducer
+from leftfold.kafka.router import ProcessRouter
 from tests.simulation.bug import Bug, Patch
 from tests.simulation.posting import POST
 from tests.simulation.trading import TRADE
@@ -48,12 +49,13 @@ def _interruption() -> Sequence[Patch]:
 
 def _skipping() -> Sequence[Patch]:
     """A router begins at the end of what is written, not at the committed offset."""
-    asked = ProcessRouter._committed_offsets
+    committed = ProcessRouter._committed_offsets
 
     def ends(self: Any, wanted: Any) -> Any:
-        found = asked(self, wanted)
+        found = committed(self, wanted)
         for tp in found:
-            tp.offset = max(tp.offset, self._cluster.stable_ends([(tp.topic, tp.partition)])[tp.topic, tp.partition])
+            asked = self._cluster.ask_stable_ends([(tp.topic, tp.partition)])
+            tp.offset = max(tp.offset, asked[tp.topic, tp.partition].result(20.0).offset)
         return found
 
     return [(ProcessRouter, "_committed_offsets", ends)]

@@ -88,6 +88,8 @@ class GroupMember:
         self._served: dict[PartitionId, int] = {}
         self._assigned_at: dict[PartitionId, int] = {}
         self._failure: LeftfoldError | None = None
+        self._is_reassigned = False
+        """Whether a partition was assigned outside a rebalance; then librdkafka may report a loss as a revocation."""
         self._rebalanced: set[PartitionId] = set()
         self._pending: list[KafkaMessage] = []
         self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
@@ -122,6 +124,7 @@ class GroupMember:
             messages = self._unpacked(messages)
         # `_pending` is read only now: a rebalance in the calls above removes messages from it.
         self._pending += [m for m in messages if self._usable(m)]
+        self._is_reassigned = False
         if self._pending or self.ends:
             self.trouble = ""
         return self._fetched_before(limit)
@@ -245,14 +248,24 @@ class GroupMember:
             raise Fenced(f"the consumer of {place[0]} failed: {error}")
         if code == KafkaError._BAD_MSG:
             _log.warning("%s holds bytes that are not records: %s", at, error.str())
-        if code in _OUT_OF_RANGE and is_served:
+        if code in _OUT_OF_RANGE and message.offset() is None and place in self._served.keys() - self._rebalanced:
+            # The log was cut behind its leader's epoch, and no offset is named.
+            self._failure = self._gap(place[0], place[1], self._position(place))
+        elif code in _OUT_OF_RANGE and is_served:
             # New partitions are assigned at 0 before their start offset is known, and a topic need not begin at 0.
             self._failure = self._gap(place[0], place[1], offset)
         if code in NOT_ALLOWED:
             raise translated(error, doing=f"reading {place[0] or 'topics'} in group {self._group}")
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{place[0]}: {error.str()}; was the topic deleted? see: leftfold check")
+        if code not in _OUT_OF_RANGE:
+            self.trouble = f"{error.str()} ({error.name()})"
         return False
+
+    def _position(self, place: PartitionId) -> int:
+        """The next offset of a served partition."""
+        (found,) = self.consumer.position([TopicPartition(*place)])
+        return max(found.offset, self._served[place])
 
     def _assign_at(self, place: PartitionId, offset: int) -> None:
         """Assigns a new partition again, at its start offset.
@@ -262,6 +275,7 @@ class GroupMember:
         """
         if self._assigned_at.get(place) != offset:
             self._assigned_at[place] = offset
+            self._is_reassigned = True
             self.consumer.incremental_unassign([TopicPartition(*place)])
             self.consumer.incremental_assign([TopicPartition(*place, offset)])
 
@@ -278,7 +292,7 @@ class GroupMember:
             consumer.pause(partitions)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._removed(consumer, partitions, ours=True)
+        self._removed(consumer, partitions, ours=not self._is_reassigned)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._removed(consumer, partitions, ours=False)

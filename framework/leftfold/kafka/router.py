@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from leftfold.engine.archive.gaps import cut_source, unrouted
 from leftfold.engine.processing.log_time import SILENCE, SourceClock, Watermark
-from leftfold.engine.processing.process_wire import MAX_BYTES, NO_INPUT, Router, Unusable, unroutable
+from leftfold.engine.processing.process_wire import MAX_BYTES, Router, Unusable, unroutable
 from leftfold.engine.progress import ReportLimiter
 from leftfold.engine.reactions.delivery import Frontier
-from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError
+from leftfold.errors import ConfigurationError, ContractError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.errors import translated
 from leftfold.kafka.group_member import GroupMember, PartitionId
-from leftfold.kafka.records import KafkaMessage, raw
+from leftfold.kafka.input_producer import InputProducer
+from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -28,157 +30,26 @@ from leftfold.model.encoding import time_in
 from leftfold.model.keys import partition_of
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
-from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["InputProducer", "ProcessRouter"]
+__all__ = ["ProcessRouter"]
 
 
+T = TypeVar("T")
 Report = Callable[[str, Mapping[str, Any]], None]
-_LIMIT, _MOST = 1000, 5000
-"""Maximum number of records of a fetch, and of unacknowledged inputs."""
+_LIMIT = 1000
+"""Maximum number of records of a fetch."""
 _COMMIT_SECONDS, _TICK_SECONDS, _IDLE = 1.0, 0.2, 0.1
 _LEAVE_SECONDS, _ANSWER_SECONDS = 10.0, 20.0
-_KNOWN_FOR = 3600.0
-"""A broker keeps the sequence numbers of a producer for `producer.id.expiration.ms`, a day by default."""
 
 
-class InputProducer:
-    """Writes process inputs in order: none is written behind one that is not. `ends` are the known next offsets.
+class _AskedEnds(NamedTuple):
+    """A request for the ends of source partitions, and what was known when it was sent."""
 
-    A process instance that saw a later input would treat a missing one as a duplicate afterwards. librdkafka ends with
-    a fatal error at a gap (`enable.gapless.guarantee`), and brokers refuse a gap in the sequence numbers of a producer
-    that they know; so the first record to a partition is one that is not an input.
-    """
-
-    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, max_bytes: int) -> None:
-        self._topic = topic
-        self._failure: LeftfoldError | None = None
-        self.ends: dict[int, int] = {}
-        self._known: dict[int, float] = dict.fromkeys(range(partitions), float("-inf"))
-        self._open, self._moved = 0, 0.0
-        self._producer = Producer(
-            {
-                **settings.librdkafka(),
-                "enable.idempotence": True,
-                "enable.gapless.guarantee": True,
-                "linger.ms": 2,
-                "batch.size": min(262_144, max_bytes),
-                "message.max.bytes": max(max_bytes, 1_000_000),
-                # No record fails alone: `poll` ends the producer when none is acknowledged for 20 s.
-                "message.timeout.ms": 0,
-                "reconnect.backoff.max.ms": 1000,
-            },
-            logger=QuietLog("router", ignored="enable.gapless.guarantee is experimental"),
-        )
-
-    @property
-    def is_full(self) -> bool:
-        """Whether too many records are not acknowledged yet."""
-        return self._open >= _MOST
-
-    def mark_all(self) -> None:
-        """Writes a record that is not an input to every partition; records of other writers come before it.
-
-        The end offset of a partition cannot be used: it is after transaction markers, which readers never reach.
-
-        Raises:
-            InfrastructureError: it is not written.
-        """
-        for partition in self._known:
-            self._mark(partition)
-        self.flush(_ANSWER_SECONDS)
-
-    def send(self, out: Outgoing, written: Callable[[], None], topic: str = "") -> None:
-        """Writes a record; `written` is called once it is acknowledged.
-
-        Args:
-            topic: the topic to write to, if not that of the inputs.
-
-        Raises:
-            InfrastructureError: an earlier record is not written.
-        """
-        if not topic and time.monotonic() - self._known[out.partition] > _KNOWN_FOR:
-            self._mark(out.partition)
-            self.flush(_ANSWER_SECONDS)
-        self._produce(topic or self._topic, out.partition, out.key, out.value, out.headers, written)
-
-    def report(self, topic: str, value: bytes) -> None:
-        """Writes a value to another topic."""
-        self._produce(topic, 0, None, value, [], lambda: None)
-
-    def poll(self, wait: float = 0.0) -> None:
-        """Calls the callbacks of acknowledged records.
-
-        Raises:
-            InfrastructureError: a record is not written, or none was acknowledged for 20 s.
-        """
-        try:
-            self._producer.poll(wait)
-        except KafkaException as error:  # a fatal error, which is the consequence of the first failure
-            self._failure = self._failure or translated(error, doing=f"writing to {self._topic}")
-        if self._failure is not None:
-            raise self._failure
-        if self._open and time.monotonic() - self._moved > _ANSWER_SECONDS:
-            raise InfrastructureError(
-                f"no broker acknowledged an input to {self._topic} within {_ANSWER_SECONDS:g} s: are the brokers well? "
-                "see: leftfold doctor"
-            )
-
-    def flush(self, seconds: float) -> bool:
-        """Waits until all records are acknowledged; whether they are.
-
-        Raises:
-            InfrastructureError: a record is not written.
-        """
-        deadline = time.monotonic() + seconds
-        self._producer.flush(0)  # sends without waiting for `linger.ms`
-        while self._open and (left := deadline - time.monotonic()) > 0:
-            self.poll(min(left, 0.1))
-        return not self._open
-
-    def close(self) -> None:
-        """Discards what is not written."""
-        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-        self._producer.poll(0)
-
-    def _mark(self, partition: int) -> None:
-        self._produce(self._topic, partition, b"@", b"{}", NO_INPUT, lambda: None)
-
-    def _produce(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
-        written: Callable[[], None],
-    ) -> None:
-        now = time.monotonic()
-        self._moved = self._moved if self._open else now
-        self._open += 1
-        if topic == self._topic:
-            self._known[partition] = now
-        try:
-            self._producer.produce(
-                topic, value, key, partition, on_delivery=partial(self._delivered, written), headers=list(headers)
-            )
-        except KafkaException as error:
-            self._open -= 1
-            self.poll()
-            raise translated(error, doing=f"writing to {topic}") from error
-
-    def _delivered(self, written: Callable[[], None], error: KafkaError | None, message: KafkaMessage) -> None:
-        self._open -= 1
-        self._moved = time.monotonic()
-        topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
-        if error is not None:
-            # The first failure is the cause; what is behind it fails as a consequence.
-            self._failure = self._failure or _not_written(topic, partition, error)
-            return
-        if topic == self._topic:
-            self.ends[partition] = max(offset + 1, self.ends.get(partition, 0))
-        written()
+    at: datetime
+    offsets: Mapping[PartitionId, int]
+    inputs: Mapping[int, int]
+    answers: Mapping[PartitionId, Future[Any]]
 
 
 class ProcessRouter:
@@ -209,13 +80,14 @@ class ProcessRouter:
         self._cluster = ClusterAdmin(settings)
         count, most = self._cluster.partitions(names.commands(name)), self._max_bytes()
         self._router = Router(app.name, self._process, lambda key: partition_of(key, count), max_bytes=most)
-        self._producer = InputProducer(settings, names.commands(name), count, most)
+        self._producer = InputProducer(settings, names.commands(name), count, most, stop)
         self._clock, self._frontier = SourceClock(SILENCE), Frontier()
         self._starts: dict[PartitionId, int] = {}
         self._holds: dict[PartitionId, int] = {}
         """The number of times that each partition was taken; acknowledgements from before count no more."""
         self._committed: dict[PartitionId, tuple[int, str]] = {}
-        self._commit_due = self._tick_due = 0.0
+        self._commit_due = self._tick_due = self._answered = 0.0
+        self._asked: _AskedEnds | None = None
         self._has_reported = False
         self._member = GroupMember(
             {**settings.librdkafka(), "enable.partition.eof": True, "reconnect.backoff.max.ms": 1000},
@@ -245,7 +117,8 @@ class ProcessRouter:
         try:
             while not self._stop.is_set():
                 self.step()
-                told(self._member.trouble)
+                if self.served or self._member.trouble:
+                    told(self._member.trouble)
         except KafkaException as error:
             raise translated(error, doing=f"routing events to {self._process.name}") from error
         finally:
@@ -260,15 +133,13 @@ class ProcessRouter:
         for place, offset in self._member.ends.items():
             self._frontier.reach(place, offset)
         self._producer.poll()
-        while self._producer.is_full:
+        while self._producer.is_full and not self._stop.is_set():
             self._producer.poll(0.1)
         now = time.monotonic()
         if now >= self._commit_due:
             self._commit_due = now + _COMMIT_SECONDS
             self._commit(wait=False)
-        if now >= self._tick_due:
-            self._tick()
-            self._tick_due = time.monotonic() + _TICK_SECONDS
+        self._report_time(now)
 
     def close(self) -> None:
         """Leaves the group, and closes all clients."""
@@ -284,13 +155,15 @@ class ProcessRouter:
             wanted = [TopicPartition(*place) for place in sorted(unknown)]
             for tp in self._committed_offsets(wanted):
                 self._starts[tp.topic, tp.partition] = max(0, tp.offset)
-            self._producer.mark_all()
+            if not self._producer.mark_all():
+                return
         now, served = datetime.fromtimestamp(time.time(), UTC), list[PartitionId]()
         for place in sorted(self._member.new & self._starts.keys()):
             if self._member.serve(place, self._starts[place]):
                 served.append(place)
                 self._holds[place] = self._holds.get(place, 0) + 1
                 self._clock.hold(place, now)
+                self._answered = time.monotonic()
                 self._frontier.hold(place, self._starts.pop(place))
         if served and not self._has_reported:
             self._has_reported = True
@@ -356,29 +229,51 @@ class ProcessRouter:
         if self._member.try_commit(moved, wait=wait):
             self._committed |= moved
 
-    def _tick(self) -> None:
-        """Writes a watermark with the time of every source partition."""
-        offsets = self._frontier.offsets()
-        if not offsets:
+    def _report_time(self, now: float) -> None:
+        """Asks for the ends of all source partitions, and writes a watermark once they are known.
+
+        A broker that does not answer, as while leaders move, only delays the next watermark.
+
+        Raises:
+            InfrastructureError: none was known for 20 s.
+        """
+        if self._asked is None:
+            offsets = self._frontier.offsets()
+            if offsets and now >= self._tick_due:
+                self._tick_due = now + _TICK_SECONDS
+                answers = self._cluster.ask_stable_ends(offsets)
+                self._asked = _AskedEnds(
+                    datetime.fromtimestamp(time.time(), UTC), offsets, dict(self._producer.ends), answers
+                )
             return
-        now = datetime.fromtimestamp(time.time(), UTC)
-        ends = self._cluster.stable_ends(offsets)
+        if not all(answer.done() for answer in self._asked.answers.values()):
+            return
+        asked, self._asked = self._asked, None
+        try:
+            ends = {place: int(answer.result(0).offset) for place, answer in asked.answers.items()}
+        except KafkaException as error:
+            if now - self._answered > _ANSWER_SECONDS:
+                doing = f"asking for the ends of the events of {self._process.name}"
+                raise translated(error, doing=doing, brokers=self._settings.bootstrap_servers) from error
+            return
+        self._answered, self._member.trouble = now, ""
+        held = {place: offset for place, offset in asked.offsets.items() if self._frontier.holds(place)}
         times = {
-            f"{topic}/{partition}": self._clock.time(
-                (topic, partition), offset, now, is_at_end=offset >= ends[topic, partition]
-            )
-            for (topic, partition), offset in offsets.items()
+            place: self._clock.time(place, offset, asked.at, is_at_end=offset >= ends[place])
+            for place, offset in held.items()
         }
-        self._producer.report(names.time(self._process.name), Watermark(times, dict(self._producer.ends)).encode())
+        if times:
+            watermark = Watermark(_by_source(times), asked.inputs, _by_source(held))
+            self._producer.report(names.time(self._process.name), watermark.encode())
 
     def _leave(self, places: Collection[PartitionId], ours: bool) -> None:
-        held = [place for place in places if self._frontier.holds(place)]
-        if ours and held:
+        if ours and self._producer.failure is None and any(map(self._frontier.holds, places)):
             try:
-                self._producer.flush(_LEAVE_SECONDS)
+                self._producer.flush(_LEAVE_SECONDS, is_leaving=True)
             except LeftfoldError as error:
-                self._report("not written", {"process": self._process.name, "why": str(error)})
+                self._report("inputs not written", {"process": self._process.name, "why": str(error)})
             self._commit(wait=True)
+        self._asked = None
         self._frontier.drop(places)
         self._clock.drop(places)
         for place in places:
@@ -402,6 +297,6 @@ class ProcessRouter:
             return MAX_BYTES  # the login may not read the topics' settings
 
 
-def _not_written(topic: str, partition: int, error: KafkaError) -> LeftfoldError:
-    found = translated(error, doing=f"an input is not written to {topic}[{partition}]")
-    return found if isinstance(found, InfrastructureError | ConfigurationError) else InfrastructureError(str(found))
+def _by_source(values: Mapping[PartitionId, T]) -> dict[str, T]:
+    """The values of source partitions by `topic/partition`, as in watermarks."""
+    return {f"{topic}/{partition}": value for (topic, partition), value in values.items()}

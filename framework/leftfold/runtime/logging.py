@@ -87,7 +87,7 @@ def open_report(
         getattr(log, level)(what, **{f"{name}_" if name in _TAKEN else name: value for name, value in details.items()})
 
     handler = _Handler(report, leaving)
-    for name in ("leftfold", "aiokafka"):  # aiokafka, which routers use, has no handler: Python would print bare lines
+    for name in ("leftfold", "aiokafka"):  # aiokafka, which Faust uses, has no handler: Python would print bare lines
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
     return report

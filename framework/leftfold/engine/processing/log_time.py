@@ -84,11 +84,13 @@ class SourceTime:
 class Watermark:
     """The watermark of a router: the time of each source, and the offsets up to which its inputs are written.
 
-    `sources` are by `topic/partition`; `inputs` by partition of the process.
+    `sources` are by `topic/partition`; `inputs` by partition of the process. `nexts` are the next offsets of the
+    sources: every event before them is routed. Routers of older code leave them out.
     """
 
     sources: Mapping[str, SourceTime] = field(default_factory=dict)
     inputs: Mapping[int, int] = field(default_factory=dict)
+    nexts: Mapping[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The watermark record's value."""
@@ -96,11 +98,12 @@ class Watermark:
             name: {what: utc_text(at) for what, at in vars(source).items() if at is not None}
             for name, source in self.sources.items()
         }
-        return json.dumps({"sources": sources, "inputs": self.inputs}, separators=(",", ":")).encode()
+        fields = {"sources": sources, "inputs": self.inputs, "nexts": self.nexts}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     def until(self, now: datetime) -> Watermark:
         """The watermark, limited to a time."""
-        return Watermark({name: source.until(now) for name, source in self.sources.items()}, self.inputs)
+        return Watermark({name: source.until(now) for name, source in self.sources.items()}, self.inputs, self.nexts)
 
     @classmethod
     def of(cls, record: RawRecord) -> Watermark:
@@ -125,7 +128,8 @@ class Watermark:
                 name: SourceTime(**{what: datetime.fromisoformat(times[what]) for what in _TIMES if what in times})
                 for name, times in fields["sources"].items()
             }
-            return cls(sources, {int(partition): int(end) for partition, end in fields["inputs"].items()})
+            inputs = {int(partition): int(end) for partition, end in fields["inputs"].items()}
+            return cls(sources, inputs, {name: int(offset) for name, offset in fields.get("nexts", {}).items()})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ContractError(f"{value[:80]!r} says no time: {error!r}") from error
 
@@ -192,26 +196,38 @@ class LogTime:
         self._lateness = lateness
         self._at: dict[str, SourceTime] = dict.fromkeys(sources, SourceTime())
         self._pending: dict[str, deque[tuple[int, SourceTime]]] = {source: deque() for source in self._at}
-        self._seen = dict.fromkeys(self._at, -1)
+        self._seen = dict.fromkeys(self._at, (-1, -1))
+        """The last input of each source: its offset, and the highest offset of an event of that source so far."""
         self.clock = datetime.min.replace(tzinfo=UTC)
         """The latest reported time by any wall clock; log time is never later."""
 
     def tell(self, partition: int, checkpoint: Watermark) -> None:
-        """Takes a watermark; it counts once this partition's inputs are taken as far as the watermark says."""
+        """Takes a watermark; it counts once this partition's inputs are taken as far as the watermark says.
+
+        An input behind that offset is newer than the watermark, unless the watermark's router has routed its event
+        before: then it is a duplicate, which a request that arrived late may have written.
+        """
         needed = checkpoint.inputs.get(partition, 0)
         for name, source in checkpoint.sources.items():
             self.clock = max(self.clock, source.end or source.appended or self.clock)
-            if name in self._at and needed > self._seen[name]:
+            if name not in self._at:
+                continue
+            offset, origin = self._seen[name]
+            if needed > offset or checkpoint.nexts.get(name, -1) > origin:
                 pending = self._pending[name]
                 if pending and pending[-1][0] == needed:
                     pending.pop()
                 pending.append((needed, source.within(self._lateness)))
 
-    def saw(self, source: str, time: datetime, appended: datetime, offset: int) -> None:
-        """Records an input with this offset from a source: earlier watermarks of that source no longer count."""
+    def saw(self, source: str, time: datetime, appended: datetime, offset: int, origin: int) -> None:
+        """Records an input with this offset from a source: earlier watermarks of that source no longer count.
+
+        Args:
+            origin: the offset of its event in the source.
+        """
         if source in self._at:
             self._at[source] = SourceTime(time, appended).within(self._lateness)
-            self._seen[source] = offset
+            self._seen[source] = offset, max(origin, self._seen[source][1])
             self.clock = max(self.clock, appended)
             pending = self._pending[source]
             while pending and pending[0][0] <= offset:

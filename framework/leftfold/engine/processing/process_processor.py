@@ -150,7 +150,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         if given.origin is not None:
             at = datetime.fromisoformat(given.time.decode())
             routed = time_at(record.time) if record.time else at
-            self.times[record.partition].saw(given.origin[0], at, routed, record.offset)
+            self.times[record.partition].saw(given.origin[0], at, routed, record.offset, given.origin[1])
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)
         if spare is not None and (wrong := self._unfit(batch, record.partition, stream, self._room_beside(record.key))):

@@ -107,10 +107,10 @@ class ClusterAdmin:
         """
         return Position({topic: self._offsets(topic, _SPEC.latest()) for topic in dict.fromkeys(topics)})
 
-    def stable_ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """The last stable offset of each partition, records of open transactions excluded."""
-        found = self._offsets_of("asking for the ends of events", places, _SPEC.latest(), IsolationLevel.READ_COMMITTED)
-        return {(place.topic, place.partition): offset for place, offset in found.items()}
+    def ask_stable_ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Future[Any]]:
+        """Asks for the last stable offset of each partition, records of open transactions excluded; waits for none."""
+        found = self._ask_offsets("asking for ends", places, _SPEC.latest(), IsolationLevel.READ_COMMITTED)
+        return {(place.topic, place.partition): future for place, future in found.items()}
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that every partition still holds.
@@ -285,19 +285,18 @@ class ClusterAdmin:
             return self._admin.list_groups(timeout=seconds)
 
     def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
+        doing = f"asking for offsets of {topic}"
         places = [(topic, partition) for partition in range(self.partitions(topic))]
-        found = self._offsets_of(f"asking for offsets of {topic}", places, spec, IsolationLevel.READ_UNCOMMITTED)
-        return {place.partition: offset for place, offset in found.items()}
+        asked = self._ask_offsets(doing, places, spec, IsolationLevel.READ_UNCOMMITTED)
+        return {place.partition: self._answer(doing, future).offset for place, future in asked.items()}
 
-    def _offsets_of(
+    def _ask_offsets(
         self, doing: str, places: Iterable[tuple[str, int]], spec: Any, isolation: IsolationLevel
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, Future[Any]]:
         wanted = {TopicPartition(*place): spec for place in places}
-        asked = self._asked(
-            doing,
-            lambda: self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout),
+        return self._asked(
+            doing, lambda: self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout)
         )
-        return {place: self._answer(doing, future).offset for place, future in asked.items()}
 
     def _found(self, topic: str, future: Future[Any]) -> Any | None:
         try:

@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from leftfold.engine.reactions.delivery import PendingDelivery
 from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.errors import translated
 from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.reactions.parked import Parking
 from leftfold.kafka.reactions.start_offsets import StartOffsets, has_members
@@ -82,6 +85,8 @@ class ReactionRunner:
                 told(self.trouble)
             self._processor.settle(None, _LEAVE_SECONDS)
             self._is_settled = True
+        except KafkaException as error:
+            raise translated(error, doing=f"reading events for reaction {self._reaction.name}") from error
         finally:
             self._member.close()
 

@@ -311,9 +311,14 @@ class Producer:
         self._sender.step("flush")
         return self._sender.flush(FOREVER if timeout < 0 else timeout)
 
-    def purge(self, **_: Any) -> None:
-        """Discards the queued records."""
-        self._sender.purge()
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Discards the queued records, and those in flight, which may arrive all the same."""
+        self._sender.purge(in_flight=in_flight)
+
+    def close(self) -> bool:
+        """Ends the background work."""
+        self._sender.is_closed = True
+        return True
 
     def init_transactions(self, timeout: float = -1) -> None:
         """Takes the transactional id."""

@@ -164,11 +164,13 @@ class BackgroundSender(SimulatedClient):
         self.serve()
         return self.left
 
-    def purge(self) -> None:
-        """Discards the records that are queued and not in flight."""
+    def purge(self, *, in_flight: bool = False) -> None:
+        """Discards the records that are queued and, if wanted, those in flight, for which a gapless producer dies."""
         for queue in self._queues.values():
             while queue:
                 self._delivered(queue.popleft(), failure(KafkaError._PURGE_QUEUE, "purged"), -1)
+        if in_flight and self._sending and self._is_gapless:
+            self._die(failure(_GAPLESS, "records in flight were purged", fatal=True))
 
     def break_down(self) -> None:
         """Causes a fatal error of a producer without transactions, as librdkafka's own tests do."""
