@@ -13,11 +13,11 @@ from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Registry
 from leftfold.ports.queries import Changed, Changes, Recent
-from leftfold.redis.connection.errors import Pipeline, RedisClient
-from leftfold.redis.connection.protocol import Command, ask_live, hash_of, live_in
+from leftfold.redis.connection.errors import Command, Pipeline, RedisClient
+from leftfold.redis.connection.protocol import ask_live, hash_of, live_in
 from leftfold.redis.keys import BucketKeys, registry_key
 
-__all__ = ["Recently", "addition", "change_registry", "decoded", "encode_mark", "read_mark"]
+__all__ = ["ChangesQuery", "addition", "change_registry", "decoded", "encode_mark", "read_mark"]
 
 
 POSITION, KEYS = b"position", b"keys"
@@ -32,7 +32,7 @@ def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) 
     return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % most, b"*", *fields)
 
 
-class Recently:
+class ChangesQuery:
     """The Redis commands of a `Changes` query."""
 
     def __init__(self, asked: Changes) -> None:
@@ -126,7 +126,7 @@ def change_registry(
     changed = [part for field, value in new.items() if old.get(field) != value for part in (field, value)]
     key = registry_key(view)
     try:
-        with client.pipeline() as pipe:
+        with client.open_transaction(key) as pipe:
             pipe.watch(key, *checkpoints)
             if read_registry(pipe, view) != before or not holds():
                 return False
