@@ -39,7 +39,7 @@ from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import PAUSE
 from leftfold.redis.connection.topology import open_connection, topology_of
 from leftfold.redis.keys import FINISHED, BucketKeys
-from leftfold.redis.stored_values import addition, encode_mark
+from leftfold.redis.stored_values import addition, encode_checkpoint
 
 __all__ = ["RedisBulkSink", "check_complete", "seal"]
 
@@ -71,7 +71,7 @@ def seal(client: RedisClient, generation: Generation, checkpoints: Mapping[int, 
                 _check(pipe, generation, checkpoints)
                 pipe.multi()
                 for bucket, checkpoint in checkpoints.items():
-                    fields = encode_mark(replace(checkpoint, phase=Phase.SEALED))
+                    fields = encode_checkpoint(replace(checkpoint, phase=Phase.SEALED))
                     keys = BucketKeys(generation, bucket)
                     pipe.execute_command("HSET", keys.checkpoint, *fields)
                     pipe.execute_command("HDEL", keys.checkpoint, FINISHED)

@@ -26,7 +26,7 @@ from leftfold.redis.connection.protocol import (
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology, open_connection, topology_of
 from leftfold.redis.keys import BucketKeys, channel
-from leftfold.redis.stored_values import addition, encode_mark
+from leftfold.redis.stored_values import addition, encode_checkpoint
 
 __all__ = ["Flusher", "Flushers", "PendingFlush", "commands_of"]
 
@@ -119,7 +119,7 @@ class Flusher:
                 flush.outcome = executed(self._settings, replies[len(flush.commands) - 1], flush.commands)
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is a connection without a known failure."""
         return self._connection is not None
 
@@ -238,11 +238,11 @@ def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
         yield packed(
             *addition(keys.changes, flush.checkpoint.position, (change.key for change in flush.changes), history)
         )
-    yield packed(b"HSET", keys.checkpoint, *encode_mark(flush.checkpoint))
+    yield packed(b"HSET", keys.checkpoint, *encode_checkpoint(flush.checkpoint))
 
 
 NOTHING_WRITTEN = Landed(written=False)
-_LEAST = 0.05
+_LEAST_SECONDS = 0.05
 """Seconds to wait for a reply that may have arrived, when other buckets have used up the timeout."""
 
 
@@ -261,7 +261,7 @@ class PendingFlushes:
         landed, deadline = [], time.monotonic() + self._seconds
         for flush in self._flushes:
             try:
-                landed.append(flush.landed(max(_LEAST, deadline - time.monotonic())))
+                landed.append(flush.landed(max(_LEAST_SECONDS, deadline - time.monotonic())))
             except Exception as error:  # noqa: BLE001  # raised below, when nothing is pending any more
                 self._errors.append(error)
         if self._errors:
@@ -315,7 +315,7 @@ class BucketFlushers:
         ready = True
         for flusher, flush in pairs:
             ready = flusher.is_ready(flush) and ready
-            if not flusher.connected:
+            if not flusher.is_connected:
                 return False  # a node that hangs has no more answers for its other buckets
         return ready
 
@@ -327,7 +327,7 @@ class BucketFlushers:
             return flusher
 
 
-_MOST = 64
+_MOST_FLUSHERS = 64
 _Flusher: TypeAlias = Flusher | BucketFlushers
 
 
@@ -356,7 +356,7 @@ class Flushers:
         with self._lock:
             flusher = self._flushers.pop(name, None) or self._new()
             self._flushers[name] = flusher
-            if len(self._flushers) > _MOST:
+            if len(self._flushers) > _MOST_FLUSHERS:
                 self._flushers.pop(next(iter(self._flushers))).close()
         return flusher
 

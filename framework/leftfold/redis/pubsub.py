@@ -82,13 +82,13 @@ class Subscriber:
         await self._disconnect()
 
     def _has_channel(self, generation: Generation) -> bool:
-        is_connected = self._connection is not None and self._connection.usable
+        is_connected = self._connection is not None and self._connection.is_usable
         return is_connected and channel(generation.view, generation.id) in self._channels
 
     async def _subscribe(self, generations: Iterable[Generation]) -> None:
         names = {channel(g.view, g.id): (g.view, g.id) for g in generations}
         try:
-            if self._connection is None or not self._connection.usable:
+            if self._connection is None or not self._connection.is_usable:
                 names, self._channels = self._channels | names, {}
                 self._connection = await self._connected()
             commands = [packed(b"SUBSCRIBE", name) for name in names]

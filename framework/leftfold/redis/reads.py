@@ -26,9 +26,9 @@ from leftfold.ports.queries import (
     Standing,
 )
 from leftfold.redis.connection.errors import Command
-from leftfold.redis.connection.protocol import RedisQuery, ask_live, hash_of, live_in
+from leftfold.redis.connection.protocol import RedisQuery, hash_of, live_command, live_in
 from leftfold.redis.keys import BucketKeys, entry, escaped, registry_key, split_entry
-from leftfold.redis.stored_values import ChangesQuery, decoded, read_mark
+from leftfold.redis.stored_values import ChangesQuery, decoded, read_checkpoint
 
 __all__ = ["GetRowQuery", "SnapshotQuery", "compile_query"]
 
@@ -49,7 +49,7 @@ class SnapshotQuery:
             if bucket not in behind:
                 behind[bucket] = ("HEXISTS", bucket_keys[bucket].checkpoint, "token")
         self._buckets, self._behind = list(bucket_keys), list(behind)
-        self.commands: list[Command] = [ask_live(generation)]
+        self.commands: list[Command] = [live_command(generation)]
         self.commands += [("HGETALL", place.checkpoint) for place in bucket_keys.values()]
         self.commands += [("HGETALL", bucket_keys[bucket].row(key)) for bucket, key in keys]
         self.commands += behind.values()
@@ -63,7 +63,7 @@ class SnapshotQuery:
                 del found[bucket]
         return Snapshot(
             live=live_in(replies[0]),
-            checkpoints=read_marks(self._generation, found),
+            checkpoints=_LazyCheckpoints(self._generation, found),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count : rows]]),
         )
 
@@ -75,7 +75,7 @@ class GetRowQuery:
         self._generation = asked.generation
         keys = BucketKeys(asked.generation, asked.bucket)
         self.commands: list[Command] = [
-            ask_live(asked.generation),
+            live_command(asked.generation),
             ("HGETALL", keys.row(asked.key)),
             ("HGET", keys.checkpoint, PHASE),
         ]
@@ -87,7 +87,10 @@ class GetRowQuery:
 
 
 class _LazyCheckpoints(Mapping[int, Checkpoint]):
-    """The checkpoints of some buckets, decoded at first access; most reads only check that they exist."""
+    """The checkpoints of some buckets, from HGETALL replies; without missing ones and those that lost their seal.
+
+    Each is decoded at first access: most reads only check that they exist.
+    """
 
     def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
         self._generation = generation
@@ -99,7 +102,7 @@ class _LazyCheckpoints(Mapping[int, Checkpoint]):
         checkpoint = self._decoded.get(bucket)
         if checkpoint is None:
             where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
-            checkpoint = self._decoded[bucket] = read_mark(self._hashes[bucket], where)
+            checkpoint = self._decoded[bucket] = read_checkpoint(self._hashes[bucket], where)
         return checkpoint
 
     def __contains__(self, bucket: object) -> bool:
@@ -110,11 +113,6 @@ class _LazyCheckpoints(Mapping[int, Checkpoint]):
 
     def __len__(self) -> int:
         return len(self._hashes)
-
-
-def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Checkpoint]:
-    """The checkpoints of some buckets from HGETALL replies, without missing ones and those that lost their seal."""
-    return _LazyCheckpoints(generation, replies)
 
 
 def counts_in(generation: Generation, phase: bytes | None) -> bool:
@@ -184,7 +182,7 @@ class _InspectionQuery:
         """The stored state of a row in the replies."""
         whole, fields, listed, *scores, token = replies
         asked = self._asked
-        checkpoint = read_marks(asked.generation, {asked.bucket: whole}).get(asked.bucket)
+        checkpoint = _LazyCheckpoints(asked.generation, {asked.bucket: whole}).get(asked.bucket)
         return Standing(
             checkpoint,
             hash_of(fields) or None,
@@ -233,7 +231,7 @@ class _MatchingQuery:
     def __init__(self, asked: Matching) -> None:
         generation = asked.generation
         self._buckets = tuple(range(generation.buckets)) if asked.buckets is None else asked.buckets
-        self.commands: list[Command] = [ask_live(generation)]
+        self.commands: list[Command] = [live_command(generation)]
         limit: Command = () if asked.limit is None else (b"LIMIT", 0, asked.limit)
         for range_ in asked.ranges:
             low, high = _ends(range_)
@@ -253,7 +251,7 @@ class _CountingQuery:
     def __init__(self, asked: Counting) -> None:
         generation = asked.generation
         self._each = generation.buckets
-        self.commands: list[Command] = [ask_live(generation)]
+        self.commands: list[Command] = [live_command(generation)]
         for range_ in asked.ranges:
             for bucket in range(generation.buckets):
                 self.commands.append(("ZLEXCOUNT", BucketKeys(generation, bucket).index(range_.index), *_ends(range_)))

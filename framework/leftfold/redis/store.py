@@ -27,7 +27,7 @@ from leftfold.redis.keys import FINISHED, BucketKeys, members_key
 from leftfold.redis.maintenance import registered, stored, unlink_bucket
 from leftfold.redis.pubsub import BackgroundLoop, LoopClients
 from leftfold.redis.reads import compile_query
-from leftfold.redis.stored_values import addition, change_registry, encode_mark
+from leftfold.redis.stored_values import addition, change_registry, encode_checkpoint
 
 __all__ = ["RedisViewStore"]
 
@@ -70,7 +70,7 @@ def create_marks(
                 return False
             pipe.multi()
             for bucket, checkpoint in checkpoints.items():
-                pipe.execute_command("HSET", places[bucket].checkpoint, *encode_mark(checkpoint))
+                pipe.execute_command("HSET", places[bucket].checkpoint, *encode_checkpoint(checkpoint))
                 if checkpoint.phase is not Phase.BULK:
                     pipe.execute_command(*addition(places[bucket].changes, checkpoint.position, (), history))
             pipe.execute()

@@ -53,7 +53,7 @@ class PipelinedConnection(asyncio.Protocol):
         self.closed: asyncio.Future[BaseException | None] = self._loop.create_future()
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the connection is open."""
         return self._transport is not None
 
@@ -238,7 +238,7 @@ class Multiplexer:
             OSError: the connection is lost. InfrastructureError: no connection can be opened.
         """
         connection = self._connection
-        if connection is None or not connection.usable:
+        if connection is None or not connection.is_usable:
             connection = await self._opened()
         return await connection.exchange([packed(*command) for command in commands])
 
@@ -259,7 +259,7 @@ class Multiplexer:
         """The connection that is being opened, shared by all callers; cancelling one caller does not stop it."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="leftfold redis connects")
-            self._opening.add_done_callback(_seen)
+            self._opening.add_done_callback(_retrieve_failure)
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> PipelinedConnection:
@@ -273,7 +273,7 @@ class Multiplexer:
             self._opening = None
 
 
-def _seen(task: asyncio.Task[PipelinedConnection]) -> None:
+def _retrieve_failure(task: asyncio.Task[PipelinedConnection]) -> None:
     """Marks the failure of a connection as retrieved; callers that still wait get it from `shield`."""
     if not task.cancelled():
         task.exception()

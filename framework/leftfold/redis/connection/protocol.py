@@ -28,10 +28,10 @@ __all__ = [
     "RedisQuery",
     "RowPacker",
     "SortedSets",
-    "ask_live",
     "check_login",
     "connect",
     "hash_of",
+    "live_command",
     "live_in",
     "login_commands",
     "packed",
@@ -300,11 +300,11 @@ def hash_of(reply: Any) -> Mapping[bytes, bytes]:
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def ask_live(generation: Generation) -> Command:
+def live_command(generation: Generation) -> Command:
     """The command that reads which generation is live for the hash of a generation."""
     return ("HGET", registry_key(generation.view), f"live:{generation.pointer}")
 
 
 def live_in(reply: bytes | None) -> str:
-    """The generation id in the reply to `ask_live`, '' for none."""
+    """The generation id in the reply to `live_command`, '' for none."""
     return (reply or b"").decode()
