@@ -14,8 +14,8 @@ from leftfold.local import Servers
 from leftfold.model.rows import Fields, RowCodec
 from leftfold.ports.flush import BucketFlush
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.protocol import Wire, dial
-from leftfold.redis.flusher import Flight, Flusher, Flushers
+from leftfold.redis.connection.protocol import RawConnection, connect
+from leftfold.redis.flusher import Flusher, Flushers, PendingFlush
 
 __all__ = ["run"]
 
@@ -34,15 +34,15 @@ class _Undigested(RowCodec[Total]):
 class _Unfenced(Flusher):
     """Writes whatever comes, and never looks at who was there before."""
 
-    def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
-        flight.commands = self.commands(flushes)
-        flight.replies = wire.begin(flight.commands)
+    def _send(self, connection: RawConnection, flush: PendingFlush, flushes: Sequence[BucketFlush]) -> None:
+        flush.commands = self.commands(flushes)
+        flush.replies = connection.begin(flush.commands)
 
 
 class _UnfencedStore(RedisViewStore):
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__(settings)
-        self._flushers = Flushers(settings, dial, _Unfenced)
+        self._flushers = Flushers(settings, connect, _Unfenced)
 
 
 def _bare() -> FoldView[Spent, Total, str]:

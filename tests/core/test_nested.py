@@ -11,7 +11,7 @@ from leftfold.compatibility import Lock
 from leftfold.compatibility.schema import breaks
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.parquet.manifest import Manifest
-from leftfold.redis.stored_values import decoded, read_mark
+from leftfold.redis.stored_values import decoded, read_checkpoint
 
 DEEP = "[" * 100_000
 LOCK = '{"leftfold.lock": 1, "deciders": {%s}, "views": {}, "events": {%s}}'
@@ -30,7 +30,7 @@ MARK = {
         (lambda: Lock.from_json(LOCK % ("", '"a.B.v1": []')), ConfigurationError),
         (lambda: Manifest.from_json(DEEP.encode(), "there"), ContractError),
         (lambda: decoded("sums", {b"g:1": DEEP.encode()}), ContractError),
-        (lambda: read_mark(MARK, "sums"), ContractError),
+        (lambda: read_checkpoint(MARK, "sums"), ContractError),
     ],
 )
 def test_what_is_nested_too_deeply_is_refused(read: Callable[[], object], error: type[Exception]) -> None:

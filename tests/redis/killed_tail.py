@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from leftfold import memory
 from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.protocol import dial, packed
+from leftfold.redis.connection.protocol import connect, packed
 from leftfold.redis.flusher import Flusher, Flushers
 from tests.ledger import app, histories, stranger
 
@@ -22,7 +22,7 @@ COMMANDS = 500
 class _Torn(Flusher):
     """The twin: the same commands without their transaction."""
 
-    def at_once(self, commands: list[bytes]) -> list[bytes]:
+    def transaction(self, commands: list[bytes]) -> list[bytes]:
         """Commands one after another."""
         return [*commands, packed(b"PING")]
 
@@ -43,9 +43,9 @@ class _Fatal(socket.socket):
         super().sendall(data, flags)
 
 
-def fatal_dial(settings: RedisSettings) -> socket.socket:
+def fatal_connect(settings: RedisSettings) -> socket.socket:
     """Opens a connection as the adapter would."""
-    plain = dial(settings)
+    plain = connect(settings)
     return _Fatal(plain.family, plain.type, plain.proto, fileno=plain.detach())
 
 
@@ -54,9 +54,9 @@ def main(url: str, seed: int, last: int, how: str) -> None:
     _Fatal.last = last
     _Fatal.share = 1.0 if how == "behind" else 0.5
     settings = RedisSettings(url=url)
-    store = RedisViewStore(settings, fatal_dial)
+    store = RedisViewStore(settings, fatal_connect)
     if how == "torn":
-        store._flushers = Flushers(settings, fatal_dial, _Torn)
+        store._flushers = Flushers(settings, fatal_connect, _Torn)
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
         world.client.send_many(list(histories(stranger(seed), COMMANDS)))
         tail = Projector(app.views, world.log.reader, store, look=0.0, batch=BATCH, growth=3, member="tail")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from leftfold.redis import RedisSettings
-from leftfold.redis.connection.protocol import dial
+from leftfold.redis.connection.protocol import connect
 
 __all__ = ["Line"]
 
@@ -34,7 +34,7 @@ class _Socket(socket.socket):
 
 
 class Line:
-    """Dials sockets, counts their writes, and breaks the next write when told.
+    """Opens sockets, counts their writes, and breaks the next write when told.
 
     `let_through` is the share of the next write that still goes out; 1 loses only the answer.
     """
@@ -44,9 +44,9 @@ class Line:
         self.sent_until_broken = 0
         self.let_through: float | None = None
 
-    def dial(self, settings: RedisSettings) -> socket.socket:
+    def connect(self, settings: RedisSettings) -> socket.socket:
         """Opens a connection as the adapter would."""
-        plain = dial(settings)
+        plain = connect(settings)
         watched = _Socket(plain.family, plain.type, plain.proto, fileno=plain.detach())
         watched.line = self
         return watched

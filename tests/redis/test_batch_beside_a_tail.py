@@ -11,7 +11,7 @@ from leftfold.client import Views
 from leftfold.engine.streaming.microbatch import OutOfStep
 from leftfold.ports.flush import Snapshot
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import dial
+from leftfold.redis.connection.protocol import connect
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing import fold
 from tests.core.batching import Batches
@@ -48,7 +48,7 @@ def overtaken(server: RedisServer, store: RedisViewStore, view: Any, made: type[
     """Why a batch ended that a projector overtook ('' = it did not), and whether the rows are the log's."""
     with server.client() as client:
         client.flushall()
-    store._flushers = Flushers(server.settings, dial, made, store._topology)
+    store._flushers = Flushers(server.settings, connect, made, store._topology)
     bench: Any = FoldBench(view)
     bench.store, bench.views = store, Views(store)
     batches = Batches(bench, view)

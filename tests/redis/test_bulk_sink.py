@@ -81,7 +81,7 @@ def test_a_task_that_runs_twice_changes_nothing(
 
 def test_every_chunk_is_one_write(server: RedisServer, generation: Generation) -> None:
     line = Line()
-    with RedisBulkSink(server.settings, line.dial) as sink:
+    with RedisBulkSink(server.settings, line.connect) as sink:
         sink.write(generation, 0, COLUMNS, INDEXES, bulk_rows(5000))
     assert line.writes == 1 + 10
 
@@ -177,7 +177,7 @@ def test_a_connection_lost_on_the_way_is_an_error_and_the_next_write_connects_ag
         line.let_through = 0.5
         yield from bulk_rows(600, "s")
 
-    with RedisBulkSink(server.settings, line.dial) as sink:
+    with RedisBulkSink(server.settings, line.connect) as sink:
         with pytest.raises(InfrastructureError, match="not reachable"):
             sink.write(generation, 0, COLUMNS, INDEXES, cut())
         assert len(store.keys(generation, 0, "", 9999)) == 500

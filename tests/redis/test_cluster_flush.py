@@ -14,7 +14,7 @@ import pytest
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import BucketFlush, Generation, Registry
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import dial
+from leftfold.redis.connection.protocol import connect
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing.contracts.readers import flush_of, row
 from tests.redis.cluster_set import ClusterSet
@@ -47,7 +47,7 @@ def generation(cluster: ClusterSet, store: RedisViewStore) -> Generation:
 
 def test_a_steady_flush_is_one_write_per_bucket(cluster: ClusterSet, generation: Generation) -> None:
     line = Line()
-    store = RedisViewStore(cluster.settings, line.dial)
+    store = RedisViewStore(cluster.settings, line.connect)
     writes = []
     for number in range(4):
         before = "" if number == 0 else f"t{number - 1}"
@@ -89,15 +89,15 @@ def test_a_writer_overtaken_in_one_bucket_while_it_flushes_has_written_the_other
     other, looks = RedisViewStore(cluster.settings), list[str]()
 
     class Overtaken(Flusher):
-        def still_mine(self, flushes: Sequence[BucketFlush], found: dict[bytes, bytes | None]) -> bool:
-            mine = super().still_mine(flushes, found)
+        def has_expected_tokens(self, flushes: Sequence[BucketFlush], found: dict[bytes, bytes | None]) -> bool:
+            mine = super().has_expected_tokens(flushes, found)
             if flushes[0].bucket == 2:
                 looks.append("")
                 if len(looks) == 2:
                     assert other.flush([flush_of(generation, 2, "", "other")])
             return mine
 
-    store._flushers = Flushers(cluster.settings, dial, Overtaken, store._topology)
+    store._flushers = Flushers(cluster.settings, connect, Overtaken, store._topology)
     assert not store.flush(flushes(generation, "", "t1", "a"))
     assert tokens(store, generation) == ["t1", "t1", "other", "t1", "t1", "t1"]
     assert [rows(store, generation, b) for b in (1, 2, 3)] == [["a1"], [], ["a3"]]

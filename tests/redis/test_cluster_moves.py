@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import BucketFlush, Generation, Registry
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.protocol import Wire, dial
+from leftfold.redis.connection.protocol import RawConnection, connect
 from leftfold.redis.flusher import commands_of
 from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.testing.contracts.readers import changed, flush_of, row
@@ -99,7 +99,7 @@ def test_twin_without_multi_a_moving_slot_leaves_half_a_bucket(
     blue = [changed(key, b"red", b"red")._replace(fields=(b"blue", b"S")) for key in ("a", "b")]
     with cluster.moving(slot_of(generation, 0)) as move:
         move.carry(keys.row("b"))
-        wire = Wire(cluster.settings.at(("127.0.0.1", move.source.port)))
+        wire = RawConnection(cluster.settings.at(("127.0.0.1", move.source.port)))
         wire.exchange(list(commands_of(flush_of(generation, 0, "t1", "t2", *blue), 9)))
         wire.close()
     snapshot = store.read(generation, [(0, "a"), (0, "b")])
@@ -112,7 +112,7 @@ def test_a_slot_that_moves_inside_a_transaction_takes_all_of_it_away(
 ) -> None:
     """The source has queued every command when the slot leaves it; its EXEC says MOVED."""
     line = Interrupted()
-    late = RedisViewStore(cluster.settings, line.dial)
+    late = RedisViewStore(cluster.settings, line.connect)
     assert late.flush([flush_of(generation, 0, "", "t1", row("a"))])
 
     def move() -> None:
@@ -186,15 +186,15 @@ class _Socket(socket.socket):
 
 
 class Interrupted:
-    """Dials sockets before whose next EXEC something happens."""
+    """Opens sockets before whose next EXEC something happens."""
 
     def __init__(self) -> None:
         self.between: Callable[[], None] | None = None
         self.happened = False
 
-    def dial(self, settings: RedisSettings) -> socket.socket:
+    def connect(self, settings: RedisSettings) -> socket.socket:
         """Opens a connection as the adapter would."""
-        plain = dial(settings)
+        plain = connect(settings)
         watched = _Socket(plain.family, plain.type, plain.proto, fileno=plain.detach())
         watched.line = self
         return watched

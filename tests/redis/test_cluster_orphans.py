@@ -9,7 +9,7 @@ import pytest
 from leftfold.engine.views.cleanup import orphans, remove_orphans
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.topology import Slots
+from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.testing.contracts.readers import checkpoint
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import flushes, new_spread, rows, slot_of
@@ -48,12 +48,12 @@ def test_one_bucket_on_any_master_is_enough(cluster: ClusterSet, store: RedisVie
 def test_twin_a_look_at_one_master_misses_the_others(
     cluster: ClusterSet, store: RedisViewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost, everywhere = one_per_master(cluster, store), Slots.hearers
+    lost, everywhere = one_per_master(cluster, store), ClusterTopology.masters
 
-    def one_of(self: Slots) -> list[RedisSettings]:
+    def one_of(self: ClusterTopology) -> list[RedisSettings]:
         return everywhere(self)[:1]
 
-    monkeypatch.setattr(Slots, "hearers", one_of)
+    monkeypatch.setattr(ClusterTopology, "masters", one_of)
     assert len(set(store.stored([lost[0].view]).buckets)) == 1
 
 

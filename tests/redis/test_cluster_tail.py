@@ -21,7 +21,7 @@ from leftfold.memory import World
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisBulkSink, RedisViewStore
-from leftfold.redis.connection.protocol import dial
+from leftfold.redis.connection.protocol import connect
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.redis.keys import BucketKeys, registry_key
 from tests.ledger import Move, Open, app, by_owner, by_tag, summary
@@ -127,7 +127,7 @@ def test_twin_without_tokens_the_rows_of_the_lost_writes_stay_wrong(
 
 def lose_flushes(cluster: ClusterSet, store: RedisViewStore, world: World, made: type[Flusher]) -> None:
     """Folds three histories, of which one node's replica lacks the second when it is promoted."""
-    store._flushers = Flushers(cluster.settings, dial, made, store._topology)
+    store._flushers = Flushers(cluster.settings, connect, made, store._topology)
     tail = tail_on(world, store)
 
     def more() -> None:

@@ -9,7 +9,7 @@ import pytest
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import Wire
+from leftfold.redis.connection.protocol import RawConnection
 from leftfold.redis.flusher import Flusher, commands_of
 from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.servers
 class Unfenced(Flusher):
     """Trusts WATCH alone."""
 
-    def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
+    def has_expected_tokens(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
         """Does not compare tokens."""
         return True
 
@@ -85,8 +85,8 @@ def test_a_writer_between_token_read_and_exec_wins(server: RedisServer, store: R
     assert store.create_marks(generation, {0: checkpoint("", 0), 1: checkpoint("", 0)})
 
     class Overtaken(Flusher):
-        def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
-            mine = super().still_mine(flushes, tokens)
+        def has_expected_tokens(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
+            mine = super().has_expected_tokens(flushes, tokens)
             assert store.flush([flush_of(generation, 1, "", "other")])
             return mine
 
@@ -98,7 +98,7 @@ def test_a_writer_between_token_read_and_exec_wins(server: RedisServer, store: R
 
 def test_a_steady_flush_is_one_write(server: RedisServer, store: RedisViewStore, generation: Generation) -> None:
     line = Line()
-    flusher = Flusher(server.settings, line.dial)
+    flusher = Flusher(server.settings, line.connect)
     writes = []
     for number in range(6):
         before = "" if number == 0 else f"t{number - 1}"
@@ -112,7 +112,7 @@ def test_another_set_of_buckets_costs_one_write_more(
     server: RedisServer, store: RedisViewStore, generation: Generation
 ) -> None:
     line = Line()
-    flusher = Flusher(server.settings, line.dial)
+    flusher = Flusher(server.settings, line.connect)
     assert flusher.flush(both(generation, "", "t1", "a"))
     assert store.flush(both(generation, "t1", "other", "c")[1:])
     assert flusher.flush(both(generation, "t1", "t2", "b")[:1]), "a bucket it no longer flushes must not stop it"
@@ -126,7 +126,7 @@ def test_a_connection_lost_in_the_middle_of_a_flush_leaves_nothing(
     server: RedisServer, store: RedisViewStore, generation: Generation
 ) -> None:
     line = Line()
-    flusher = Flusher(server.settings, line.dial)
+    flusher = Flusher(server.settings, line.connect)
     assert flusher.flush(both(generation, "", "t1", "a"))
     line.let_through = 0.6
     assert not flusher.flush(both(generation, "t1", "t2", "b"))
@@ -142,7 +142,7 @@ def test_twin_without_multi_half_of_the_flush_stays(
     server: RedisServer, store: RedisViewStore, generation: Generation
 ) -> None:
     line = Line()
-    wire = Wire(server.settings, line.dial)
+    wire = RawConnection(server.settings, line.connect)
     commands = [command for flush in both(generation, "", "t1", "a") for command in commands_of(flush, 1000)]
     line.let_through = 0.6
     wire.send(commands)
@@ -156,7 +156,7 @@ def test_a_lost_answer_is_no_answer_and_the_marks_tell(
     server: RedisServer, store: RedisViewStore, generation: Generation
 ) -> None:
     line = Line()
-    flusher = Flusher(server.settings, line.dial)
+    flusher = Flusher(server.settings, line.connect)
     assert flusher.flush(both(generation, "", "t1", "a"))
     line.let_through = 1
     assert not flusher.flush(both(generation, "t1", "t2", "b"))
@@ -203,7 +203,7 @@ def test_a_flush_larger_than_every_buffer_gets_through(server: RedisServer, stor
     assert store.create_marks(generation, {0: checkpoint("", 0)})
     changes = [row(f"r{n}")._replace(fields=(b"x" * 400, b"S")) for n in range(60_000)]
     line = Line()
-    flusher = Flusher(server.settings, line.dial)
+    flusher = Flusher(server.settings, line.connect)
     assert flusher.flush([flush_of(generation, 0, "", "t1", *changes)])
     assert line.writes > 50
     assert len(store.keys(generation, 0, "", 99_999)) == 60_000

@@ -13,7 +13,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.ports.notifications import ThreadBell
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.topology import Slots
+from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.redis.pubsub import Subscriber
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.core.shop import household_spend
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.servers
 @pytest.fixture(autouse=True)
 def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks at the checkpoints for those who wait: only notices wake them."""
-    monkeypatch.setattr(Subscriber, "_look", _looks_away)
+    monkeypatch.setattr(Subscriber, "_poll_generation", _looks_away)
 
 
 async def _looks_away(self: Subscriber, generation: Generation) -> None:
@@ -68,7 +68,7 @@ def has_rung(bell: ThreadBell) -> bool:
 def hears(store: RedisViewStore, generation: Generation) -> bool:
     """Whether the store's thread is subscribed at this moment."""
     client = store._background._client
-    return client is not None and client.subscriber.hears(generation)
+    return client is not None and client.subscriber.is_subscribed(generation)
 
 
 def landed(store: RedisViewStore, flush: BucketFlush) -> bool:
@@ -91,7 +91,7 @@ def test_flushes_of_every_node_are_heard_on_each(cluster: ClusterSet, monkeypatc
     ports = {cluster.owner(slot_of(generation, bucket)).port for bucket in range(BUCKETS)}
     for number, port in enumerate(ports):
         at = cluster.settings.at(("127.0.0.1", port))
-        monkeypatch.setattr(Slots, "hearers", listening_only_at(at))
+        monkeypatch.setattr(ClusterTopology, "masters", listening_only_at(at))
         listener = RedisViewStore(cluster.settings)
         bell = listener.listen(generation, None)
         for bucket in range(BUCKETS):
@@ -111,14 +111,14 @@ def listened_to(servers: SentinelSet | ClusterSet, generation: Generation) -> tu
     return owner, servers.replica_of(owner)
 
 
-def listening_only_at(server: RedisSettings) -> Callable[[Slots], list[RedisSettings]]:
-    """What `hearers` answers where there is no choice."""
+def listening_only_at(server: RedisSettings) -> Callable[[ClusterTopology], list[RedisSettings]]:
+    """What `masters` answers where there is no choice."""
     return lambda slots: [server]
 
 
-def listening_first_at(node: RedisServer) -> Callable[[Slots], list[RedisSettings]]:
-    """What `hearers` answers, with one node before the others."""
-    found = Slots.hearers
+def listening_first_at(node: RedisServer) -> Callable[[ClusterTopology], list[RedisSettings]]:
+    """What `masters` answers, with one node before the others."""
+    found = ClusterTopology.masters
     return lambda slots: sorted(found(slots), key=lambda server: server.port != node.port)
 
 
@@ -130,7 +130,7 @@ def lose_what_is_listened_to(
     if isinstance(servers, SentinelSet):
         assert store.create_marks(generation, {0: checkpoint("", 0)})
     server, replica = listened_to(servers, generation)
-    monkeypatch.setattr(Slots, "hearers", listening_first_at(server))
+    monkeypatch.setattr(ClusterTopology, "masters", listening_first_at(server))
     bell = store.listen(generation, None)
     assert store.flush([flush_of(generation, 0, "", "t1", row("a"))])
     wait_until(lambda: has_rung(bell), "the first flush to be heard")

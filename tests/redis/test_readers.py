@@ -112,7 +112,7 @@ def test_what_is_found_in_a_generation_that_is_removed_meanwhile_is_not_called_l
     assert store.flush([numbered(generation, 1)])
     assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
     question = asked(generation, (IndexRange("color"),))
-    plain, guarded = compile_query(question), compile_query(question, spread=True)
+    plain, guarded = compile_query(question), compile_query(question, is_cluster=True)
     assert guarded.answer([store._client.execute_command(*command) for command in guarded.commands]) == store.ask(
         question
     )
@@ -127,7 +127,7 @@ def test_changes_read_while_their_generation_is_removed_are_not_called_live_in_a
     store: RedisViewStore, generation: Generation
 ) -> None:
     assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
-    guarded = compile_query(Changes(generation, {0: ""}, 9, backwards=True), spread=True)
+    guarded = compile_query(Changes(generation, {0: ""}, 9, backwards=True), is_cluster=True)
     before = [store._client.execute_command(*command) for command in guarded.commands[:2]]
     assert guarded.answer([*before, *(store._client.execute_command(*c) for c in guarded.commands[2:])]).live
     store.unlink(generation)

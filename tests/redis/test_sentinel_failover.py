@@ -20,9 +20,9 @@ from leftfold.memory import World
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
-from leftfold.redis.connection.protocol import dial
-from leftfold.redis.connection.sync import open_server
-from leftfold.redis.connection.topology import Sentinels
+from leftfold.redis.connection.protocol import connect
+from leftfold.redis.connection.server import open_server
+from leftfold.redis.connection.topology import SentinelTopology, open_connection
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
 from tests.ledger import app
@@ -197,14 +197,14 @@ def test_a_flush_to_a_demoted_master_is_an_error_and_writes_nothing(
 def test_a_server_that_became_a_replica_is_neither_read_nor_written(
     sentinels: SentinelSet, store: RedisViewStore, generation: Generation
 ) -> None:
-    topology = Sentinels(sentinels.settings)
+    topology = SentinelTopology(sentinels.settings)
     former = sentinels.settings.at(("127.0.0.1", sentinels.replica.port))
     topology._master = former
     with pytest.raises(ConnectionError, match=f"{sentinels.replica.port} is a slave now, not the master"):
-        topology.wire(b"")
+        open_connection(topology, b"")
     remembering = RedisViewStore(sentinels.settings)
     for about in (remembering._topology, remembering._flushers._topology):
-        assert isinstance(about, Sentinels)
+        assert isinstance(about, SentinelTopology)
         about._master = former
     assert remembering.checkpoints(generation) == {0: checkpoint("", 0), 1: checkpoint("", 0)}
     assert remembering._topology.server(b"").port == sentinels.master.port
@@ -227,8 +227,8 @@ def test_a_sentinel_that_was_cut_off_does_not_decide(sentinels: SentinelSet, tmp
     try:
         first, second = (f"127.0.0.1:{sentinel.port}" for sentinel in sentinels.sentinels[:2])
         url = f"redis+sentinel://127.0.0.1:{alone.port},{first},{second}/{SERVICE}"
-        assert Sentinels(RedisSettings(url=url)).server(b"").port == sentinels.master.port
-        twin = Sentinels(RedisSettings(url=f"redis+sentinel://127.0.0.1:{alone.port}/{SERVICE}"))
+        assert SentinelTopology(RedisSettings(url=url)).server(b"").port == sentinels.master.port
+        twin = SentinelTopology(RedisSettings(url=f"redis+sentinel://127.0.0.1:{alone.port}/{SERVICE}"))
         assert twin.server(b"").port != sentinels.master.port
     finally:
         alone.kill()
@@ -279,7 +279,7 @@ def test_twin_without_tokens_the_rows_of_the_lost_writes_stay_wrong(
 
 def lose_flushes(sentinels: SentinelSet, store: RedisViewStore, world: World, made: type[Flusher]) -> None:
     """Folds three histories, of which the replica that is promoted lacks the second."""
-    store._flushers = Flushers(sentinels.settings, dial, made, store._topology)
+    store._flushers = Flushers(sentinels.settings, connect, made, store._topology)
     tail = tail_on(world, store)
 
     def more() -> None:

@@ -21,7 +21,7 @@ from leftfold.memory import World
 from leftfold.model.keys import events as events_topic
 from leftfold.model.view import View
 from leftfold.redis import RedisViewStore
-from leftfold.redis.connection.protocol import SortedSets, dial
+from leftfold.redis.connection.protocol import SortedSets, connect
 from leftfold.redis.flusher import Flushers
 from leftfold.testing import fold
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
@@ -115,7 +115,7 @@ def blind(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Red
     monkeypatch.setattr(ProjectionWriter, "is_confirmed", lambda _: True)
 
     def make(store: RedisViewStore) -> None:
-        store._flushers = Flushers(server.settings, dial, Blind, store._topology)
+        store._flushers = Flushers(server.settings, connect, Blind, store._topology)
 
     return make
 

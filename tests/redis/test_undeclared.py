@@ -166,8 +166,8 @@ def test_registries_are_found_on_every_master_of_a_cluster(
     assert {view.view for view in undeclared(store, [])} == found.views
     # The twin: a look at one master finds some of them.
     port = cluster.owner(registry_key(made.view)).port
-    everywhere = sorted(store._topology.hearers(), key=lambda master: not master.address.endswith(f":{port}"))
-    monkeypatch.setattr(store._topology, "hearers", lambda: everywhere[:1])
+    everywhere = sorted(store._topology.masters(), key=lambda master: not master.address.endswith(f":{port}"))
+    monkeypatch.setattr(store._topology, "masters", lambda: everywhere[:1])
     assert isinstance(store._client, RoutedClient)
     assert 0 < len(store.registered().views) < 12
     store.close()

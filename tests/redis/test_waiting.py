@@ -42,7 +42,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks at the checkpoints for those who wait."""
-    monkeypatch.setattr(Subscriber, "_look", _looks_away)
+    monkeypatch.setattr(Subscriber, "_poll_generation", _looks_away)
 
 
 async def _looks_away(self: Subscriber, generation: Generation) -> None:
@@ -140,13 +140,13 @@ def test_all_who_wait_in_threads_share_one_subscription(server: RedisServer, sto
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Generation]:
     """Every look at the checkpoints of a generation, for all who wait for it."""
     seen: list[Generation] = []
-    look = Subscriber._look
+    look = Subscriber._poll_generation
 
     async def counted_look(self: Subscriber, generation: Generation) -> None:
         seen.append(generation)
         await look(self, generation)
 
-    monkeypatch.setattr(Subscriber, "_look", counted_look)
+    monkeypatch.setattr(Subscriber, "_poll_generation", counted_look)
     return seen
 
 
@@ -214,7 +214,7 @@ def test_a_subscription_that_was_cut_is_made_again(server: RedisServer, store: R
 def test_nobody_listens_for_ever(
     server: RedisServer, store: RedisViewStore, waits: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriber, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(subscriber, "IDLE_SECONDS", 0.2)
     bench = bench_on(store, household_spend)
     for _ in range(2):
         assert read_while_folding(bench, blocking, waits) < SOON

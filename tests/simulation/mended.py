@@ -98,10 +98,10 @@ def _noted_result() -> Sequence[Patch]:
 
     def check(self: Any, where: str) -> str | None:
         with translated(self._settings):
-            replies = self._wire.receive()
+            replies = self._connection.receive()
         refuse_errors(self._settings, replies, self._sent)
         landed, _, (phase, _) = replies[-3:]
-        if self.may_write(phase) and executed(self._settings, landed, self._under_way):
+        if self.may_write(phase) and executed(self._settings, landed, self._pending):
             return None
         raise Fenced(f"{where} is being changed")
 

@@ -234,7 +234,7 @@ def _went_back() -> Sequence[Patch]:
 
 def _flush_token() -> Sequence[Patch]:
     """A flush is sent even if another writer has written its buckets since."""
-    return [(Flusher, "still_mine", lambda self, flushes, tokens: True)]
+    return [(Flusher, "has_expected_tokens", lambda self, flushes, tokens: True)]
 
 
 def _marks_apart() -> Sequence[Patch]:

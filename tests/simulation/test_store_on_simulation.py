@@ -50,7 +50,7 @@ for _name in dir(ViewStoreContract):
 class Unfenced(Flusher):
     """Trusts WATCH alone."""
 
-    def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
+    def has_expected_tokens(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
         """Does not compare tokens."""
         return True
 
@@ -58,9 +58,9 @@ class Unfenced(Flusher):
 class Unwatched(Flusher):
     """Trusts the comparison of tokens alone."""
 
-    def at_once(self, commands: list[bytes]) -> list[bytes]:
+    def transaction(self, commands: list[bytes]) -> list[bytes]:
         """Gives the WATCH up."""
-        return [UNWATCH, *super().at_once(commands)]
+        return [UNWATCH, *super().transaction(commands)]
 
 
 def _started(world: RedisWorld) -> Generation:

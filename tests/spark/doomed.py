@@ -15,7 +15,7 @@ import hiredis
 import psutil
 
 from leftfold.redis import RedisSettings
-from leftfold.redis.connection.protocol import EXEC, dial
+from leftfold.redis.connection.protocol import EXEC, connect
 
 __all__ = ["Doom"]
 
@@ -28,7 +28,7 @@ _WATCH, _TOUCH = b"\r\nWATCH\r\n", b"\r\nTOUCH\r\n"
 
 @dataclass(frozen=True)
 class Doom:
-    """A Dial for tasks of Spark. The first one to come to a write that the folder names meets it there.
+    """Connects tasks of Spark. The first one to come to a write that the folder names meets it there.
 
     `before`, `within` and `behind` a write kill; `late` stops before it, tells the process id in the file `late`, goes
     on once there is a file `go`, and tells in `outcome` what came of it. Writes are counted by connection.
@@ -46,7 +46,7 @@ class Doom:
 
     def __call__(self, settings: RedisSettings) -> socket.socket:
         """Opens a connection."""
-        plain = dial(settings)
+        plain = connect(settings)
         return plain if os.getpid() == self.spared else _Doomed(plain, self)
 
     def arm(self, what: str, write: int, times: int = 1) -> list[Path]:

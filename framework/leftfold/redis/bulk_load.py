@@ -24,12 +24,22 @@ from leftfold.redis.connection.errors import (
     translated,
     unreachable,
 )
-from leftfold.redis.connection.protocol import EXEC, MULTI, UNWATCH, Dial, RowPacker, SortedSets, Wire, dial, packed
+from leftfold.redis.connection.protocol import (
+    EXEC,
+    MULTI,
+    UNWATCH,
+    Connector,
+    RawConnection,
+    RowPacker,
+    SortedSets,
+    connect,
+    packed,
+)
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import PAUSE
-from leftfold.redis.connection.topology import topology_of
+from leftfold.redis.connection.topology import open_connection, topology_of
 from leftfold.redis.keys import FINISHED, BucketKeys
-from leftfold.redis.stored_values import addition, encode_mark
+from leftfold.redis.stored_values import addition, encode_checkpoint
 
 __all__ = ["RedisBulkSink", "check_complete", "seal"]
 
@@ -57,11 +67,11 @@ def seal(client: RedisClient, generation: Generation, checkpoints: Mapping[int, 
     """
     for _ in range(_ATTEMPTS):
         try:
-            with client.pipeline() as pipe:
+            with client.open_transaction(BucketKeys(generation, min(checkpoints)).checkpoint) as pipe:
                 _check(pipe, generation, checkpoints)
                 pipe.multi()
                 for bucket, checkpoint in checkpoints.items():
-                    fields = encode_mark(replace(checkpoint, phase=Phase.SEALED))
+                    fields = encode_checkpoint(replace(checkpoint, phase=Phase.SEALED))
                     keys = BucketKeys(generation, bucket)
                     pipe.execute_command("HSET", keys.checkpoint, *fields)
                     pipe.execute_command("HDEL", keys.checkpoint, FINISHED)
@@ -105,12 +115,12 @@ class RedisBulkSink:
     was not written, and is sent again to the node that has the bucket then.
     """
 
-    def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
-        self._settings, self._dial = settings, dial
-        self._topology = topology_of(settings, dial)
-        self._wire: Wire | None = None
-        self._at = ""
-        self._under_way: list[bytes] = []
+    def __init__(self, settings: RedisSettings, connect: Connector = connect) -> None:
+        self._settings, self._connect = settings, connect
+        self._topology = topology_of(settings)
+        self._connection: RawConnection | None = None
+        self._server = ""
+        self._pending: list[bytes] = []
         """The commands sent last, without the WATCH behind them."""
         self._sent: list[bytes] = []
 
@@ -148,19 +158,19 @@ class RedisBulkSink:
         """
         keys, where = BucketKeys(generation, result.bucket), _where(generation, result.bucket)
         with self._watching(keys.checkpoint):
-            if (noted := self._confirm(keys.checkpoint, where)) is None:
+            if (stored := self._confirm(keys.checkpoint, where)) is None:
                 self._send(
                     keys.checkpoint,
                     [MULTI, packed(b"HSET", keys.checkpoint, FINISHED, result.to_json().encode()), EXEC],
                 )
-                noted = self._confirm(keys.checkpoint, where)
-        return result if noted is None else BucketResult.from_json(noted)
+                stored = self._confirm(keys.checkpoint, where)
+        return result if stored is None else BucketResult.from_json(stored)
 
     def close(self) -> None:
         """Closes the connection; the next write opens another."""
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def __enter__(self) -> Self:
         return self
@@ -179,33 +189,33 @@ class RedisBulkSink:
         """Watches the checkpoint of a bucket during a block; a failure closes the connection."""
         completed = False
         try:
-            self._go_to(checkpoint)
+            self._select_server(checkpoint)
             self._send(checkpoint, [UNWATCH])
             yield
             completed = True
         except InfrastructureError as error:
-            self._topology.met(error.__cause__ or error)
+            self._topology.handle_error(error.__cause__ or error)
             raise
         finally:
             if not completed:
                 self.close()
 
-    def _go_to(self, checkpoint: bytes) -> None:
+    def _select_server(self, checkpoint: bytes) -> None:
         """Disconnects when the next bucket is on another server."""
         with translated(self._settings):
             server = self._topology.server(checkpoint).url
-        if server != self._at:
+        if server != self._server:
             self.close()
-            self._at = server
+            self._server = server
 
     def _send(self, checkpoint: bytes, commands: list[bytes]) -> None:
         """Sends commands, followed by the WATCH for the next ones."""
-        self._under_way = commands
+        self._pending = commands
         with translated(self._settings):
-            if self._wire is None:
-                self._wire = self._topology.wire(checkpoint, self._dial)
+            if self._connection is None:
+                self._connection = open_connection(self._topology, checkpoint, self._connect)
             self._sent = [*commands, packed(b"WATCH", checkpoint), packed(b"HMGET", checkpoint, b"phase", FINISHED)]
-            self._wire.send(self._sent)
+            self._connection.send(self._sent)
 
     def _confirm(self, checkpoint: bytes, where: str) -> str | None:
         """Waits for the replies to the chunk under way; sends it again if it hit a moving slot.
@@ -215,18 +225,18 @@ class RedisBulkSink:
         Returns:
             The result stored in the checkpoint of a finished bucket; the chunk under way may not have been written.
         """
-        deadline, chunk, again = time.monotonic() + self._settings.timeout, self._under_way, False
+        deadline, chunk, again = time.monotonic() + self._settings.timeout, self._pending, False
         while True:
             try:
                 if again:
                     self._send(checkpoint, [UNWATCH])
-                    if (noted := self._check(where)) is not None:
-                        return noted
+                    if (stored := self._check(where)) is not None:
+                        return stored
                     self._send(checkpoint, chunk)
                 return self._check(where)
             except SlotMoved as error:
                 self.close()
-                self._topology.met(error)
+                self._topology.handle_error(error)
                 if time.monotonic() > deadline:
                     raise unreachable(self._settings, error) from error
                 again = True
@@ -235,13 +245,13 @@ class RedisBulkSink:
     def _check(self, where: str) -> str | None:
         """Waits for the replies [… EXEC or UNWATCH, WATCH, [phase, result]], checks them and returns the result."""
         with translated(self._settings):
-            replies = self._wire.receive() if self._wire is not None else []
+            replies = self._connection.receive() if self._connection is not None else []
         refuse_errors(self._settings, replies, self._sent)
-        landed, _, (phase, noted) = replies[-3:]
+        landed, _, (phase, stored) = replies[-3:]
         if self.may_write(phase):
-            if noted is not None:
-                return str(noted, "utf-8")
-            if executed(self._settings, landed, self._under_way):
+            if stored is not None:
+                return str(stored, "utf-8")
+            if executed(self._settings, landed, self._pending):
                 return None
         now = "missing" if phase is None else "being changed" if self.may_write(phase) else phase.decode()
         raise Fenced(f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it")

@@ -12,17 +12,27 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Generation, Landed
 from leftfold.ports.protocols import Flushing
 from leftfold.redis.connection.errors import executed, refuse_errors, unreachable
-from leftfold.redis.connection.protocol import EXEC, MULTI, UNWATCH, Dial, RowPacker, SortedSets, Wire, dial, packed
+from leftfold.redis.connection.protocol import (
+    EXEC,
+    MULTI,
+    UNWATCH,
+    Connector,
+    RawConnection,
+    RowPacker,
+    SortedSets,
+    connect,
+    packed,
+)
 from leftfold.redis.connection.settings import RedisSettings
-from leftfold.redis.connection.topology import Topology, topology_of
+from leftfold.redis.connection.topology import Topology, open_connection, topology_of
 from leftfold.redis.keys import BucketKeys, channel
-from leftfold.redis.stored_values import addition, encode_mark
+from leftfold.redis.stored_values import addition, encode_checkpoint
 
-__all__ = ["Flight", "Flusher", "Flushers", "commands_of"]
+__all__ = ["Flusher", "Flushers", "PendingFlush", "commands_of"]
 
 
-class Flight:
-    """A flush under way; its replies are read by `landed`, or before its flusher begins the next flush."""
+class PendingFlush:
+    """A flush that was sent; its replies are read by `landed`, or before its flusher begins the next flush."""
 
     def __init__(self, flusher: Flusher, checkpoints: Sequence[bytes]) -> None:
         self._flusher, self.checkpoints = flusher, checkpoints
@@ -35,7 +45,7 @@ class Flight:
         Args:
             within: seconds to wait, instead of those in the settings.
         """
-        self._flusher.land(self, within)
+        self._flusher.complete(self, within)
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return bool(self.outcome)
@@ -52,40 +62,34 @@ class Flusher:
         topology: where the server is, shared with other clients; in a cluster all buckets must be in one slot.
     """
 
-    def __init__(self, settings: RedisSettings, dial: Dial = dial, topology: Topology | None = None) -> None:
-        self._settings, self._dial = settings, dial
-        self._topology = topology or topology_of(settings, dial)
+    def __init__(self, settings: RedisSettings, connect: Connector = connect, topology: Topology | None = None) -> None:
+        self._settings, self._connect = settings, connect
+        self._topology = topology or topology_of(settings)
         self._lock = RLock()
-        self._wire: Wire | None = None
-        self._seen: dict[bytes, bytes | None] = {}
-        self._flight: Flight | None = None
+        self._connection: RawConnection | None = None
+        self._tokens: dict[bytes, bytes | None] = {}
+        """The tokens that were read behind the last WATCH."""
+        self._pending: PendingFlush | None = None
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """`begin`, and waits for it to land."""
+        """`begin`, and waits for the outcome."""
         return self.begin(flushes).landed()
 
-    def begin(self, flushes: Sequence[BucketFlush]) -> Flight:
+    def begin(self, flushes: Sequence[BucketFlush]) -> PendingFlush:
         """Sends all flushes in one transaction; sends nothing if a token differs or a checkpoint is missing.
 
-        A flight of which nothing was sent lands as False, as does one whose connection was lost. A connection lost
-        after EXEC leaves the outcome unknown: the checkpoints then say what was written.
+        The outcome is False when nothing was sent, and when the connection was lost. A connection lost after EXEC
+        leaves the outcome unknown: the checkpoints then say what was written.
 
         Raises:
-            InfrastructureError: the server cannot be reached or refuses to write, here or when it lands; nothing was
+            InfrastructureError: the server cannot be reached or refuses to write, here or in `landed`; nothing was
                 written.
             ConfigurationError: the user lacks a right.
         """
-        with self._lock:
-            if self._flight is not None:
-                self.land(self._flight)
-            flight = Flight(self, [BucketKeys(f.generation, f.bucket).checkpoint for f in flushes])
-            wire = self._connected(flight.checkpoints[0])
-            with self._settling(flight):
-                self._send(wire, flight, flushes)
-            if isinstance(flight.outcome, BaseException):
-                raise flight.outcome
-            self._flight = flight if flight.outcome is None else None
-            return flight
+        with self._prepared(flushes) as (flush, connection):
+            self._send(connection, flush, flushes)
+            self._pending = flush if flush.outcome is None else None
+        return flush
 
     def is_ready(self, flushes: Sequence[BucketFlush]) -> bool:
         """Whether `begin` would send this: no flush is under way any more, and the tokens are the expected ones.
@@ -95,44 +99,36 @@ class Flusher:
         Raises:
             InfrastructureError: as `begin`.
         """
-        with self._lock:
-            if self._flight is not None:
-                self.land(self._flight)
-            flight = Flight(self, [BucketKeys(f.generation, f.bucket).checkpoint for f in flushes])
-            wire = self._connected(flight.checkpoints[0])
-            with self._settling(flight):
-                self._look(wire, flight.checkpoints)
-            if isinstance(flight.outcome, BaseException):
-                raise flight.outcome
-            ready = flight.outcome is None and self.still_mine(flushes, self._seen)
-            if not ready:
-                self._seen = {}
-            return ready
+        with self._prepared(flushes) as (flush, connection):
+            self._read_tokens(connection, flush.checkpoints)
+            if not self.has_expected_tokens(flushes, self._tokens):
+                self._tokens, flush.outcome = {}, False
+        return flush.outcome is None
 
-    def land(self, flight: Flight, within: float | None = None) -> None:
-        """Waits for the replies to a flight, unless its outcome is known."""
+    def complete(self, flush: PendingFlush, within: float | None = None) -> None:
+        """Waits for the replies to a flush, unless its outcome is known."""
         with self._lock:
-            if flight.outcome is not None:
+            if flush.outcome is not None:
                 return
-            self._flight = None
-            with self._settling(flight):
-                if self._wire is None:
+            self._pending = None
+            with self._outcome_of(flush):
+                if self._connection is None:
                     raise ConnectionResetError("closed")
-                replies = flight.replies + self._wire.receive(within=within)
-                self._remember(flight.checkpoints, replies, [*flight.commands, *_watch(flight.checkpoints)])
-                flight.outcome = executed(self._settings, replies[len(flight.commands) - 1], flight.commands)
+                replies = flush.replies + self._connection.receive(within=within)
+                self._store_tokens(flush.checkpoints, replies, [*flush.commands, *_watch(flush.checkpoints)])
+                flush.outcome = executed(self._settings, replies[len(flush.commands) - 1], flush.commands)
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is a connection without a known failure."""
-        return self._wire is not None
+        return self._connection is not None
 
     def close(self) -> None:
         """Closes the connection."""
         with self._lock:
-            self._drop()
+            self._disconnect()
 
-    def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
+    def has_expected_tokens(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
         """Whether every checkpoint exists and has the token that its flush expects."""
         expected = {BucketKeys(f.generation, f.bucket).checkpoint: f.expected.encode() for f in flushes}
         return tokens == expected
@@ -141,63 +137,75 @@ class Flusher:
         """The commands that these flushes write and publish, as one transaction."""
         history = self._settings.history
         changes = [command for flush in flushes for command in commands_of(flush, history)]
-        return self.at_once([*changes, *notices(flushes)])
+        return self.transaction([*changes, *notices(flushes)])
 
-    def at_once(self, commands: list[bytes]) -> list[bytes]:
+    def transaction(self, commands: list[bytes]) -> list[bytes]:
         """Commands wrapped in MULTI and EXEC."""
         return [MULTI, *commands, EXEC]
 
-    def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
-        checkpoints = flight.checkpoints
-        self._look(wire, checkpoints)
-        tokens, self._seen = self._seen, {}
-        if not self.still_mine(flushes, tokens):
-            flight.outcome = False
+    def _send(self, connection: RawConnection, flush: PendingFlush, flushes: Sequence[BucketFlush]) -> None:
+        self._read_tokens(connection, flush.checkpoints)
+        tokens, self._tokens = self._tokens, {}
+        if not self.has_expected_tokens(flushes, tokens):
+            flush.outcome = False
             return
-        flight.commands = self.commands(flushes)
-        flight.replies = wire.begin(flight.commands + _watch(checkpoints))
-
-    def _look(self, wire: Wire, checkpoints: Sequence[bytes]) -> None:
-        """Watches the checkpoints and reads their tokens, unless the flush before did."""
-        if self._seen.keys() != set(checkpoints):
-            commands = [UNWATCH, *_watch(checkpoints)]
-            self._remember(checkpoints, wire.exchange(commands), commands)
+        flush.commands = self.commands(flushes)
+        flush.replies = connection.begin(flush.commands + _watch(flush.checkpoints))
 
     @contextmanager
-    def _settling(self, flight: Flight) -> Iterator[None]:
-        """Sets the outcome of a flight after a lost connection or a refusal, and drops the connection."""
+    def _prepared(self, flushes: Sequence[BucketFlush]) -> Iterator[tuple[PendingFlush, RawConnection]]:
+        """A new flush and the connection for it, on which no other one is pending."""
+        with self._lock:
+            if self._pending is not None:
+                self.complete(self._pending)
+            flush = PendingFlush(self, [BucketKeys(f.generation, f.bucket).checkpoint for f in flushes])
+            connection = self._connected(flush.checkpoints[0])
+            with self._outcome_of(flush):
+                yield flush, connection
+            if isinstance(flush.outcome, BaseException):
+                raise flush.outcome
+
+    def _read_tokens(self, connection: RawConnection, checkpoints: Sequence[bytes]) -> None:
+        """Watches the checkpoints and reads their tokens, unless the flush before did."""
+        if self._tokens.keys() != set(checkpoints):
+            commands = [UNWATCH, *_watch(checkpoints)]
+            self._store_tokens(checkpoints, connection.exchange(commands), commands)
+
+    @contextmanager
+    def _outcome_of(self, flush: PendingFlush) -> Iterator[None]:
+        """Sets the outcome of a flush after a lost connection or a refusal, and closes the connection."""
         try:
             yield
         except OSError as error:
-            self._drop()
-            self._topology.met(error)
-            flight.outcome = False
+            self._disconnect()
+            self._topology.handle_error(error)
+            flush.outcome = False
         except BaseException as error:
-            self._drop()
-            self._topology.met(error)
-            flight.outcome = error
+            self._disconnect()
+            self._topology.handle_error(error)
+            flush.outcome = error
             if not isinstance(error, Exception):
                 raise
 
-    def _remember(self, checkpoints: Sequence[bytes], replies: Sequence[Any], commands: Sequence[bytes]) -> None:
+    def _store_tokens(self, checkpoints: Sequence[bytes], replies: Sequence[Any], commands: Sequence[bytes]) -> None:
         refuse_errors(self._settings, replies, commands)
-        self._seen = dict(zip(checkpoints, replies[-len(checkpoints) :], strict=True))
+        self._tokens = dict(zip(checkpoints, replies[-len(checkpoints) :], strict=True))
 
-    def _connected(self, key: bytes) -> Wire:
-        if self._wire is None:
+    def _connected(self, key: bytes) -> RawConnection:
+        if self._connection is None:
             try:
-                self._wire = self._topology.wire(key, self._dial)
+                self._connection = open_connection(self._topology, key, self._connect)
             except OSError as error:
-                self._topology.met(error)
+                self._topology.handle_error(error)
                 raise unreachable(self._settings, error) from error
-        return self._wire
+        return self._connection
 
-    def _drop(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
-        if self._flight is not None:
-            self._flight.outcome = False
-        self._wire, self._seen, self._flight = None, {}, None
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._pending is not None:
+            self._pending.outcome = False
+        self._connection, self._tokens, self._pending = None, {}, None
 
 
 def _watch(checkpoints: Sequence[bytes]) -> list[bytes]:
@@ -230,31 +238,31 @@ def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
         yield packed(
             *addition(keys.changes, flush.checkpoint.position, (change.key for change in flush.changes), history)
         )
-    yield packed(b"HSET", keys.checkpoint, *encode_mark(flush.checkpoint))
+    yield packed(b"HSET", keys.checkpoint, *encode_checkpoint(flush.checkpoint))
 
 
 NOTHING_WRITTEN = Landed(written=False)
-_LEAST = 0.05
+_LEAST_SECONDS = 0.05
 """Seconds to wait for a reply that may have arrived, when other buckets have used up the timeout."""
 
 
-class Flights:
-    """The flushes of several buckets, each of which lands or not by itself.
+class PendingFlushes:
+    """The flushes of several buckets, each of which is written or not by itself.
 
     Args:
-        errors: of buckets whose flush could not be sent. patience: seconds for all of them together.
+        errors: of buckets whose flush could not be sent. seconds: to wait for all of them together.
     """
 
-    def __init__(self, flights: Sequence[Flight], errors: Sequence[Exception], patience: float) -> None:
-        self._flights, self._errors, self._patience = flights, list(errors), patience
+    def __init__(self, flushes: Sequence[PendingFlush], errors: Sequence[Exception], seconds: float) -> None:
+        self._flushes, self._errors, self._seconds = flushes, list(errors), seconds
 
     def landed(self) -> bool:
         """Waits for all of them: True when everything is written; otherwise the checkpoints say what is."""
-        landed, deadline = [], time.monotonic() + self._patience
-        for flight in self._flights:
+        landed, deadline = [], time.monotonic() + self._seconds
+        for flush in self._flushes:
             try:
-                landed.append(flight.landed(max(_LEAST, deadline - time.monotonic())))
-            except Exception as error:  # noqa: BLE001  # raised below, when nothing is under way any more
+                landed.append(flush.landed(max(_LEAST_SECONDS, deadline - time.monotonic())))
+            except Exception as error:  # noqa: BLE001  # raised below, when nothing is pending any more
                 self._errors.append(error)
         if self._errors:
             raise self._errors[0]
@@ -269,8 +277,11 @@ class BucketFlushers:
     was fenced in one bucket sends nothing to any; only a failure while flushes are under way can leave some written.
     """
 
-    def __init__(self, settings: RedisSettings, dial: Dial, made: type[Flusher], topology: Topology) -> None:
-        self._settings, self._dial, self._made, self._topology = settings, dial, made, topology
+    def __init__(
+        self, settings: RedisSettings, connect: Connector, flusher_class: type[Flusher], topology: Topology
+    ) -> None:
+        self._settings, self._connect, self._topology = settings, connect, topology
+        self._flusher_class = flusher_class
         self._lock = Lock()
         self._flushers: dict[int, Flusher] = {}
 
@@ -283,14 +294,14 @@ class BucketFlushers:
         pairs = [(self._of(flush.bucket), [flush]) for flush in flushes]
         if not self._are_ready(pairs):
             return NOTHING_WRITTEN
-        flights: list[Flight] = []
+        pending: list[PendingFlush] = []
         errors: list[Exception] = []
         for flusher, flush in pairs:
             try:
-                flights.append(flusher.begin(flush))
-            except Exception as error:  # noqa: BLE001  # raised by `landed`: the others are under way
+                pending.append(flusher.begin(flush))
+            except Exception as error:  # noqa: BLE001  # raised by `landed`: the others are pending
                 errors.append(error)
-        return Flights(flights, errors, self._settings.timeout)
+        return PendingFlushes(pending, errors, self._settings.timeout)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -304,7 +315,7 @@ class BucketFlushers:
         ready = True
         for flusher, flush in pairs:
             ready = flusher.is_ready(flush) and ready
-            if not flusher.connected:
+            if not flusher.is_connected:
                 return False  # a node that hangs has no more answers for its other buckets
         return ready
 
@@ -312,11 +323,11 @@ class BucketFlushers:
         with self._lock:
             flusher = self._flushers.get(bucket)
             if flusher is None:
-                flusher = self._flushers[bucket] = self._made(self._settings, self._dial, self._topology)
+                flusher = self._flushers[bucket] = self._flusher_class(self._settings, self._connect, self._topology)
             return flusher
 
 
-_MOST = 64
+_MOST_FLUSHERS = 64
 _Flusher: TypeAlias = Flusher | BucketFlushers
 
 
@@ -324,14 +335,18 @@ class Flushers:
     """Hands out flushers by generation; the least recently used are closed when there are too many.
 
     Args:
-        made: makes a flusher for keys on one server.
+        flusher_class: flushes the keys on one server.
     """
 
     def __init__(
-        self, settings: RedisSettings, dial: Dial, made: type[Flusher] = Flusher, topology: Topology | None = None
+        self,
+        settings: RedisSettings,
+        connect: Connector = connect,
+        flusher_class: type[Flusher] = Flusher,
+        topology: Topology | None = None,
     ) -> None:
-        self._settings, self._dial, self._made = settings, dial, made
-        self._topology = topology or topology_of(settings, dial)
+        self._settings, self._connect, self._flusher_class = settings, connect, flusher_class
+        self._topology = topology or topology_of(settings)
         self._lock = Lock()
         self._flushers: dict[tuple[str, str], _Flusher] = {}
 
@@ -341,7 +356,7 @@ class Flushers:
         with self._lock:
             flusher = self._flushers.pop(name, None) or self._new()
             self._flushers[name] = flusher
-            if len(self._flushers) > _MOST:
+            if len(self._flushers) > _MOST_FLUSHERS:
                 self._flushers.pop(next(iter(self._flushers))).close()
         return flusher
 
@@ -361,6 +376,6 @@ class Flushers:
             flusher.close()
 
     def _new(self) -> _Flusher:
-        if self._topology.spread:
-            return BucketFlushers(self._settings, self._dial, self._made, self._topology)
-        return self._made(self._settings, self._dial, self._topology)
+        if self._topology.is_cluster:
+            return BucketFlushers(self._settings, self._connect, self._flusher_class, self._topology)
+        return self._flusher_class(self._settings, self._connect, self._topology)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Any
+
+import redis
 
 from leftfold.errors import ConfigurationError
 from leftfold.ports.bulk import Registries, Stored
 from leftfold.redis.connection.errors import Part, RedisClient, translated
-from leftfold.redis.connection.protocol import Wire, packed
+from leftfold.redis.connection.server import open_server
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import RoutedClient
 from leftfold.redis.connection.topology import Topology, topology_of
 from leftfold.redis.keys import OF_BUCKETS, REGISTRIES, BucketKeys, bucket_of, registered_view
 
-__all__ = ["policy_in", "refuse_eviction", "registered", "stored", "unlink_bucket"]
+__all__ = ["refuse_eviction", "registered", "stored", "unlink_bucket"]
 
 
 _EVICTS = "allkeys-"
 """Prefix of the policies that evict keys without a time to live; no key of a view has one."""
-
-_ASKED = (packed(b"CONFIG", b"GET", b"maxmemory-policy"), packed(b"INFO", b"memory"))
-_IN_INFO = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
 
 
 def refuse_eviction(settings: RedisSettings) -> str:
@@ -35,7 +34,7 @@ def refuse_eviction(settings: RedisSettings) -> str:
     """
     policies: set[str] = set()
     with translated(settings):
-        for server in topology_of(settings).hearers():
+        for server in topology_of(settings).masters():
             policy = _policy(server)
             if policy.startswith(_EVICTS):
                 at = f"-s {server.socket_path}" if server.socket_path else f"-h {server.host} -p {server.port}"
@@ -48,20 +47,14 @@ def refuse_eviction(settings: RedisSettings) -> str:
 
 
 def _policy(server: RedisSettings) -> str:
-    wire = Wire(server)
-    try:
-        return policy_in(wire.exchange(_ASKED))
-    finally:
-        wire.close()
-
-
-def policy_in(replies: Sequence[Any]) -> str:
-    """The policy, by CONFIG where that is allowed, else by INFO; '' where both are refused."""
-    config, info = replies
-    if isinstance(config, list) and len(config) == 2:
-        return str(config[1].decode())
-    found = _IN_INFO.search(info) if isinstance(info, bytes) else None
-    return found[1].decode() if found else ""
+    """The policy of a server, by CONFIG where that is allowed, else by INFO; '' where both are refused."""
+    policy = ""
+    with closing(open_server(server)) as client:
+        with suppress(redis.ResponseError):
+            policy = client.execute_command("INFO", "memory").get("maxmemory_policy", "")
+        with suppress(redis.ResponseError):
+            policy = client.execute_command("CONFIG GET", "maxmemory-policy").get("maxmemory-policy", policy)
+    return policy
 
 
 _AT_ONCE = 1000
@@ -74,22 +67,22 @@ def stored(client: RedisClient, topology: Topology, views: Collection[str], seco
     While the slots of a cluster move, a bucket may be on two servers; it is counted once.
     """
     buckets: dict[tuple[str, str], int] = {}
-    look = _Look(client, topology, seconds)
-    for keys in look.keys("MATCH", OF_BUCKETS):
+    scan = _KeyScan(client, topology, seconds)
+    for keys in scan.keys("MATCH", OF_BUCKETS):
         for view, id_, bucket in filter(None, map(bucket_of, keys)):
             if view in views:
                 buckets[view, id_] = max(buckets.get((view, id_), 0), bucket + 1)
-    return Stored(buckets, look.whole)
+    return Stored(buckets, scan.whole)
 
 
 def registered(client: RedisClient, topology: Topology, seconds: float) -> Registries:
     """The views with a registry on any server."""
-    look = _Look(client, topology, seconds)
-    views = {view for keys in look.keys("MATCH", REGISTRIES, "TYPE", "hash") for view in map(registered_view, keys)}
-    return Registries(frozenset(view for view in views if view is not None), look.whole)
+    scan = _KeyScan(client, topology, seconds)
+    views = {view for keys in scan.keys("MATCH", REGISTRIES, "TYPE", "hash") for view in map(registered_view, keys)}
+    return Registries(frozenset(view for view in views if view is not None), scan.whole)
 
 
-class _Look:
+class _KeyScan:
     """A scan of every server's keys within a time limit in seconds; `whole` is True when it was completed."""
 
     def __init__(self, client: RedisClient, topology: Topology, seconds: float) -> None:
@@ -100,13 +93,13 @@ class _Look:
         """The keys that match some SCAN options, in batches."""
         client = self._client
         try:
-            for server in self._topology.hearers():
-                for keys in _scanned(client.of(server) if isinstance(client, RoutedClient) else client, what):
+            for server in self._topology.masters():
+                for keys in _scanned(client.client_of(server) if isinstance(client, RoutedClient) else client, what):
                     yield keys
                     if time.monotonic() > self._until:
                         return
         except Exception as error:
-            self._topology.met(error)
+            self._topology.handle_error(error)
             raise
         self.whole = True
 
@@ -134,7 +127,7 @@ def unlink_bucket(client: RedisClient, keys: BucketKeys) -> None:
     while listed := _first(client, keys):
         rows = [keys.rows + key for key in listed]
         fields: Any = client.execute_command("HKEYS", rows[0])
-        with client.pipeline() as pipe:
+        with client.open_transaction(keys.listed) as pipe:
             if fields:
                 pipe.execute_command("UNLINK", *(keys.listed + field for field in fields))
             pipe.execute_command("UNLINK", *rows)

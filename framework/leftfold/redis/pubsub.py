@@ -13,47 +13,50 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 from leftfold.ports.notifications import PositionNotifier, ThreadBell
 from leftfold.ports.queries import Rows
-from leftfold.redis.connection.asyncio import Line, open_line
-from leftfold.redis.connection.cluster_asyncio import open_asker
+from leftfold.redis.connection.asyncio import PipelinedConnection, open_pipelined
+from leftfold.redis.connection.cluster_asyncio import open_async_client
 from leftfold.redis.connection.errors import refuse_errors, unreachable
-from leftfold.redis.connection.protocol import Asker, packed
+from leftfold.redis.connection.protocol import AsyncClient, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology
 from leftfold.redis.keys import channel
 from leftfold.redis.reads import compile_query
 
-__all__ = ["Background", "LoopClients", "Subscriber"]
+__all__ = ["BackgroundLoop", "LoopClients", "Subscriber"]
 
 
-NET_SECONDS = 0.05
-LINGER_SECONDS = 10.0
+POLL_SECONDS = 0.05
+IDLE_SECONDS = 10.0
+"""How long a subscription without waiting readers stays open."""
 
 
 class Subscriber:
-    """Subscribes to the flushes of generations and notifies `bells`; connected while readers wait, and a little longer.
+    """Subscribes to the flushes of generations for waiting readers; connected while they wait, and a little longer.
 
     Redis delivers a message at most once, so one can be lost. While readers wait, the checkpoints are read every 50 ms,
     once for all readers of a generation; that also detects when another generation goes live.
 
     Args:
-        net: seconds between two reads of the checkpoints.
+        poll_seconds: between two reads of the checkpoints.
     """
 
-    def __init__(self, settings: RedisSettings, asker: Asker, topology: Topology, net: float = NET_SECONDS) -> None:
-        self._settings, self._asker, self._topology, self._seconds = settings, asker, topology, net
-        self.bells = PositionNotifier()
-        self._line: Line | None = None
+    def __init__(
+        self, settings: RedisSettings, client: AsyncClient, topology: Topology, poll_seconds: float = POLL_SECONDS
+    ) -> None:
+        self._settings, self._client, self._topology, self._poll_seconds = settings, client, topology, poll_seconds
+        self.notifier = PositionNotifier()
+        self._connection: PipelinedConnection | None = None
         self._opening = asyncio.Lock()
-        self._heard: dict[bytes, tuple[str, str]] = {}
+        self._channels: dict[bytes, tuple[str, str]] = {}
         self._tokens: dict[str, tuple[str, ...]] = {}
         self._lock, self._used = threading.Lock(), 0.0
-        self._net: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
-    def hears(self, generation: Generation) -> bool:
+    def is_subscribed(self, generation: Generation) -> bool:
         """Whether a generation is subscribed; any thread may ask, after it has added its waiter."""
         with self._lock:
             self._used = time.monotonic()
-            return self._net is not None and self._is_heard(generation)
+            return self._polling is not None and self._has_channel(generation)
 
     async def subscribe(self, generation: Generation) -> None:
         """Subscribes to every flush of a generation.
@@ -63,88 +66,88 @@ class Subscriber:
             ConfigurationError: the user may not subscribe to the channel.
         """
         async with self._opening:
-            if not self._is_heard(generation):
+            if not self._has_channel(generation):
                 await self._subscribe([generation])
         with self._lock:
             self._used = time.monotonic()
-            if self._net is None:
-                self._net = asyncio.create_task(self._look_after(), name="leftfold redis listens")
+            if self._polling is None:
+                self._polling = asyncio.create_task(self._poll(), name="leftfold redis listens")
 
     async def aclose(self) -> None:
         """Ends the subscription."""
-        net, self._net = self._net, None
-        if net is not None:
-            net.cancel()
-            await asyncio.gather(net, return_exceptions=True)
-        await self._hang_up()
+        polling, self._polling = self._polling, None
+        if polling is not None:
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+        await self._disconnect()
 
-    def _is_heard(self, generation: Generation) -> bool:
-        line = self._line
-        return line is not None and line.usable and channel(generation.view, generation.id) in self._heard
+    def _has_channel(self, generation: Generation) -> bool:
+        is_connected = self._connection is not None and self._connection.is_usable
+        return is_connected and channel(generation.view, generation.id) in self._channels
 
     async def _subscribe(self, generations: Iterable[Generation]) -> None:
         names = {channel(g.view, g.id): (g.view, g.id) for g in generations}
         try:
-            if self._line is None or not self._line.usable:
-                names, self._heard = self._heard | names, {}
-                self._line = await self._connected()
+            if self._connection is None or not self._connection.is_usable:
+                names, self._channels = self._channels | names, {}
+                self._connection = await self._connected()
             commands = [packed(b"SUBSCRIBE", name) for name in names]
-            replies = await self._line.exchange(commands)
+            replies = await self._connection.exchange(commands)
         except OSError as error:
             raise unreachable(self._settings, error) from error
         refuse_errors(self._settings, replies, commands)
-        self._heard |= names
+        self._channels |= names
 
-    async def _connected(self) -> Line:
+    async def _connected(self) -> PipelinedConnection:
         """A connection to the first server that answers, among those that receive every message."""
-        leads, failure = self._settings.kind == "sentinel", OSError("no server is known")
-        for server in await asyncio.to_thread(self._topology.hearers):
+        require_master, failure = self._settings.kind == "sentinel", OSError("no server is known")
+        for server in await asyncio.to_thread(self._topology.masters):
             try:
-                return await open_line(server, self._received, leads=leads)
+                return await open_pipelined(server, self._received, require_master=require_master)
             except OSError as error:
-                await asyncio.to_thread(self._topology.met, error)
+                await asyncio.to_thread(self._topology.handle_error, error)
                 failure = error
         raise failure
 
     def _received(self, name: bytes, message: bytes) -> None:
-        view, id_ = self._heard.get(name, ("", ""))
-        if self.bells.is_awaited(view, id_):
-            self.bells.reached(view, id_, Position.from_json(message))
+        view, id_ = self._channels.get(name, ("", ""))
+        if self.notifier.is_awaited(view, id_):
+            self.notifier.reached(view, id_, Position.from_json(message))
 
-    async def _look_after(self) -> None:
-        """Reads checkpoints for waiting readers, reconnects a lost line, and closes it when no reader waits."""
+    async def _poll(self) -> None:
+        """Reads checkpoints for waiting readers, reconnects after a loss, and disconnects when no reader waits."""
         while not self._is_over():
-            await asyncio.sleep(self._seconds)
-            awaited = self.bells.generations()
+            await asyncio.sleep(self._poll_seconds)
+            awaited = self.notifier.generations()
             if awaited:
-                await asyncio.gather(self._reconnect(awaited), *map(self._look, awaited))
-        await self._hang_up()
+                await asyncio.gather(self._reconnect(awaited), *map(self._poll_generation, awaited))
+        await self._disconnect()
 
     def _is_over(self) -> bool:
         with self._lock:
-            over = not self.bells.generations() and time.monotonic() - self._used > LINGER_SECONDS
+            over = not self.notifier.generations() and time.monotonic() - self._used > IDLE_SECONDS
             if over:
-                self._net = None
+                self._polling = None
             return over
 
-    async def _look(self, generation: Generation) -> None:
+    async def _poll_generation(self, generation: Generation) -> None:
         try:
             whole = tuple(range(generation.buckets))
-            snapshot = await self._asker.ask(compile_query(Rows(generation, (), whole)))
+            snapshot = await self._client.ask(compile_query(Rows(generation, (), whole)))
         except LeftfoldError:
-            self.bells.changed(generation.view)  # waiting readers read again, and get the error there
+            self.notifier.changed(generation.view)  # waiting readers read again, and get the error there
             return
         if snapshot.live != generation.id or len(snapshot.checkpoints) < generation.buckets:
-            self.bells.changed(generation.view)
+            self.notifier.changed(generation.view)
             return
         tokens = tuple([checkpoint.token for checkpoint in snapshot.checkpoints.values()])
         if self._tokens.get(generation.id) != tokens:
             self._tokens = {generation.id: tokens} | self._tokens
             position = Position.union(checkpoint.position for checkpoint in snapshot.checkpoints.values())
-            self.bells.reached(generation.view, generation.id, position)
+            self.notifier.reached(generation.view, generation.id, position)
 
     async def _reconnect(self, awaited: Iterable[Generation]) -> None:
-        if all(map(self._is_heard, awaited)):
+        if all(map(self._has_channel, awaited)):
             return
         try:
             async with self._opening:
@@ -152,25 +155,25 @@ class Subscriber:
         except LeftfoldError:
             return  # the checkpoints are read meanwhile, and the next round tries again
 
-    async def _hang_up(self) -> None:
-        line, self._line = self._line, None
-        self._heard, self._tokens = {}, {}
-        if line is not None:
-            line.close()
-            await line.closed
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._channels, self._tokens = {}, {}
+        if connection is not None:
+            connection.close()
+            await connection.closed
 
 
 class LoopClient:
     """The connections and the subscription of one event loop, each opened at its first use."""
 
     def __init__(self, settings: RedisSettings, topology: Topology) -> None:
-        self.asker = open_asker(settings, topology)
-        self.subscriber = Subscriber(settings, self.asker, topology)
+        self.client = open_async_client(settings, topology)
+        self.subscriber = Subscriber(settings, self.client, topology)
 
     async def aclose(self) -> None:
         """Closes the subscription and the connections."""
         await self.subscriber.aclose()
-        await self.asker.aclose()
+        await self.client.aclose()
 
 
 _Held: TypeAlias = AsyncGenerator[LoopClient, None]
@@ -187,7 +190,7 @@ class LoopClients:
         self._settings, self._topology = settings, topology
         self._clients: dict[asyncio.AbstractEventLoop, tuple[LoopClient, _Held]] = {}
 
-    def found(self) -> LoopClient | None:
+    def current(self) -> LoopClient | None:
         """The client of this loop, or None before the first `get`."""
         found = self._clients.get(asyncio.get_running_loop())
         return None if found is None else found[0]
@@ -220,8 +223,8 @@ class LoopClients:
 A = TypeVar("A")
 
 
-class Background:
-    """Waiters for threads; its own thread starts with the first waiter and ends with `close`."""
+class BackgroundLoop:
+    """An event loop in a thread of its own, for blocking waiters; from the first one until `close`."""
 
     def __init__(self, settings: RedisSettings, topology: Topology) -> None:
         self._settings, self._topology = settings, topology
@@ -236,10 +239,10 @@ class Background:
         Raises:
             InfrastructureError: the server cannot be reached, or refuses.
         """
-        client = self._started()
-        bell = client.subscriber.bells.thread_bell(generation, wanted)
+        client = self._start()
+        bell = client.subscriber.notifier.thread_bell(generation, wanted)
         try:
-            if not client.subscriber.hears(generation):
+            if not client.subscriber.is_subscribed(generation):
                 self._run(client.subscriber.subscribe(generation))
         except BaseException:
             bell.close()
@@ -254,12 +257,12 @@ class Background:
             self._loop = self._thread = self._client = None
         if loop is None or thread is None or client is None:
             return
-        asyncio.run_coroutine_threadsafe(_ended(client), loop).result()
+        asyncio.run_coroutine_threadsafe(_shut_down(client), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
-    def _started(self) -> LoopClient:
+    def _start(self) -> LoopClient:
         with self._lock:
             if self._closed:
                 raise self._is_closed()
@@ -267,7 +270,7 @@ class Background:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="leftfold redis", daemon=True)
                 self._thread.start()
-                self._client = self._run(_made(self._settings, self._topology))
+                self._client = self._run(_new_client(self._settings, self._topology))
             return self._client
 
     def _run(self, work: Coroutine[Any, Any, A]) -> A:
@@ -287,12 +290,12 @@ class Background:
         return InfrastructureError(f"the connection to redis at {self._settings.address} is closed")
 
 
-async def _made(settings: RedisSettings, topology: Topology) -> LoopClient:
+async def _new_client(settings: RedisSettings, topology: Topology) -> LoopClient:
     """A client that belongs to the running loop."""
     return LoopClient(settings, topology)
 
 
-async def _ended(client: LoopClient) -> None:
+async def _shut_down(client: LoopClient) -> None:
     """Cancels all tasks of the loop, also those of threads that were interrupted while they waited, and closes."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:

@@ -25,9 +25,10 @@ from leftfold.ports.queries import (
     Rows,
     Standing,
 )
-from leftfold.redis.connection.protocol import Command, RedisQuery, ask_live, hash_of, live_in
+from leftfold.redis.connection.errors import Command
+from leftfold.redis.connection.protocol import RedisQuery, hash_of, live_command, live_in
 from leftfold.redis.keys import BucketKeys, entry, escaped, registry_key, split_entry
-from leftfold.redis.stored_values import Recently, decoded, read_mark
+from leftfold.redis.stored_values import ChangesQuery, decoded, read_checkpoint
 
 __all__ = ["GetRowQuery", "SnapshotQuery", "compile_query"]
 
@@ -48,7 +49,7 @@ class SnapshotQuery:
             if bucket not in behind:
                 behind[bucket] = ("HEXISTS", bucket_keys[bucket].checkpoint, "token")
         self._buckets, self._behind = list(bucket_keys), list(behind)
-        self.commands: list[Command] = [ask_live(generation)]
+        self.commands: list[Command] = [live_command(generation)]
         self.commands += [("HGETALL", place.checkpoint) for place in bucket_keys.values()]
         self.commands += [("HGETALL", bucket_keys[bucket].row(key)) for bucket, key in keys]
         self.commands += behind.values()
@@ -62,7 +63,7 @@ class SnapshotQuery:
                 del found[bucket]
         return Snapshot(
             live=live_in(replies[0]),
-            checkpoints=read_marks(self._generation, found),
+            checkpoints=_LazyCheckpoints(self._generation, found),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count : rows]]),
         )
 
@@ -74,7 +75,7 @@ class GetRowQuery:
         self._generation = asked.generation
         keys = BucketKeys(asked.generation, asked.bucket)
         self.commands: list[Command] = [
-            ask_live(asked.generation),
+            live_command(asked.generation),
             ("HGETALL", keys.row(asked.key)),
             ("HGET", keys.checkpoint, PHASE),
         ]
@@ -86,7 +87,10 @@ class GetRowQuery:
 
 
 class _LazyCheckpoints(Mapping[int, Checkpoint]):
-    """The checkpoints of some buckets, decoded at first access; most reads only check that they exist."""
+    """The checkpoints of some buckets, from HGETALL replies; without missing ones and those that lost their seal.
+
+    Each is decoded at first access: most reads only check that they exist.
+    """
 
     def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
         self._generation = generation
@@ -98,7 +102,7 @@ class _LazyCheckpoints(Mapping[int, Checkpoint]):
         checkpoint = self._decoded.get(bucket)
         if checkpoint is None:
             where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
-            checkpoint = self._decoded[bucket] = read_mark(self._hashes[bucket], where)
+            checkpoint = self._decoded[bucket] = read_checkpoint(self._hashes[bucket], where)
         return checkpoint
 
     def __contains__(self, bucket: object) -> bool:
@@ -111,27 +115,22 @@ class _LazyCheckpoints(Mapping[int, Checkpoint]):
         return len(self._hashes)
 
 
-def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Checkpoint]:
-    """The checkpoints of some buckets from HGETALL replies, without missing ones and those that lost their seal."""
-    return _LazyCheckpoints(generation, replies)
-
-
 def counts_in(generation: Generation, phase: bytes | None) -> bool:
     """Whether a bucket exists, and is sealed if its generation is."""
     return phase is not None and (phase != BULK or generation.phase is Phase.BULK)
 
 
-Spread = Matching | Counting | Changes
+SpreadQuery = Matching | Counting | Changes
 
 
-class Guarded:
+class _GuardedQuery:
     """A query on several servers that reads every bucket's checkpoint after it; not live where one is missing.
 
     The live pointer is on another node and says nothing about the moment when the others answered. Checkpoints are
     removed before any other key of a bucket, so what was read before an existing checkpoint was complete.
     """
 
-    def __init__(self, asked: Spread, query: RedisQuery[Any]) -> None:
+    def __init__(self, asked: SpreadQuery, query: RedisQuery[Any]) -> None:
         self._generation, self._query = asked.generation, query
         checkpoints = (BucketKeys(asked.generation, bucket).checkpoint for bucket in _buckets(asked))
         self.commands: list[Command] = [*query.commands, *(("HGET", checkpoint, PHASE) for checkpoint in checkpoints)]
@@ -144,7 +143,7 @@ class Guarded:
         return found if whole else replace(found, live="")
 
 
-def _buckets(asked: Spread) -> Sequence[int]:
+def _buckets(asked: SpreadQuery) -> Sequence[int]:
     if isinstance(asked, Changes):
         return tuple(asked.ids)
     if isinstance(asked, Matching) and asked.buckets is not None:
@@ -152,7 +151,7 @@ def _buckets(asked: Spread) -> Sequence[int]:
     return range(asked.generation.buckets)
 
 
-class EntriesFrom:
+class _EntriesQuery:
     """The Redis commands of an `Entries` query."""
 
     def __init__(self, asked: Entries) -> None:
@@ -165,7 +164,7 @@ class EntriesFrom:
         return [split_entry(member) for member in replies[0]]
 
 
-class Inspecting:
+class _InspectionQuery:
     """The Redis commands of an `Inspection`: the checkpoint first, and its token once more at the end."""
 
     def __init__(self, asked: Inspection) -> None:
@@ -183,7 +182,7 @@ class Inspecting:
         """The stored state of a row in the replies."""
         whole, fields, listed, *scores, token = replies
         asked = self._asked
-        checkpoint = read_marks(asked.generation, {asked.bucket: whole}).get(asked.bucket)
+        checkpoint = _LazyCheckpoints(asked.generation, {asked.bucket: whole}).get(asked.bucket)
         return Standing(
             checkpoint,
             hash_of(fields) or None,
@@ -196,20 +195,20 @@ class Inspecting:
 A = TypeVar("A")
 
 
-def compile_query(question: Query[A], *, spread: bool = False) -> RedisQuery[A]:
+def compile_query(question: Query[A], *, is_cluster: bool = False) -> RedisQuery[A]:
     """Compiles a query to Redis commands, and to a reader of their replies.
 
     Args:
-        spread: keys are on several servers, which do not answer in one order.
+        is_cluster: keys are on several servers, which do not answer in one order.
     """
     query: RedisQuery[A] = _COMPILERS[type(question)](question)
-    if spread and isinstance(question, Spread):
-        guarded: Any = Guarded(question, query)
+    if is_cluster and isinstance(question, SpreadQuery):
+        guarded: Any = _GuardedQuery(question, query)
         query = guarded
     return query
 
 
-class _Registered:
+class _RegistryQuery:
     def __init__(self, asked: Registered) -> None:
         self._view = asked.view
         self.commands: list[Command] = [("HGETALL", registry_key(asked.view))]
@@ -218,7 +217,7 @@ class _Registered:
         return decoded(self._view, hash_of(replies[0]))
 
 
-class _Listed:
+class _KeysQuery:
     def __init__(self, asked: Listed) -> None:
         start = b"(" + asked.after.encode() if asked.after else b"-"
         listed = BucketKeys(asked.generation, asked.bucket).listed
@@ -228,11 +227,11 @@ class _Listed:
         return [key.decode() for key in replies[0]]
 
 
-class _Matching:
+class _MatchingQuery:
     def __init__(self, asked: Matching) -> None:
         generation = asked.generation
         self._buckets = tuple(range(generation.buckets)) if asked.buckets is None else asked.buckets
-        self.commands: list[Command] = [ask_live(generation)]
+        self.commands: list[Command] = [live_command(generation)]
         limit: Command = () if asked.limit is None else (b"LIMIT", 0, asked.limit)
         for range_ in asked.ranges:
             low, high = _ends(range_)
@@ -248,11 +247,11 @@ class _Matching:
         return Matches(live_in(replies[0]), tuple(found))
 
 
-class _Counting:
+class _CountingQuery:
     def __init__(self, asked: Counting) -> None:
         generation = asked.generation
         self._each = generation.buckets
-        self.commands: list[Command] = [ask_live(generation)]
+        self.commands: list[Command] = [live_command(generation)]
         for range_ in asked.ranges:
             for bucket in range(generation.buckets):
                 self.commands.append(("ZLEXCOUNT", BucketKeys(generation, bucket).index(range_.index), *_ends(range_)))
@@ -275,13 +274,13 @@ def _ends(range_: IndexRange) -> tuple[bytes, bytes]:
 
 
 _COMPILERS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
-    Registered: _Registered,
+    Registered: _RegistryQuery,
     GetRow: GetRowQuery,
     Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),
-    Listed: _Listed,
-    Matching: _Matching,
-    Counting: _Counting,
-    Entries: EntriesFrom,
-    Inspection: Inspecting,
-    Changes: Recently,
+    Listed: _KeysQuery,
+    Matching: _MatchingQuery,
+    Counting: _CountingQuery,
+    Entries: _EntriesQuery,
+    Inspection: _InspectionQuery,
+    Changes: ChangesQuery,
 }

@@ -17,18 +17,17 @@ from leftfold.ports.notifications import LoopBell, ThreadBell
 from leftfold.ports.protocols import Flushing
 from leftfold.ports.queries import IndexRange, Listed, Matching, Query, Registered, Rows
 from leftfold.redis.bulk_load import check_complete, seal
-from leftfold.redis.connection.cluster_asyncio import open_client
-from leftfold.redis.connection.errors import RedisClient, translated
-from leftfold.redis.connection.protocol import Dial, dial
+from leftfold.redis.connection.errors import Command, RedisClient, translated
+from leftfold.redis.connection.protocol import Connector, connect
 from leftfold.redis.connection.settings import RedisSettings
-from leftfold.redis.connection.sync import settled
+from leftfold.redis.connection.sync import open_client, retry_while_moving
 from leftfold.redis.connection.topology import topology_of
 from leftfold.redis.flusher import Flushers
 from leftfold.redis.keys import FINISHED, BucketKeys, members_key
 from leftfold.redis.maintenance import registered, stored, unlink_bucket
-from leftfold.redis.pubsub import Background, LoopClients
+from leftfold.redis.pubsub import BackgroundLoop, LoopClients
 from leftfold.redis.reads import compile_query
-from leftfold.redis.stored_values import addition, change_registry, encode_mark
+from leftfold.redis.stored_values import addition, change_registry, encode_checkpoint
 
 __all__ = ["RedisViewStore"]
 
@@ -39,18 +38,14 @@ def heartbeat(client: RedisClient, groups: Sequence[str], member: str, seconds: 
     0 seconds ends the membership. An empty member name only reads the groups: the reader may have no right to write.
     """
     now = _now(client)
-    with client.pipeline(transaction=False) as pipe:
-        for group in groups:
-            key = members_key(group)
-            if not member:
-                pipe.execute_command("ZRANGEBYSCORE", key, f"({now!r}", "+inf")
-                continue
-            pipe.execute_command("ZADD", key, repr(now + seconds), member)
-            pipe.execute_command("ZREMRANGEBYSCORE", key, "-inf", repr(now))
-            pipe.execute_command("ZRANGE", key, 0, -1)
-        replies: list[Any] = pipe.execute()
-    if member:
-        replies = replies[2::3]
+    commands: list[Command] = []
+    for key in map(members_key, groups):
+        if member:
+            commands += ("ZADD", key, repr(now + seconds), member), ("ZREMRANGEBYSCORE", key, "-inf", repr(now))
+            commands.append(("ZRANGE", key, 0, -1))
+        else:
+            commands.append(("ZRANGEBYSCORE", key, f"({now!r}", "+inf"))
+    replies = client.execute(commands)[2 if member else 0 :: 3 if member else 1]
     return {group: tuple(sorted(name.decode() for name in found)) for group, found in zip(groups, replies, strict=True)}
 
 
@@ -69,13 +64,13 @@ def create_marks(
     places = {bucket: BucketKeys(generation, bucket) for bucket in checkpoints}
     names = [keys.checkpoint for keys in places.values()]
     try:
-        with client.pipeline() as pipe:
+        with client.open_transaction(names[0]) as pipe:
             pipe.watch(*names)
             if pipe.execute_command("EXISTS", *names):
                 return False
             pipe.multi()
             for bucket, checkpoint in checkpoints.items():
-                pipe.execute_command("HSET", places[bucket].checkpoint, *encode_mark(checkpoint))
+                pipe.execute_command("HSET", places[bucket].checkpoint, *encode_checkpoint(checkpoint))
                 if checkpoint.phase is not Phase.BULK:
                     pipe.execute_command(*addition(places[bucket].changes, checkpoint.position, (), history))
             pipe.execute()
@@ -89,24 +84,24 @@ def create_each(
     generation: Generation,
     checkpoints: Mapping[int, Checkpoint],
     history: int,
-    settle: Callable[[Callable[[], Any]], Any],
+    retry: Callable[[Callable[[], Any]], Any],
 ) -> bool:
     """Writes checkpoints one by one, and removes those it wrote when one existed already.
 
     No writer can have flushed into those that are removed: the generation is not in the registry yet.
 
     Args:
-        settle: runs a function on one bucket, again while its slot moves.
+        retry: runs a function on one bucket, again while its slot moves.
     """
     written: list[BucketKeys] = []
     for bucket, checkpoint in checkpoints.items():
-        if not settle(partial(create_marks, client, generation, {bucket: checkpoint}, history)):
+        if not retry(partial(create_marks, client, generation, {bucket: checkpoint}, history)):
             break
         written.append(BucketKeys(generation, bucket))
     else:
         return True
     for keys in written:
-        settle(partial(client.execute_command, "UNLINK", keys.checkpoint, keys.changes))
+        retry(partial(client.execute_command, "UNLINK", keys.checkpoint, keys.changes))
     return False
 
 
@@ -121,12 +116,12 @@ class RedisViewStore:
     the login fails or the user lacks a right.
     """
 
-    def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
+    def __init__(self, settings: RedisSettings, connect: Connector = connect) -> None:
         self._settings = settings
-        self._topology = topology_of(settings, dial)
+        self._topology = topology_of(settings)
         self._client = open_client(settings, self._topology)
-        self._loops, self._background = LoopClients(settings, self._topology), Background(settings, self._topology)
-        self._flushers = Flushers(settings, dial, topology=self._topology)
+        self._loops, self._background = LoopClients(settings, self._topology), BackgroundLoop(settings, self._topology)
+        self._flushers = Flushers(settings, connect, topology=self._topology)
 
     def servers(self) -> str:
         """The servers at the moment, for people."""
@@ -146,10 +141,10 @@ class RedisViewStore:
         also: dict[str, Any] = {}
         if while_ is not None:
             unmoved = while_.unmoved
-            seen = () if self._topology.spread else range(unmoved.buckets)
+            seen = () if self._topology.is_cluster else range(unmoved.buckets)
             also = {"checkpoints": [BucketKeys(unmoved, bucket).checkpoint for bucket in seen], "holds": while_.holds}
         with translated(self._settings):
-            return self._settled(partial(change_registry, self._client, view, before, after, **also))
+            return self._retry_while_moving(partial(change_registry, self._client, view, before, after, **also))
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
         """The checkpoints of a generation's buckets, without missing ones."""
@@ -159,16 +154,15 @@ class RedisViewStore:
         """Writes the checkpoints of a new generation if none of them exists; False when one does."""
         history = self._settings.history
         with translated(self._settings):
-            if self._topology.spread:
-                return create_each(self._client, generation, checkpoints, history, self._settled)
+            if self._topology.is_cluster:
+                return create_each(self._client, generation, checkpoints, history, self._retry_while_moving)
             return create_marks(self._client, generation, checkpoints, history)
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The results of the finished buckets, while the generation is `bulk`."""
-        with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for bucket in range(generation.buckets):
-                pipe.execute_command("HGET", BucketKeys(generation, bucket).checkpoint, FINISHED)
-            results: list[Any] = pipe.execute()
+        checkpoints = (BucketKeys(generation, bucket).checkpoint for bucket in range(generation.buckets))
+        with translated(self._settings):
+            results = self._client.execute([("HGET", checkpoint, FINISHED) for checkpoint in checkpoints])
         return {bucket: BucketResult.from_json(text) for bucket, text in enumerate(results) if text}
 
     def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
@@ -183,12 +177,12 @@ class RedisViewStore:
         check_complete(generation, checkpoints)
         parts = (
             [{bucket: checkpoint} for bucket, checkpoint in checkpoints.items()]
-            if self._topology.spread
+            if self._topology.is_cluster
             else [checkpoints]
         )
         with translated(self._settings):
             for part in parts:
-                self._settled(partial(seal, self._client, generation, part, self._settings.history))
+                self._retry_while_moving(partial(seal, self._client, generation, part, self._settings.history))
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """The rows at (bucket, encoded key), their buckets' checkpoints and the live generation, in one round trip."""
@@ -197,11 +191,8 @@ class RedisViewStore:
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations, in one round trip."""
         queries = [compile_query(Rows(generation, tuple(keys))) for generation, keys in asked]
-        with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for query in queries:
-                for command in query.commands:
-                    pipe.execute_command(*command)
-            replies = iter(pipe.execute())
+        with translated(self._settings):
+            replies = iter(self._client.execute([command for query in queries for command in query.commands]))
         return [query.answer(list(islice(replies, len(query.commands)))) for query in queries]
 
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
@@ -210,16 +201,14 @@ class RedisViewStore:
 
     def ask(self, question: Query[A], /) -> A:
         """The answer to a query of a reader, in one round trip."""
-        query = compile_query(question, spread=self._topology.spread)
-        with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for command in query.commands:
-                pipe.execute_command(*command)
-            return query.answer(pipe.execute())
+        query = compile_query(question, is_cluster=self._topology.is_cluster)
+        with translated(self._settings):
+            return query.answer(self._client.execute(query.commands))
 
     async def aask(self, question: Query[A], /) -> A:
         """`ask` for asyncio; connections belong to the running loop and are closed when the loop shuts down."""
-        client = self._loops.found() or await self._loops.get()
-        return await client.asker.ask(compile_query(question, spread=self._topology.spread))
+        client = self._loops.current() or await self._loops.get()
+        return await client.client.ask(compile_query(question, is_cluster=self._topology.is_cluster))
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
         """A waiter that is notified when a flush brings the generation to `wanted`; None = at every flush."""
@@ -228,9 +217,9 @@ class RedisViewStore:
     async def alisten(self, generation: Generation, wanted: Position | None, /) -> LoopBell:
         """`listen` for asyncio."""
         client = await self._loops.get()
-        bell = client.subscriber.bells.loop_bell(generation, wanted)
+        bell = client.subscriber.notifier.loop_bell(generation, wanted)
         try:
-            if not client.subscriber.hears(generation):
+            if not client.subscriber.is_subscribed(generation):
                 await client.subscriber.subscribe(generation)
         except BaseException:
             bell.close()
@@ -263,7 +252,7 @@ class RedisViewStore:
         """Removes every key of a generation."""
         with translated(self._settings):
             for bucket in range(generation.buckets):
-                self._settled(partial(unlink_bucket, self._client, BucketKeys(generation, bucket)))
+                self._retry_while_moving(partial(unlink_bucket, self._client, BucketKeys(generation, bucket)))
         self._flushers.forget(generation)
 
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
@@ -292,5 +281,5 @@ class RedisViewStore:
         await self._loops.aclose()
         self.close()
 
-    def _settled(self, work: Callable[[], T]) -> T:
-        return settled(self._settings.timeout, work)
+    def _retry_while_moving(self, work: Callable[[], T]) -> T:
+        return retry_while_moving(self._settings.timeout, work)

@@ -13,11 +13,11 @@ from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Registry
 from leftfold.ports.queries import Changed, Changes, Recent
-from leftfold.redis.connection.errors import Pipeline, RedisClient
-from leftfold.redis.connection.protocol import Command, ask_live, hash_of, live_in
+from leftfold.redis.connection.errors import Command, Pipeline, RedisClient
+from leftfold.redis.connection.protocol import hash_of, live_command, live_in
 from leftfold.redis.keys import BucketKeys, registry_key
 
-__all__ = ["Recently", "addition", "change_registry", "decoded", "encode_mark", "read_mark"]
+__all__ = ["ChangesQuery", "addition", "change_registry", "decoded", "encode_checkpoint", "read_checkpoint"]
 
 
 POSITION, KEYS = b"position", b"keys"
@@ -32,12 +32,12 @@ def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) 
     return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % most, b"*", *fields)
 
 
-class Recently:
+class ChangesQuery:
     """The Redis commands of a `Changes` query."""
 
     def __init__(self, asked: Changes) -> None:
         self._asked = asked
-        self.commands: list[Command] = [ask_live(asked.generation)]
+        self.commands: list[Command] = [live_command(asked.generation)]
         for bucket, id_ in asked.ids.items():
             keys = BucketKeys(asked.generation, bucket)
             self.commands += (("HGET", keys.checkpoint, POSITION), self._page(keys.changes, id_))
@@ -62,7 +62,7 @@ def _changed(entry: Sequence[Any]) -> Changed:
     return Changed(id_.decode(), Position.from_json(fields[POSITION]), tuple(fields[KEYS].decode().split()))
 
 
-def encode_mark(checkpoint: Checkpoint) -> tuple[bytes, ...]:
+def encode_checkpoint(checkpoint: Checkpoint) -> tuple[bytes, ...]:
     """A checkpoint as field names and values in turn, with every field."""
     parked = json.dumps({key: asdict(why) for key, why in checkpoint.parked.items()}) if checkpoint.parked else "{}"
     return (
@@ -76,7 +76,7 @@ def encode_mark(checkpoint: Checkpoint) -> tuple[bytes, ...]:
     )  # fmt: skip
 
 
-def read_mark(fields: Mapping[bytes, bytes], where: str) -> Checkpoint:
+def read_checkpoint(fields: Mapping[bytes, bytes], where: str) -> Checkpoint:
     """The checkpoint in a Redis hash.
 
     Args:
@@ -126,7 +126,7 @@ def change_registry(
     changed = [part for field, value in new.items() if old.get(field) != value for part in (field, value)]
     key = registry_key(view)
     try:
-        with client.pipeline() as pipe:
+        with client.open_transaction(key) as pipe:
             pipe.watch(key, *checkpoints)
             if read_registry(pipe, view) != before or not holds():
                 return False

@@ -1,4 +1,4 @@
-"""Asyncio clients of one Redis server, a Sentinel master or a cluster, for everything except flushes."""
+"""The asyncio client of a cluster: each command goes to the owner of its key and is redirected."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ from typing import Any, TypeVar
 import redis
 
 from leftfold.redis.connection.asyncio import Multiplexer
-from leftfold.redis.connection.errors import RedisClient, translated
-from leftfold.redis.connection.protocol import Asker, RedisQuery
+from leftfold.redis.connection.errors import Command, translated
+from leftfold.redis.connection.protocol import AsyncClient, RedisQuery
+from leftfold.redis.connection.server import open_async_server
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import (
     PAUSE,
-    Command,
-    RoutedClient,
     by_server,
     is_connection_loss,
     is_redirect,
     key_of,
-    open_async_node,
-    open_server,
     redirected,
     without_errors,
 )
-from leftfold.redis.connection.topology import Topology, topology_of
+from leftfold.redis.connection.topology import Topology
 
-__all__ = ["open_asker", "open_client"]
+__all__ = ["open_async_client"]
 
 
 A = TypeVar("A")
@@ -60,14 +57,14 @@ class RoutedAsyncClient:
             try:
                 replies = await self._exchange(commands)
             except Exception as error:
-                if not (is_connection_loss(error) and await self._met(error)):
+                if not (is_connection_loss(error) and await self._handle_error(error)):
                     raise
                 replies = await self._exchange(commands)
             for number in redirected(commands, replies):
                 replies[number] = await self._follow(commands[number])
             return without_errors(commands, replies)
         except Exception as error:
-            await self._met(error)
+            await self._handle_error(error)
             raise
 
     async def aclose(self) -> None:
@@ -93,17 +90,17 @@ class RoutedAsyncClient:
 
     async def _server(self, key: bytes) -> RedisSettings:
         """The node that owns a key."""
-        server = self.topology.known(key)
+        server = self.topology.known_server(key)
         return server if server is not None else await asyncio.to_thread(self.topology.server, key)
 
-    async def _met(self, error: BaseException) -> bool:
+    async def _handle_error(self, error: BaseException) -> bool:
         """Whether an error means that a key may be on another node now."""
-        return await asyncio.to_thread(self.topology.met, error)
+        return await asyncio.to_thread(self.topology.handle_error, error)
 
     async def _ask(self, server: RedisSettings, commands: Sequence[Command]) -> list[Any]:
         client: Any = self._pools.get(server.url)
         if client is None:
-            client = self._pools[server.url] = open_async_node(server)
+            client = self._pools[server.url] = open_async_server(server)
         async with client.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
@@ -118,7 +115,7 @@ class RoutedAsyncClient:
             reply = (await self._ask(server, [("ASKING",), command] if asking else [command]))[-1]
             if not is_redirect(reply) or time.monotonic() > deadline:
                 return reply
-            await self._met(reply)
+            await self._handle_error(reply)
             asking = type(reply) is redis.exceptions.AskError
             if asking:
                 server = self.topology.settings.at((reply.host or server.host, reply.port))
@@ -127,17 +124,6 @@ class RoutedAsyncClient:
                 server = await self._server(key_of(command))
 
 
-def open_client(settings: RedisSettings, topology: Topology | None = None) -> RedisClient:
-    """A client for threads; when all its connections are in use, readers wait for one.
-
-    Args:
-        topology: shared with other clients; a new one when None.
-    """
-    if settings.kind == "server":
-        return open_server(settings)
-    return RoutedClient(topology or topology_of(settings))
-
-
-def open_asker(settings: RedisSettings, topology: Topology) -> Asker:
+def open_async_client(settings: RedisSettings, topology: Topology) -> AsyncClient:
     """The client for coroutines of the running event loop; it connects at the first query."""
-    return RoutedAsyncClient(topology) if topology.spread else Multiplexer(settings, topology)
+    return RoutedAsyncClient(topology) if topology.is_cluster else Multiplexer(settings, topology)

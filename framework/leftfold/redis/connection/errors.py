@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeAlias
 
 import hiredis
 import redis
@@ -15,12 +14,14 @@ from leftfold.errors import ConfigurationError, ContractError, InfrastructureErr
 from leftfold.redis.connection.settings import RedisSettings
 
 __all__ = [
+    "Command",
     "Part",
     "Pipeline",
     "RedisClient",
     "SlotMoved",
     "describe_command",
     "executed",
+    "name_command",
     "refuse_errors",
     "translated",
     "unreachable",
@@ -28,18 +29,14 @@ __all__ = [
 
 
 Part: TypeAlias = bytes | str | int
+Command: TypeAlias = tuple[Part, ...]
 
 
-class _Commands(Protocol):
+class Pipeline(Protocol):
+    """A transaction on one server."""
+
     def execute_command(self, *parts: Part) -> Any:
-        """Sends a command, or queues it in a pipeline that is not watching."""
-
-    def pipeline(self, transaction: bool = True) -> Pipeline:
-        """A pipeline of commands that are sent together."""
-
-
-class Pipeline(_Commands, Protocol):
-    """Commands sent together: watched, then queued after `multi`."""
+        """Queues a command; sends it at once between `watch` and `multi`."""
 
     def watch(self, *names: bytes) -> Any:
         """Sends commands at once from here until `multi`; `execute` fails if one of these keys changes."""
@@ -50,22 +47,25 @@ class Pipeline(_Commands, Protocol):
     def execute(self) -> list[Any]:
         """Sends the queued commands and returns the replies; raises WatchError when a watched key changed."""
 
-    def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+class RedisClient(Protocol):
+    """A Redis client for any number of threads."""
 
+    def execute_command(self, *parts: Part) -> Any:
+        """Sends one command and returns its reply."""
 
-class RedisClient(_Commands, Protocol):
-    """A Redis client with a connection pool."""
+    def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """Sends all commands at once and returns the replies; raises the first that is an error."""
+
+    def open_transaction(self, key: bytes) -> AbstractContextManager[Pipeline]:
+        """A transaction on the server of a key; in a cluster, on the keys of its slot."""
 
     def close(self) -> None:
-        """Closes the pool."""
+        """Closes every connection."""
 
 
 _ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN")
-_DENIED = ("NOPERM ", "NOAUTH ", "WRONGPASS ", "ERR AUTH ", "ERR RedisClient sent AUTH", "ERR invalid password")
+_DENIED = ("NOPERM ", "NOAUTH ", "WRONGPASS ", "ERR AUTH ", "ERR Client sent AUTH", "ERR invalid password")
 """Prefixes of error replies to a failed login or a missing right."""
 _OURS = re.compile(r"v:\{[^}]*\}[@#~!]?|view:[^\s:]*|members:[^\s:]*(:[^\s:]*)?")
 """The part of a key or a channel that messages show: the view, but not the row."""
@@ -100,6 +100,12 @@ def describe_command(command: bytes | Sequence[Part]) -> str:
     name, *arguments = [part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in command]
     key = _OURS.match(arguments[0]) if arguments else None
     return f"{name.upper()} {key[0]}" if key else name.upper()
+
+
+def name_command(error: Exception, command: Sequence[Part]) -> None:
+    """Adds the command to the error of a missing right."""
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        error.args = (f"{describe_command(command)} ({error})",)
 
 
 def refused(settings: RedisSettings, error: object, command: bytes | Sequence[Part] | None = None) -> LeftfoldError:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from leftfold.errors import InfrastructureError
 from leftfold.ports.queries import Registered
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.asyncio import Line, Multiplexer, open_line
+from leftfold.redis.connection.asyncio import Multiplexer, PipelinedConnection, open_pipelined
 from leftfold.redis.connection.protocol import packed
 from leftfold.redis.reads import compile_query
 from leftfold.testing.contracts.readers import new_generation
@@ -43,7 +43,7 @@ class Collected(asyncio.Transport):
         self.aborted = True
 
 
-class Forgetful(Line):
+class Forgetful(PipelinedConnection):
     """Takes a cancelled exchange out of the queue, as if its replies did not come."""
 
     async def exchange(self, commands: Sequence[bytes]) -> list[Any]:
@@ -51,8 +51,8 @@ class Forgetful(Line):
         try:
             return await super().exchange(commands)
         except asyncio.CancelledError:
-            for owed in [owed for owed in self._owed if owed.future.cancelled()]:
-                self._owed.remove(owed)
+            for owed in [owed for owed in self._pending if owed.future.cancelled()]:
+                self._pending.remove(owed)
             raise
 
 
@@ -61,7 +61,9 @@ def echo(words: Sequence[str]) -> list[bytes]:
     return [packed("ECHO", word) for word in words]
 
 
-def opened(timeout: float = 5.0, kind: type[Line] = Line) -> tuple[Line, Collected]:
+def opened(
+    timeout: float = 5.0, kind: type[PipelinedConnection] = PipelinedConnection
+) -> tuple[PipelinedConnection, Collected]:
     """A line on a transport that goes nowhere."""
     line, transport = kind(timeout), Collected()
     line.connection_made(transport)
@@ -74,7 +76,7 @@ async def tick(times: int = 2) -> None:
         await asyncio.sleep(0)
 
 
-async def cancelled_in_between(kind: type[Line]) -> list[list[Any]]:
+async def cancelled_in_between(kind: type[PipelinedConnection]) -> list[list[Any]]:
     """Three exchanges, of which the second is given up before any reply comes."""
     line, _ = opened(kind=kind)
     tasks = [asyncio.create_task(line.exchange(echo([word]))) for word in "abc"]
@@ -99,7 +101,7 @@ def test_what_is_asked_in_one_tick_leaves_in_one_write() -> None:
 
 
 def test_one_who_gives_up_shifts_nobody_elses_reply() -> None:
-    assert asyncio.run(cancelled_in_between(Line)) == [[b"a"], [b"c"]]
+    assert asyncio.run(cancelled_in_between(PipelinedConnection)) == [[b"a"], [b"c"]]
 
 
 def test_twin_forgetting_who_gave_up_shifts_replies() -> None:
@@ -178,7 +180,7 @@ def test_a_server_that_takes_no_more_is_written_to_later() -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["stays", "before", "after"])), min_size=1, max_size=30))
 def test_on_a_real_server_every_one_gets_its_own(server: RedisServer, asked: list[tuple[int, str]]) -> None:
-    async def one(line: Line, count: int, when: str) -> None:
+    async def one(line: PipelinedConnection, count: int, when: str) -> None:
         words = [f"{next(_numbers)}-{m}" for m in range(count)]
         task = asyncio.create_task(line.exchange(echo(words)))
         await tick(0 if when == "before" else 3)
@@ -190,7 +192,7 @@ def test_on_a_real_server_every_one_gets_its_own(server: RedisServer, asked: lis
             assert when != "stays"
 
     async def all_of_them() -> None:
-        line = await open_line(server.settings)
+        line = await open_pipelined(server.settings)
         await asyncio.gather(*(one(line, count, when) for count, when in asked))
         assert await line.exchange(echo(["last"])) == [b"last"]
         line.close()
