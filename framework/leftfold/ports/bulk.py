@@ -37,6 +37,7 @@ __all__ = [
     "check_owner",
     "raw",
     "raw_all",
+    "read_range",
     "type_of",
 ]
 
@@ -222,6 +223,19 @@ class Owner(Protocol):
 
     def identity(self, topic: str) -> str:
         """The id that the cluster gave the topic; a topic that is recreated has another."""
+
+
+def read_range(
+    log: BulkLog | Archive, part: OffsetRange, tell: Callable[[int], None] = lambda count: None
+) -> Iterator[RawRecord]:
+    """The records of a range one by one, with all parts decoded; `tell` gets the number in each batch that was taken.
+
+    Raises:
+        InfrastructureError: as `read` of the log or archive does.
+    """
+    for records in log.read(part):
+        yield from raw_all(part, records)
+        tell(len(records))
 
 
 def check_owner(archive: Archive, topic: str, owner: Owner) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, groupby
 from operator import attrgetter
@@ -16,8 +17,8 @@ from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, raw
-from leftfold.ports.codec import header
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, read_range
+from leftfold.ports.codec import ends_decision, header
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Snapshot
 from leftfold.ports.protocols import RawRecord, ViewStore
 
@@ -215,7 +216,7 @@ class MicroBatchTask:
         first = next(arrived)
         source = next(n for n, s in enumerate(self.sources) if (s.topic, s.partition) == (first.topic, first.partition))
         known = list(self._from_done(first, arrived))
-        count = self.whole([_ends_decision(record) for record in known])
+        count = self.whole([ends_decision(header(record.headers, "ce_decision")) for record in known])
         reached = self._reached(known[count].offset if count < len(known) else None, first)
         if reached != self.expected(first.topic, first.partition):
             yield from (KeyedUpdate(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))
@@ -294,11 +295,8 @@ class MicroBatchTask:
         done = self.done.next_offset(first.topic, first.partition)
         part = OffsetRange(first.topic, first.partition, done, self.begin.next_offset(first.topic, first.partition))
         if part.start < part.end:
-            log = self.open_log()
-            try:
-                yield from (raw(part, record) for records in log.read(part) for record in records)
-            finally:
-                log.close()
+            with closing(self.open_log()) as log:
+                yield from read_range(log, part)
         yield from chain((first,), rest)
 
     def _reached(self, held: int | None, first: RawRecord) -> int:
@@ -319,11 +317,6 @@ class MicroBatchTask:
             except ContractError:
                 continue
         return None
-
-
-def _ends_decision(record: RawRecord) -> bool:
-    k, _, n = (header(record.headers, "ce_decision") or b"1/1").partition(b"/")
-    return k == n
 
 
 def _overlaid(position: Position, over: Position) -> Position:

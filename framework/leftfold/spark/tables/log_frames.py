@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import ContractError
-from leftfold.ports.bulk import BulkLog, OffsetRange, OpenBulkLog, raw_all
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, read_range
 from leftfold.ports.protocols import RawRecord
 from leftfold.spark.core.task_io import Address, ProgressReporter, SkippedValues
 
@@ -103,7 +103,7 @@ def log_frame(
         numbers = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
         parts = [part for number in numbers for part in tasks[int(number or 0)]]
         with closing(open_log()) as reader, _reporter(address) as tell:
-            records = _records(reader, parts, tell)
+            records = chain.from_iterable(read_range(reader, part, tell) for part in parts)
             while chunk := list(islice(records, _MANY)):
                 yield table_of(chunk, schema, row, misfits)
 
@@ -129,13 +129,6 @@ def table_of(
         return _batch([found for _, found in pairs], schema)
     except _UNFIT:
         return _batch([found for record, found in pairs if _fits(record, found, schema, misfits)], schema)
-
-
-def _records(log: BulkLog, parts: Sequence[OffsetRange], tell: Callable[[int], None]) -> Iterator[RawRecord]:
-    for part in parts:
-        for records in log.read(part):
-            yield from raw_all(part, records)
-            tell(len(records))
 
 
 def _reporter(address: Address | None) -> AbstractContextManager[Callable[[int], None]]:
