@@ -49,6 +49,10 @@ class Parked:
     error: str
     waiting: int = 1
 
+    def with_another_event(self) -> Parked:
+        """The same key, behind which one more event waits."""
+        return replace(self, waiting=self.waiting + 1)
+
 
 _BUILDING = (Phase.BULK, Phase.SEALED)
 _REMEMBERED = 100

@@ -12,9 +12,8 @@ from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate, OpenedRecords, UpdateReader, UpdateSorter
 from leftfold.engine.views.decoding import Decoded, EventDecoder
-from leftfold.engine.views.folded_rows import NO_KEY, RowAddress
+from leftfold.engine.views.folded_rows import RowAddress, stream_row
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
-from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, read_range
@@ -74,18 +73,13 @@ class UpdateWriter(MicroBatchWriter):
         for item in records:
             source = self._sources[item.source]
             if not _folded(self.checkpoints, source, item):
-                self._fold.give((item.bucket, item.key), item.key, self._value(item.body), _stub(source, item))
+                self._fold.give((item.bucket, item.key), item.key, self._value(item.body), item.place(self._sources))
         return self._fold.missing()
 
 
 def _folded(checkpoints: Mapping[int, Any], source: OffsetRange, item: KeyedUpdate) -> bool:
     at: int = checkpoints[item.bucket].position.next_offset(source.topic, source.partition)
     return item.offset < at
-
-
-def _stub(source: OffsetRange, item: KeyedUpdate) -> Decoded:
-    """The place and time of an update's event, for the report of a failed fold."""
-    return Decoded(source.topic, source.partition, item.offset, item.key, None, None, 0, True, item.time)
 
 
 @dataclass(frozen=True)
@@ -311,12 +305,7 @@ class MicroBatchTask:
         """The row that a record of a stream-keyed view may change; an event of another type changes none."""
         if record.event is None and record.error is None:
             return None
-        for key in (record.key, NO_KEY):
-            try:
-                return self.view.keys.encode(key)
-            except ContractError:
-                continue
-        return None
+        return stream_row(self.view, record)[1]
 
 
 def _overlaid(position: Position, over: Position) -> Position:

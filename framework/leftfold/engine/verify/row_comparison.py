@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import sampled
-from leftfold.engine.verify.history import ReplayedRow, RowsFold
+from leftfold.engine.verify.history import RowsFold
 from leftfold.engine.verify.row_differences import Fields, RowDifference
-from leftfold.engine.views.folded_rows import RowAddress, place_of
+from leftfold.engine.views.folded_rows import RowAddress, StepwiseFold, place_of
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields as FieldTypes
@@ -245,9 +245,9 @@ class RowCheck:
         except ContractError:
             return ()  # a row that cannot be read differs anyhow
 
-    def _difference(self, key: str, stands: Standing, folded: ReplayedRow | None) -> RowDifference:
+    def _difference(self, key: str, stands: Standing, folded: StepwiseFold | None) -> RowDifference:
         one = _text(stands.fields)
-        other = None if folded is None else fields_of(self._view, folded.row, folded.version)
+        other = None if folded is None else fields_of(self._view, folded.good, folded.version)
         if not self._sets:
             return RowDifference(key, one, other)
         stored, mine = self._stored_sets(stands), self._folded_sets(folded)
@@ -267,11 +267,11 @@ class RowCheck:
             found[name] = f"{found[name]} {value}" if name in found else value
         return found
 
-    def _folded_sets(self, folded: ReplayedRow | None) -> dict[str, str]:
+    def _folded_sets(self, folded: StepwiseFold | None) -> dict[str, str]:
         """The sets that should list a folded row, by name."""
-        if folded is None or folded.row is None:
+        if folded is None or folded.good is None:
             return {}
-        values = self._view.rows.index_entries(folded.row) if self._indexes else ()
+        values = self._view.rows.index_entries(folded.good) if self._indexes else ()
         return {_LISTED: "listed", **{_LISTED + i: value for i, value in zip(self._indexes, values, strict=True)}}
 
 
