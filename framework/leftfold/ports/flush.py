@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from leftfold.model.position import Position
-from leftfold.model.rows import Fields
+from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 
 __all__ = [
     "BucketFlush",
@@ -21,6 +21,7 @@ __all__ = [
     "Snapshot",
     "While",
     "covered",
+    "total_checksum",
 ]
 
 
@@ -241,6 +242,11 @@ class Landed:
 
 
 NOTHING_TO_FLUSH = Landed(written=True)
+
+
+def total_checksum(checkpoints: Iterable[Checkpoint]) -> int:
+    """The checksum of the rows of some buckets."""
+    return sum(checkpoint.checksum for checkpoint in checkpoints) % CHECKSUM_MODULUS
 
 
 def covered(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Position:

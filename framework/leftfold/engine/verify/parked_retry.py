@@ -11,7 +11,8 @@ from typing import Any
 
 from leftfold.engine.verify.history import RowsFold
 from leftfold.engine.views.folded_rows import NO_KEY, FoldedBucket, StepwiseFold, stored_row
-from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
+from leftfold.engine.views.generations import whole_checkpoints
+from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model.keys import NO_ROW
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
@@ -51,9 +52,7 @@ class RowRetry:
             ContractError: one of the keys is not parked.
             InfrastructureError: projectors wrote all the time, and no flush succeeded within a minute.
         """
-        checkpoints = self._store.checkpoints(generation)
-        if len(checkpoints) < generation.buckets:
-            raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
+        checkpoints = whole_checkpoints(self._store, generation)
         parked = {key: bucket for bucket, checkpoint in checkpoints.items() for key in checkpoint.parked}
         for key in keys:
             if key not in parked:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import sampled
 from leftfold.engine.verify.history import RowsFold
-from leftfold.engine.verify.row_differences import Fields, RowDifference
+from leftfold.engine.verify.row_differences import Fields, RowDifference, key_pages, text_fields
 from leftfold.engine.views.folded_rows import RowAddress, StepwiseFold, place_of
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.position import Position
@@ -89,7 +89,7 @@ class ComparingSink:
                 folded.update((row.key, row.entries) for row in chunk)
                 self._compare(self._store, generation, bucket, columns, chunk)
         if self._store is not None:
-            self._compare_keys(_keys(self._store, generation, bucket), folded)
+            self._compare_keys(chain.from_iterable(key_pages(self._store, generation, [bucket])), folded)
             for place, index in enumerate(indexes if self._sets else ()):
                 expected = {key: entries[place] for key, entries in folded.items()}
                 self._compare_entries(index, _entries(self._store, generation, bucket, index), expected)
@@ -145,13 +145,6 @@ def _chunks(rows: Iterable[BulkRow]) -> Iterator[list[BulkRow]]:
     rest = iter(rows)
     while chunk := list(islice(rest, _CHUNK)):
         yield chunk
-
-
-def _keys(store: ViewStore, generation: Generation, bucket: int) -> Iterator[str]:
-    last = ""
-    while keys := store.keys(generation, bucket, last, _CHUNK):
-        yield from keys
-        last = keys[-1]
 
 
 def _entries(store: ViewStore, generation: Generation, bucket: int, index: str) -> Iterator[tuple[str, str]]:
@@ -246,7 +239,7 @@ class RowCheck:
             return ()  # a row that cannot be read differs anyhow
 
     def _difference(self, key: str, stands: Standing, folded: StepwiseFold | None) -> RowDifference:
-        one = _text(stands.fields)
+        one = text_fields(stands.fields)
         other = None if folded is None else fields_of(self._view, folded.good, folded.version)
         if not self._sets:
             return RowDifference(key, one, other)
@@ -282,7 +275,7 @@ def _with(fields: Fields | None, sets: Mapping[str, str], differing: Collection[
 def row_and_place(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Position]:
     """A stored row and the exact position of its bucket."""
     checkpoint, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
-    return _text(stands.fields), checkpoint.position
+    return text_fields(stands.fields), checkpoint.position
 
 
 def _standing(
@@ -307,12 +300,6 @@ def _standing(
         entries = wanted
     raise InfrastructureError(
         f"bucket {place[0]} of {generation.view} {generation.id} never stood still in {_PATIENCE:g} s"
-    )
-
-
-def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:
-    return (
-        None if fields is None else {k.decode(errors="replace"): v.decode(errors="replace") for k, v in fields.items()}
     )
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from leftfold.engine.views.decoding import Decoded
 from leftfold.errors import ContractError
 from leftfold.model.keys import partition_of
+from leftfold.model.rows import Fields
 from leftfold.model.view import FoldView, View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange
 from leftfold.safety import shown
@@ -105,18 +106,19 @@ class FoldedRow:
     there: bool = False
     version: int | None = None
 
-    def change(self, view: View[Any, Any]) -> RowChange:
+    def change(self, view: View[Any, Any], encoded: tuple[Fields, tuple[str, ...]] | None = None) -> RowChange:
         """The change of the row for the next flush, which counts as sent from now on.
 
         Raises the error of the encoding when the row cannot be encoded.
+
+        Args:
+            encoded: its fields and index entries, if it is encoded already.
         """
-        row, before, bucket = self.row, self.indexed, self.bucket
+        row, before, bucket, rows = self.row, self.indexed, self.bucket, view.rows
         if row is None:
             fields, now, digest = None, None, 0
         else:
-            rows = view.rows
-            fields = rows.encode(row)
-            now = rows.index_entries(row) if rows.indexes else ()
+            fields, now = encoded or (rows.encode(row), rows.index_entries(row) if rows.indexes else ())
             digest = rows.digest(self.key, fields)
         bucket.checksum += digest - self.digest
         if self.there is (row is None):

@@ -34,6 +34,7 @@ __all__ = [
     "resolve",
     "topic_ids",
     "topics_of",
+    "whole_checkpoints",
 ]
 
 
@@ -82,6 +83,18 @@ def age_key(generation: Generation) -> tuple[str, int]:
 def empty_marks(generation: Generation) -> dict[int, Checkpoint]:
     """Checkpoints at the start of the log."""
     return {bucket: Checkpoint(Position(), phase=generation.phase) for bucket in range(generation.buckets)}
+
+
+def whole_checkpoints(store: ViewStore, generation: Generation) -> dict[int, Checkpoint]:
+    """The checkpoints of all buckets of a generation.
+
+    Raises:
+        ViewNotBuilt: some of them are lost.
+    """
+    checkpoints = store.checkpoints(generation)
+    if len(checkpoints) < generation.buckets:
+        raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole; rebuild it")
+    return checkpoints
 
 
 def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> Registry:
