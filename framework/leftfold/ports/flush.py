@@ -20,8 +20,9 @@ __all__ = [
     "RowChange",
     "Snapshot",
     "While",
+    "checksum_of",
     "covered",
-    "total_checksum",
+    "stored_fields",
 ]
 
 
@@ -244,7 +245,13 @@ class Landed:
 NOTHING_TO_FLUSH = Landed(written=True)
 
 
-def total_checksum(checkpoints: Iterable[Checkpoint]) -> int:
+def stored_fields(columns: Fields, fields: Fields, version: int | None) -> dict[bytes, bytes]:
+    """A row as it is stored: its columns and, where it has a version, `@version`."""
+    row = dict(zip(columns, fields, strict=True))
+    return row if version is None else row | {b"@version": b"%d" % version}
+
+
+def checksum_of(checkpoints: Iterable[Checkpoint]) -> int:
     """The checksum of the rows of some buckets."""
     return sum(checkpoint.checksum for checkpoint in checkpoints) % CHECKSUM_MODULUS
 

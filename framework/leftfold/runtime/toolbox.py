@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from leftfold.engine.processing.process_wire import Router, Unusable
@@ -21,7 +21,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import events, partition_of
 from leftfold.model.position import Position, RecordAddress
 from leftfold.model.process import Process
-from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink
+from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink, read_to
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Letter, dead_letter
 from leftfold.ports.protocols import LogReader, RawRecord
@@ -103,7 +103,7 @@ def topic_in(cluster: Any, category: str) -> tuple[str, int]:
     return topic, count
 
 
-_BATCH, _WAIT, _PATIENCE = 500, 0.1, 5.0
+_PATIENCE = 5.0
 
 
 def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator[RawRecord]:
@@ -116,12 +116,7 @@ def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator
     starts, ends = cluster.starts([topic]), cluster.ends([topic])
     begin = {p: max(starts.next_offset(topic, p), end - most) for p, end in ends.offsets[topic].items()}
     with closing(KafkaLogReader(settings)) as reader:
-        reader.seek(Position({topic: begin}))
-        received_at = time.monotonic()
-        while not reader.position().covers(ends) and time.monotonic() - received_at < _PATIENCE:
-            if records := reader.poll(_BATCH, _WAIT):
-                received_at = time.monotonic()
-                yield from records
+        yield from chain.from_iterable(read_to(reader, Position({topic: begin}), ends, patience=_PATIENCE))
 
 
 _PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")

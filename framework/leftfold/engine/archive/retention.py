@@ -9,7 +9,7 @@ from itertools import zip_longest
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, read_range
-from leftfold.ports.codec import ends_decision, header
+from leftfold.ports.codec import header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Trim", "Trimming", "compare"]
@@ -46,7 +46,7 @@ def compare(
             return Compared(whole, part.start, f"{part.topic}[{part.partition}]@{where}: {_difference(kept, found)}")
         if start < 0:
             start = kept.offset
-        if ends_decision(header(kept.headers, "ce_decision")):
+        if is_last_of_decision(header(kept.headers, "ce_decision")):
             whole, start = count, -1
     return Compared(whole, start if start >= 0 else part.end)
 

@@ -36,7 +36,7 @@ from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkStore, OpenBulkLog, OpenBulkSink
-from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, total_checksum
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, checksum_of
 from leftfold.ports.protocols import LogReader, ViewStore
 
 __all__ = [
@@ -430,7 +430,7 @@ class Promotion:
             checkpoints,
             predecessor="",
             events=0,
-            old_checksum=total_checksum(checkpoints.values()),
+            old_checksum=checksum_of(checkpoints.values()),
             agreement=Agreement.ALONE,
             why="",
             swapped=True,

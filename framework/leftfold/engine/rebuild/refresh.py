@@ -25,7 +25,7 @@ from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, covered
 from leftfold.safety import shown
 
-__all__ = ["ComputedRow", "Refresh", "computed", "computed_all", "several_rows", "write_computed"]
+__all__ = ["ComputedRow", "Refresh", "computed", "computed_all", "duplicate_key", "write_computed"]
 
 
 class ComputedRow(NamedTuple):
@@ -85,7 +85,7 @@ def write_computed(job: BulkJob, rows: Iterable[ComputedRow]) -> Iterator[Bucket
         sink.close()
 
 
-def several_rows(view: View[Any, Any], key: str) -> ContractError:
+def duplicate_key(view: View[Any, Any], key: str) -> ContractError:
     """The error for a query that gives several rows for one key."""
     return ContractError(
         f"view {view.name}: the query gives several rows for the key {key}; "
@@ -104,7 +104,7 @@ class _Tally:
         last = None
         for row in rows:
             if row.key == last:
-                raise several_rows(self._view, row.key)
+                raise duplicate_key(self._view, row.key)
             last = row.key
             self.count += 1
             self.checksum += self._view.rows.digest(row.key, row.fields)

@@ -9,7 +9,7 @@ from typing import Any
 
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
-from leftfold.ports.flush import Checkpoint, Generation, Parked, total_checksum
+from leftfold.ports.flush import Checkpoint, Generation, Parked, checksum_of
 from leftfold.safety import printable
 
 __all__ = ["Agreement", "Comparison", "RebuildResult"]
@@ -61,7 +61,7 @@ class RebuildResult:
     @classmethod
     def of(cls, generation: Generation, checkpoints: Mapping[int, Checkpoint], **details: Any) -> RebuildResult:
         """The result for a generation with these checkpoints; `details` are the other fields."""
-        rows, checksum = sum(c.rows for c in checkpoints.values()), total_checksum(checkpoints.values())
+        rows, checksum = sum(c.rows for c in checkpoints.values()), checksum_of(checkpoints.values())
         parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
         found = {"rows": rows, "checksum": checksum, "parked": parked, **details}
         return cls(view=generation.view, generation=generation.id, **found)
@@ -162,4 +162,4 @@ def _whole(checkpoints: Mapping[int, Checkpoint]) -> dict[int, Checkpoint]:
     if first is None or not all(_same(first.position, checkpoint.position) for checkpoint in checkpoints.values()):
         return {}
     parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
-    return {0: Checkpoint(first.position, total_checksum(checkpoints.values()), parked=parked)}
+    return {0: Checkpoint(first.position, checksum_of(checkpoints.values()), parked=parked)}

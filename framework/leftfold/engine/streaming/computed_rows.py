@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from leftfold.engine.archive.gaps import unreachable
-from leftfold.engine.rebuild.refresh import ComputedRow, several_rows
+from leftfold.engine.rebuild.refresh import ComputedRow, duplicate_key
 from leftfold.engine.views.folded_rows import FoldedBucket, FoldedRow, RowAddress, stored_row
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.computed_views import StreamedView, TableView
@@ -97,7 +97,7 @@ class QueryWriter:
         changed: dict[str, ComputedRow] = {}
         for row in rows:
             if row.key in changed:
-                raise several_rows(self._view, row.key)
+                raise duplicate_key(self._view, row.key)
             changed[row.key] = row
         return self._flush(batch, changed, reached)
 
@@ -151,7 +151,7 @@ class QueryWriter:
         codec = self._view.rows
         row = codec.decode(dict(zip(codec.columns, new.fields, strict=True)))
         if any(getattr(old.row, name) != getattr(row, name) for name in self._groups):
-            raise several_rows(self._view, old.key)
+            raise duplicate_key(self._view, old.key)
 
     def _of_bucket(
         self, number: int, batch: int, bucket: FoldedBucket, changes: Sequence[RowChange], reached: Position

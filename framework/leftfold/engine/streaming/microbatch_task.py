@@ -17,7 +17,7 @@ from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, read_range
-from leftfold.ports.codec import ends_decision, header
+from leftfold.ports.codec import header, is_last_of_decision
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Snapshot
 from leftfold.ports.protocols import RawRecord, ViewStore
 
@@ -210,7 +210,7 @@ class MicroBatchTask:
         first = next(arrived)
         source = next(n for n, s in enumerate(self.sources) if (s.topic, s.partition) == (first.topic, first.partition))
         known = list(self._from_done(first, arrived))
-        count = self.whole([ends_decision(header(record.headers, "ce_decision")) for record in known])
+        count = self.whole([is_last_of_decision(header(record.headers, "ce_decision")) for record in known])
         reached = self._reached(known[count].offset if count < len(known) else None, first)
         if reached != self.expected(first.topic, first.partition):
             yield from (KeyedUpdate(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))

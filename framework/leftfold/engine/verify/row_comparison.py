@@ -11,14 +11,14 @@ from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import sampled
 from leftfold.engine.verify.history import RowsFold
-from leftfold.engine.verify.row_differences import Fields, RowDifference, key_pages, text_fields
+from leftfold.engine.verify.row_differences import Fields, RowDifference, keys_of, text_fields
 from leftfold.engine.views.folded_rows import RowAddress, StepwiseFold, place_of
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields as FieldTypes
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, OpenBulkLog, Suspect
-from leftfold.ports.flush import Checkpoint, Generation
+from leftfold.ports.flush import Checkpoint, Generation, stored_fields
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entries, Entry, Inspection, Standing
 
@@ -89,7 +89,7 @@ class ComparingSink:
                 folded.update((row.key, row.entries) for row in chunk)
                 self._compare(self._store, generation, bucket, columns, chunk)
         if self._store is not None:
-            self._compare_keys(chain.from_iterable(key_pages(self._store, generation, [bucket])), folded)
+            self._compare_keys(chain.from_iterable(keys_of(self._store, generation, [bucket])), folded)
             for place, index in enumerate(indexes if self._sets else ()):
                 expected = {key: entries[place] for key, entries in folded.items()}
                 self._compare_entries(index, _entries(self._store, generation, bucket, index), expected)
@@ -110,10 +110,7 @@ class ComparingSink:
     ) -> None:
         stored = store.read(generation, [(bucket, row.key) for row in chunk]).rows
         for row, fields in zip(chunk, stored, strict=True):
-            folded = dict(zip(columns, row.fields, strict=True))
-            if row.version is not None:
-                folded[b"@version"] = b"%d" % row.version
-            if fields != folded:
+            if fields != stored_fields(columns, row.fields, row.version):
                 self._suspect(Suspect(row.key))
 
     def _compare_keys(self, listed: Iterable[str], folded: Mapping[str, object]) -> None:
@@ -305,9 +302,4 @@ def _standing(
 
 def fields_of(view: View[Any, Any], row: Any, version: int | None) -> Fields | None:
     """A row as it would be stored; None = no row."""
-    if row is None:
-        return None
-    columns = (column.decode() for column in view.rows.columns)
-    values = (value.decode(errors="replace") for value in view.rows.encode(row))
-    numbered = {} if version is None else {"@version": str(version)}
-    return {**dict(zip(columns, values, strict=True)), **numbered}
+    return None if row is None else text_fields(stored_fields(view.rows.columns, view.rows.encode(row), version))

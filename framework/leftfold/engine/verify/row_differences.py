@@ -13,7 +13,7 @@ from leftfold.errors import ViewNotBuilt
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Snapshot
 from leftfold.ports.protocols import ViewStore
 
-__all__ = ["Diff", "RowDifference", "diff", "key_pages", "text_fields"]
+__all__ = ["Diff", "RowDifference", "diff", "keys_of", "text_fields"]
 
 _PAGE = 500
 _PATIENCE, _PAUSE = 3.0, 0.002
@@ -86,10 +86,10 @@ def diff(
     moving = Phase.PINNED not in (one.phase, other.phase)
     for generation in (one, other):
         whole_checkpoints(store, generation)
-    for keys in key_pages(store, one, range(one.buckets)):
+    for keys in keys_of(store, one, range(one.buckets)):
         _compare(found, keys, store, samples, moving=moving)
         tell(len(keys))
-    for keys in key_pages(store, other, range(other.buckets)):
+    for keys in keys_of(store, other, range(other.buckets)):
         there = store.read(one, [place_of(one, key) for key in keys]).rows
         new = [key for key, row in zip(keys, there, strict=True) if row is None]
         _compare(found, new, store, samples, moving=moving)
@@ -97,7 +97,7 @@ def diff(
     return found
 
 
-def key_pages(store: ViewStore, generation: Generation, buckets: Iterable[int]) -> Iterator[list[str]]:
+def keys_of(store: ViewStore, generation: Generation, buckets: Iterable[int]) -> Iterator[list[str]]:
     """The row keys of some buckets, page by page."""
     for bucket in buckets:
         last = ""

@@ -23,7 +23,7 @@ from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, OpenBulkLog
-from leftfold.ports.flush import Checkpoint, Generation, Phase, covered, total_checksum
+from leftfold.ports.flush import Checkpoint, Generation, Phase, checksum_of, covered
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entry
 
@@ -313,7 +313,7 @@ class Verify:
             generation=generation.id,
             position=covered(generation, checkpoints),
             events=self.plan(generation, checkpoints).events,
-            stored=total_checksum(checkpoints.values()),
+            stored=checksum_of(checkpoints.values()),
             folded=sum(result.checksum for result in results.values()) % CHECKSUM_MODULUS,
             wrong=tuple(
                 sorted(b for b, checkpoint in checkpoints.items() if results[b].checksum != checkpoint.checksum)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from leftfold.errors import ContractError
 from leftfold.model.messages import Event
 from leftfold.model.view import View
-from leftfold.ports.codec import UNREADABLE, MessageCodec, ends_decision, header
+from leftfold.ports.codec import UNREADABLE, MessageCodec, header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Decoded", "EventDecoder", "folds_record", "whole_decisions"]
@@ -71,7 +71,7 @@ class EventDecoder:
                 if (a, b, c, d) != _PROCESSOR_HEADERS or not sequence.isdigit():
                     found.append(self._decode_any(record))
                     continue
-                last = decision == b"1/1" or ends_decision(decision)
+                last = decision == b"1/1" or is_last_of_decision(decision)
                 decoded = _new(Decoded, (
                     topic, partition, offset, key.decode(), wanted(type_, value), None, int(sequence), last,  # type: ignore[union-attr]
                     time.decode(), type_,
@@ -86,7 +86,7 @@ class EventDecoder:
         event, error, version, last = None, None, 0, True
         type_ = found.get("ce_type") or b""
         try:
-            last = ends_decision(found.get("ce_decision") or b"")
+            last = is_last_of_decision(found.get("ce_decision") or b"")
             version = int(found.get("ce_sequence") or b"0")
             event = self._codec.wanted(type_, record.value)
         except ContractError as failure:

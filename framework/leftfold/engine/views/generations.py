@@ -31,6 +31,7 @@ __all__ = [
     "log_mismatch",
     "new_generation",
     "open_generation",
+    "promote_first",
     "resolve",
     "topic_ids",
     "topics_of",
@@ -109,6 +110,17 @@ def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> 
         if after == before or store.change_registry(view, before, after):
             return after
     raise InfrastructureError(f"the registry of view {view} changes too often; are two rebuilds running?")
+
+
+def promote_first(store: ViewStore, generation: Generation) -> None:
+    """Makes a generation live, unless its schema has a live one or it has been removed."""
+
+    def pointed(registry: Registry) -> Registry:
+        if registry.live_of(generation.hash) or generation.id not in registry.generations:
+            return registry
+        return registry.pointed(generation, current_time())
+
+    change(store, generation.view, pointed)
 
 
 def open_generation(

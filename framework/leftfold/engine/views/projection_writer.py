@@ -20,8 +20,8 @@ from leftfold.ports.flush import (
     Landed,
     RowChange,
     Snapshot,
+    checksum_of,
     covered,
-    total_checksum,
 )
 from leftfold.ports.protocols import Flushing, ViewStore
 
@@ -98,7 +98,7 @@ class ProjectionWriter:
 
     def checksum(self) -> int:
         """The sum of its buckets' checksums."""
-        return total_checksum(self.checkpoints.values())
+        return checksum_of(self.checkpoints.values())
 
     def unsent(self) -> int:
         """How many rows the next flush holds."""
