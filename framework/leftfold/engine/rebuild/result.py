@@ -61,10 +61,10 @@ class RebuildResult:
     @classmethod
     def of(cls, generation: Generation, checkpoints: Mapping[int, Checkpoint], **details: Any) -> RebuildResult:
         """The result for a generation with these checkpoints; `details` are the other fields."""
-        rows, checksum = sum(c.rows for c in checkpoints.values()), checksum_of(checkpoints.values())
+        details.setdefault("checksum", checksum_of(checkpoints.values()))
+        rows = sum(checkpoint.rows for checkpoint in checkpoints.values())
         parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
-        found = {"rows": rows, "checksum": checksum, "parked": parked, **details}
-        return cls(view=generation.view, generation=generation.id, **found)
+        return cls(view=generation.view, generation=generation.id, rows=rows, parked=parked, **details)
 
     @property
     def exit_code(self) -> int:

@@ -20,7 +20,7 @@ from leftfold.errors import ContractError, Fenced, InfrastructureError, ViewNotB
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, While, covered
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, While, checksum_of, covered
 from leftfold.ports.protocols import LogReader, ViewStore
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class Swap:
             checkpoints,
             predecessor=old.id if old is not None else "",
             events=events,
-            **({"checksum": sums[1]} if sums[1] else {}),
+            checksum=sums[1] or checksum_of(checkpoints.values()),
             old_checksum=sums[0],
             agreement=agreement,
             why=why,
