@@ -228,7 +228,7 @@ def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are
     assert_verified(by_name, log, generation, store)
     fail = StepwiseFold._failed_at
 
-    def for_good(self: StepwiseFold[Any], error: Exception, at: Any) -> None:
+    def for_good(self: StepwiseFold, error: Exception, at: Any) -> None:
         self._failed = True
         fail(self, error, at)
 

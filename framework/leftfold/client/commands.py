@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import chain, repeat
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from leftfold.errors import LeftfoldError
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
 
-__all__ = ["Client", "CommandRequest", "asked"]
+__all__ = ["Client", "CommandRequest"]
 
 _MISSING = object()
 
@@ -25,7 +26,7 @@ class CommandRequest(NamedTuple):
     at: datetime | None
 
 
-def asked(
+def _asked(
     commands: Iterable[Command],
     ids: Iterable[str | None] | None,
     expected_versions: Iterable[int | None] | None,
@@ -46,7 +47,7 @@ def asked(
         yield CommandRequest(*row)
 
 
-class Client(Protocol):
+class Client(ABC):
     """A client that sends commands and waits for their answers; threads and tasks may share it.
 
     A command with an `id` that was decided before is not decided again: it gets the same answer as then. A command that
@@ -78,6 +79,8 @@ class Client(Protocol):
             ContractError: the command cannot be sent, or no worker can read it.
             InfrastructureError: there is no broker or no such topic, and nothing was sent.
         """
+        (outcome,) = self._send_requests((CommandRequest(command, id, expected_version, at),), timeout)
+        return _receipt(outcome)
 
     async def asend(
         self,
@@ -90,6 +93,7 @@ class Client(Protocol):
         timeout: float = 10.0,
     ) -> Receipt:
         """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
+        return _receipt(await self._asend_request(CommandRequest(command, id, expected_version, at), timeout))
 
     def send_many(
         self,
@@ -112,6 +116,7 @@ class Client(Protocol):
         Raises:
             InfrastructureError: there is no broker or no such topic.
         """
+        return list(self._send_requests(_asked(commands, ids, expected_versions, times), timeout))
 
     def send_each(
         self,
@@ -136,3 +141,22 @@ class Client(Protocol):
         Raises:
             InfrastructureError: there is no broker or no such topic.
         """
+        if window < 1:
+            raise ValueError(f"window={window}: at least one command must be under way")
+        return self._send_requests(_asked(commands, ids, expected_versions, times), timeout, window)
+
+    @abstractmethod
+    def _send_requests(
+        self, requests: Iterable[CommandRequest], timeout: float, window: int | None = None
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """Sends commands with at most `window` in flight, None = as many as possible; yields the outcomes in order."""
+
+    @abstractmethod
+    async def _asend_request(self, request: CommandRequest, timeout: float) -> Receipt | LeftfoldError:
+        """Sends one command and awaits its outcome."""
+
+
+def _receipt(outcome: Receipt | LeftfoldError) -> Receipt:
+    if isinstance(outcome, LeftfoldError):
+        raise outcome
+    return outcome

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -12,6 +11,7 @@ from leftfold.engine.progress import Stopwatch
 from leftfold.model import keys as names
 from leftfold.model.encoding import number_in
 from leftfold.model.position import Position, RecordAddress
+from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 
@@ -242,7 +242,7 @@ def _loop_above(node: TraceNode) -> list[TraceNode]:
     return [one for one, number in visited.items() if number >= start]
 
 
-_BATCH, _WAIT, _PATIENCE = 200, 0.2, 15.0
+_PATIENCE = 15.0
 _BY_REFERENCE = ("dead_reference", b"true")
 _TIMED, _AHEAD = 7, 3_600_000
 
@@ -349,15 +349,9 @@ class _Reading:
         starts = self.begin
         offsets = ((t, p, end) for t, ends in self._ends.offsets.items() for p, end in ends.items())
         self._watch.begin("search", sum(max(0, end - starts.next_offset(t, p)) for t, p, end in offsets))
-        self._reader.seek(starts)
-        self._looked, heard = 0, time.monotonic()
-        while not self._reader.position().covers(self._ends):
-            records = self._reader.poll(_BATCH, _WAIT)
-            if records:
-                heard = time.monotonic()
-                self._looked += len(records)
-                self._watch.tell(len(records))
-                yield from records
-            elif time.monotonic() - heard > self._patience:
-                self._is_short = True
-                return
+        self._looked = 0
+        for records in read_to(self._reader, starts, self._ends, patience=self._patience):
+            self._looked += len(records)
+            self._watch.tell(len(records))
+            yield from records
+        self._is_short = self._is_short or not self._reader.position().covers(self._ends)

@@ -131,7 +131,7 @@ class InputProducer:
         """Waits until all records are acknowledged; False if this process is stopping.
 
         Args:
-            is_leaving: whether the wait goes on though this process is stopping.
+            is_leaving: whether to wait although this process is stopping.
 
         Raises:
             InfrastructureError: a record is not written, in time or at all.

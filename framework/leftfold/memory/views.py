@@ -13,7 +13,17 @@ from leftfold.errors import Fenced
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow, Registries, Stored
-from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Landed, Phase, Registry, Snapshot, While
+from leftfold.ports.flush import (
+    BucketFlush,
+    Checkpoint,
+    Generation,
+    Landed,
+    Phase,
+    Registry,
+    Snapshot,
+    While,
+    stored_fields,
+)
 from leftfold.ports.notifications import LoopBell, PositionNotifier, ThreadBell
 from leftfold.ports.queries import (
     Changed,
@@ -181,10 +191,7 @@ class Bucket:
 
     def put(self, key: str, columns: Fields, fields: Fields, version: int | None, entries: Mapping[str, str]) -> None:
         """Writes a row and its index entries."""
-        row = dict(zip(columns, fields, strict=True))
-        if version is not None:
-            row[b"@version"] = b"%d" % version
-        self.rows[key], self.indexed[key] = row, entries
+        self.rows[key], self.indexed[key] = stored_fields(columns, fields, version), entries
 
     def seal(self, checkpoint: Checkpoint) -> None:
         """Ends a bulk load: the change stream begins at the checkpoint."""

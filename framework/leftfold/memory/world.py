@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import TypeVar
 
 from leftfold.client import Reader, Views
-from leftfold.client.commands import asked
+from leftfold.client.commands import Client, CommandRequest
 from leftfold.engine.processing.command_wire import command_headers, command_id, to_error
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import ConfigurationError, LeftfoldError, OutcomeUnknown
@@ -34,74 +34,27 @@ __all__ = ["World", "memory"]
 Decide = Callable[[Command, str | None, int | None, datetime | None], Receipt | LeftfoldError]
 
 
-class MemoryClient:
+class MemoryClient(Client):
     """A Client without servers; it answers at once, so `timeout` has no effect."""
 
     def __init__(self, decide: Decide, settle: Callable[[], None]) -> None:
         self._decide, self._settle = decide, settle
 
-    def send(
-        self,
-        command: Command,
-        /,
-        *,
-        id: str | None = None,
-        expected_version: int | None = None,
-        at: datetime | None = None,
-        timeout: float = 10.0,
-    ) -> Receipt:
-        """The receipt of a command; a rejection raises the command's own DomainError."""
-        answer = self._decide(command, id, expected_version, at)
-        self._settle()
-        if isinstance(answer, LeftfoldError):
-            raise answer
-        return answer
-
-    async def asend(
-        self,
-        command: Command,
-        /,
-        *,
-        id: str | None = None,
-        expected_version: int | None = None,
-        at: datetime | None = None,
-        timeout: float = 10.0,
-    ) -> Receipt:
-        """`send` for asyncio."""
-        return self.send(command, id=id, expected_version=expected_version, at=at, timeout=timeout)
-
-    def send_many(
-        self,
-        commands: Iterable[Command],
-        /,
-        *,
-        ids: Iterable[str | None] | None = None,
-        expected_versions: Iterable[int | None] | None = None,
-        times: Iterable[datetime | None] | None = None,
-        timeout: float = 10.0,
-    ) -> list[Receipt | LeftfoldError]:
-        """Receipts and errors in the order of the commands."""
-        rows = list(asked(commands, ids, expected_versions, times))
-        answers = [self._decide(*row) for row in rows]
-        self._settle()
-        return answers
-
-    def send_each(
-        self,
-        commands: Iterable[Command],
-        /,
-        *,
-        window: int = 1000,
-        ids: Iterable[str | None] | None = None,
-        expected_versions: Iterable[int | None] | None = None,
-        times: Iterable[datetime | None] | None = None,
-        timeout: float = 10.0,
+    def _send_requests(
+        self, requests: Iterable[CommandRequest], timeout: float, window: int | None = None
     ) -> Iterator[Receipt | LeftfoldError]:
-        """Receipts and errors one by one; each command is decided and folded when its result is requested."""
-        for row in asked(commands, ids, expected_versions, times):
-            answer = self._decide(*row)
+        """Decides commands; their consequences happen after each one, or after the last one without a window."""
+        for request in requests if window is not None else list(requests):
+            outcome = self._decide(*request)
+            if window is not None:
+                self._settle()
+            yield outcome
+        if window is None:
             self._settle()
-            yield answer
+
+    async def _asend_request(self, request: CommandRequest, timeout: float) -> Receipt | LeftfoldError:
+        (outcome,) = self._send_requests((request,), timeout)
+        return outcome
 
 
 Row = TypeVar("Row")

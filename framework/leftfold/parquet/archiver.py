@@ -20,7 +20,7 @@ from leftfold.parquet.file_writer import FileWriter
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Span, add_manifest, merge_manifests, read_manifests
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange, raw
-from leftfold.ports.codec import header
+from leftfold.ports.codec import header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["LEASE_SECONDS", "Archived", "Archiver", "Lease", "leased"]
@@ -286,8 +286,7 @@ def _by_day(records: list[RawRecord]) -> Iterator[list[RawRecord]]:
 
 
 def _is_last(record: RawRecord) -> bool:
-    k, _, n = header(record.headers, "ce_decision").partition(b"/")
-    return k == n or not n
+    return is_last_of_decision(header(record.headers, "ce_decision"))
 
 
 def _day(record: RawRecord) -> int:

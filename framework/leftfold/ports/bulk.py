@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -37,6 +38,8 @@ __all__ = [
     "check_owner",
     "raw",
     "raw_all",
+    "read_range",
+    "read_to",
     "type_of",
 ]
 
@@ -155,6 +158,32 @@ class ReadRecord:
         return _LOG_APPEND_TIME, self.record.time
 
 
+def read_to(
+    reader: LogReader,
+    start: Position,
+    ends: Position,
+    *,
+    patience: float = math.inf,
+    limit: int = 500,
+    wait: float = 0.1,
+) -> Iterator[list[RawRecord]]:
+    """Reads a log from some offsets up to known ends, in batches; the last one may hold records behind an end.
+
+    Args:
+        patience: seconds without any record after which it stops early; `reader.position()` does not cover the ends
+            then, because no broker answers or a transaction is open before them.
+        limit, wait: of each poll.
+    """
+    reader.seek(start)
+    last_progress = time.monotonic()
+    while not reader.position().covers(ends):
+        if records := reader.poll(limit, wait):
+            yield records
+            last_progress = time.monotonic()
+        elif time.monotonic() - last_progress > patience:
+            return
+
+
 class CommittedLog:
     """A BulkLog over a LogReader of a log whose every record is committed, such as the one in memory."""
 
@@ -179,9 +208,9 @@ class CommittedLog:
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range."""
-        self._reader.seek(Position.at(part.topic, part.partition, part.start))
-        while self._reader.position().next_offset(part.topic, part.partition) < part.end:
-            yield [ReadRecord(r) for r in self._reader.poll(_BATCH, 1.0) if r.offset < part.end]
+        start, end = (Position.at(part.topic, part.partition, offset) for offset in (part.start, part.end))
+        for records in read_to(self._reader, start, end, limit=_BATCH):
+            yield [ReadRecord(r) for r in records if r.offset < part.end]
 
     def close(self) -> None:
         """Closes the reader."""
@@ -222,6 +251,19 @@ class Owner(Protocol):
 
     def identity(self, topic: str) -> str:
         """The id that the cluster gave the topic; a topic that is recreated has another."""
+
+
+def read_range(
+    log: BulkLog | Archive, part: OffsetRange, tell: Callable[[int], None] = lambda count: None
+) -> Iterator[RawRecord]:
+    """The records of a range one by one, with all parts decoded; `tell` gets the number in each batch that was taken.
+
+    Raises:
+        InfrastructureError: as `read` of the log or archive does.
+    """
+    for records in log.read(part):
+        yield from raw_all(part, records)
+        tell(len(records))
 
 
 def check_owner(archive: Archive, topic: str, owner: Owner) -> None:

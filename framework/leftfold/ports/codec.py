@@ -17,7 +17,7 @@ from leftfold.model.messages import Command, Event
 from leftfold.model.position import Recorded
 from leftfold.ports.protocols import Headers, RawRecord
 
-__all__ = ["MessageCodec", "digest", "event_id", "header", "read_recorded", "utc_text"]
+__all__ = ["MessageCodec", "digest", "event_id", "header", "is_last_of_decision", "read_recorded", "utc_text"]
 
 M = TypeVar("M", bound=Event | Command)
 JSON = b"application/json"
@@ -45,6 +45,12 @@ def header(headers: Headers, name: str) -> bytes:
         if key == name:
             return value or b""
     return b""
+
+
+def is_last_of_decision(decision: bytes) -> bool:
+    """Whether the `ce_decision` k/n of a record is that of the last one of its decision; so is one without a number."""
+    k, _, n = decision.partition(b"/")
+    return k == n or not n
 
 
 UNREADABLE = "unreadable"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from leftfold.model.position import Position
-from leftfold.model.rows import Fields
+from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 
 __all__ = [
     "BucketFlush",
@@ -20,7 +20,9 @@ __all__ = [
     "RowChange",
     "Snapshot",
     "While",
+    "checksum_of",
     "covered",
+    "stored_fields",
 ]
 
 
@@ -48,6 +50,10 @@ class Parked:
     offset: int
     error: str
     waiting: int = 1
+
+    def with_another_event(self) -> Parked:
+        """The same key, behind which one more event waits."""
+        return replace(self, waiting=self.waiting + 1)
 
 
 _BUILDING = (Phase.BULK, Phase.SEALED)
@@ -237,6 +243,17 @@ class Landed:
 
 
 NOTHING_TO_FLUSH = Landed(written=True)
+
+
+def stored_fields(columns: Fields, fields: Fields, version: int | None) -> dict[bytes, bytes]:
+    """A row as it is stored: its columns and, where it has a version, `@version`."""
+    row = dict(zip(columns, fields, strict=True))
+    return row if version is None else row | {b"@version": b"%d" % version}
+
+
+def checksum_of(checkpoints: Iterable[Checkpoint]) -> int:
+    """The checksum of the rows of some buckets."""
+    return sum(checkpoint.checksum for checkpoint in checkpoints) % CHECKSUM_MODULUS
 
 
 def covered(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Position:

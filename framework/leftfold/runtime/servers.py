@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -16,7 +16,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import events
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink
+from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink, read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 from leftfold.redis import RedisBulkSink, RedisViewStore
@@ -65,7 +65,7 @@ def topic_in(cluster: Any, category: str) -> tuple[str, int]:
     return topic, count
 
 
-_BATCH, _WAIT, _PATIENCE = 500, 0.1, 5.0
+_PATIENCE = 5.0
 
 
 def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator[RawRecord]:
@@ -78,12 +78,7 @@ def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator
     starts, ends = cluster.starts([topic]), cluster.ends([topic])
     begin = {p: max(starts.next_offset(topic, p), end - most) for p, end in ends.offsets[topic].items()}
     with closing(KafkaLogReader(settings)) as reader:
-        reader.seek(Position({topic: begin}))
-        received_at = time.monotonic()
-        while not reader.position().covers(ends) and time.monotonic() - received_at < _PATIENCE:
-            if records := reader.poll(_BATCH, _WAIT):
-                received_at = time.monotonic()
-                yield from records
+        yield from chain.from_iterable(read_to(reader, Position({topic: begin}), ends, patience=_PATIENCE))
 
 
 def skipped_letters(settings: Any, process: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, Owner, check_owner, raw
+from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, Owner, check_owner, read_range
 from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["ArchivedLog", "ArchivedReader"]
@@ -145,7 +145,7 @@ class ArchivedReader:
             return self._poll_topic(limit, timeout)
         part = self._parts[0]
         place = part.topic, part.partition
-        coming = self._coming = self._coming or self._archived(part)
+        coming = self._coming = self._coming or read_range(self._archive, part)
         records: list[RawRecord] = []
         for record in coming:
             records.append(record)
@@ -202,8 +202,3 @@ class ArchivedReader:
                 raise log_gap(topic, partition, max(offset, end), low, archive=archive.place)
             self._archive = archive
             yield OffsetRange(topic, partition, offset, end)
-
-    def _archived(self, part: OffsetRange) -> Iterator[RawRecord]:
-        for records in self._archive.read(part):
-            for record in records:
-                yield raw(part, record)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, raw
-from leftfold.ports.codec import header
+from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, read_range
+from leftfold.ports.codec import header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Trim", "Trimming", "compare"]
@@ -39,32 +39,16 @@ def compare(
         InfrastructureError: one of them does not hold the range, or a file is broken.
     """
     whole, start = 0, -1
-    pairs = zip_longest(_archived(archive, part), _logged(log, part, tell))
+    pairs = zip_longest(read_range(archive, part), read_range(log, part, tell))
     for count, (kept, found) in enumerate(pairs, 1):
         if kept != found:
             where = min(record.offset for record in (kept, found) if record is not None)
             return Compared(whole, part.start, f"{part.topic}[{part.partition}]@{where}: {_difference(kept, found)}")
         if start < 0:
             start = kept.offset
-        if _is_last(kept):
+        if is_last_of_decision(header(kept.headers, "ce_decision")):
             whole, start = count, -1
     return Compared(whole, start if start >= 0 else part.end)
-
-
-def _archived(archive: Archive, part: OffsetRange) -> Iterator[RawRecord]:
-    for records in archive.read(part):
-        yield from (raw(part, record) for record in records)
-
-
-def _logged(log: BulkLog, part: OffsetRange, tell: Callable[[int], None]) -> Iterator[RawRecord]:
-    for records in log.read(part):
-        yield from (raw(part, record) for record in records)
-        tell(len(records))
-
-
-def _is_last(record: RawRecord) -> bool:
-    k, _, n = header(record.headers, "ce_decision").partition(b"/")
-    return k == n or not n
 
 
 def _difference(kept: RawRecord | None, found: RawRecord | None) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import or_
 
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate
 from leftfold.model.encoding import number_in
@@ -51,7 +49,7 @@ def _last(records: Sequence[BulkRecord]) -> BulkRecord | None:
 
 def ranges_to(generation: Generation, cuts: Mapping[int, Position]) -> tuple[OffsetRange, ...]:
     """The ranges to read to fold each of these buckets up to its own end offsets."""
-    ends = reduce(or_, cuts.values(), Position())
+    ends = Position.union(cuts.values())
     partitions = (
         (topic, partition)
         for topic, count in sorted(generation.topics.items())

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import ceil
-from operator import or_
 from typing import Any, NamedTuple
 
 from leftfold.engine.archive.gaps import check_complete
@@ -283,7 +281,7 @@ def plan_ranges(
     view: View[Any, Any], topics: dict[str, int], ranges: Sequence[OffsetRange], *, cores: int, buckets: int
 ) -> RebuildPlan:
     """Plans a fold of some ranges of the log."""
-    ends = reduce(or_, (Position.at(part.topic, part.partition, part.end) for part in ranges), Position())
+    ends = Position.union(Position.at(part.topic, part.partition, part.end) for part in ranges)
     return RebuildPlan(view.name, view.stream_keyed, topics, ends, _tasks(ranges, cores), buckets, cores)
 
 

@@ -34,10 +34,9 @@ from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkStore, OpenBulkLog, OpenBulkSink
-from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, checksum_of
 from leftfold.ports.protocols import LogReader, ViewStore
 
 __all__ = [
@@ -425,16 +424,13 @@ class Promotion:
 
         if live.id not in change(self._store, self.view.name, claim).generations:
             raise ViewNotBuilt(f"generation {live.id} of view {self.view.name} was removed meanwhile")
-        checkpoints = self._store.checkpoints(live).values()
-        checksum = sum(checkpoint.checksum for checkpoint in checkpoints) % CHECKSUM_MODULUS
-        return RebuildResult(
-            view=self.view.name,
-            generation=live.id,
+        checkpoints = self._store.checkpoints(live)
+        return RebuildResult.of(
+            live,
+            checkpoints,
             predecessor="",
             events=0,
-            rows=sum(checkpoint.rows for checkpoint in checkpoints),
-            checksum=checksum,
-            old_checksum=checksum,
+            old_checksum=checksum_of(checkpoints.values()),
             agreement=Agreement.ALONE,
             why="",
             swapped=True,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
 from itertools import groupby
-from operator import attrgetter, or_
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from leftfold.engine.progress import Stopwatch
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild
-from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
 from leftfold.engine.rebuild.tasks import BulkJob
-from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.cleanup import predecessor, remove
 from leftfold.engine.views.generations import change, current_time, log_mismatch
 from leftfold.engine.views.leases import check_attempt
 from leftfold.errors import ContractError, Fenced
@@ -21,11 +20,12 @@ from leftfold.model.computed_views import StreamedView, TableView
 from leftfold.model.keys import NoRowKey, partition_of
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS, Fields
+from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, covered
 from leftfold.safety import shown
 
-__all__ = ["ComputedRow", "Refresh", "computed", "computed_all", "write_computed"]
+__all__ = ["ComputedRow", "Refresh", "computed", "computed_all", "duplicate_key", "write_computed"]
 
 
 class ComputedRow(NamedTuple):
@@ -85,6 +85,14 @@ def write_computed(job: BulkJob, rows: Iterable[ComputedRow]) -> Iterator[Bucket
         sink.close()
 
 
+def duplicate_key(view: View[Any, Any], key: str) -> ContractError:
+    """The error for a query that gives several rows for one key."""
+    return ContractError(
+        f"view {view.name}: the query gives several rows for the key {key}; "
+        f"group by what the key is made of, or make the key of more columns"
+    )
+
+
 class _Tally:
     """Counts the rows of a bucket and adds up their digests while they are written."""
 
@@ -96,10 +104,7 @@ class _Tally:
         last = None
         for row in rows:
             if row.key == last:
-                raise ContractError(
-                    f"view {self._view.name}: the query gives several rows for the key {row.key}; "
-                    f"group by what the key is made of, or make the key of more columns"
-                )
+                raise duplicate_key(self._view, row.key)
             last = row.key
             self.count += 1
             self.checksum += self._view.rows.digest(row.key, row.fields)
@@ -130,7 +135,7 @@ class Refresh(Rebuild):
     def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
         watch.begin("swap")
         checkpoints = self._store.checkpoints(sealed)
-        old = self._predecessor()
+        old = predecessor(self._store, self.view)
         agreement, sums, why = self._compared(old, sealed, checkpoints)
         swapped = agreement is not Agreement.DIFFERENT or self.options.swap_anyway
         if swapped:
@@ -139,29 +144,18 @@ class Refresh(Rebuild):
             remove(self._store, sealed)
         kept = self._tidied(old) if swapped else ""
         watch.end()
-        return RebuildResult(
-            view=self.view.name,
-            generation=sealed.id,
+        return RebuildResult.of(
+            sealed,
+            checkpoints,
             predecessor=old.id if old is not None else "",
             events=events,
-            rows=sum(checkpoint.rows for checkpoint in checkpoints.values()),
-            checksum=_checksum(checkpoints),
             old_checksum=sums,
             agreement=agreement,
             why=why,
             swapped=swapped,
             seconds=dict(watch.seconds),
-            parked={},
             kept=kept,
         )
-
-    def _predecessor(self) -> Generation | None:
-        """The live generation; one that has lost checkpoints cannot be used and is removed."""
-        live = self._store.registry(self.view.name).live_of(self.view.hash)
-        if live is None or len(self._store.checkpoints(live)) == live.buckets:
-            return live
-        remove(self._store, live)
-        return None
 
     def _compared(
         self, old: Generation | None, sealed: Generation, new: dict[int, Checkpoint]
@@ -170,23 +164,19 @@ class Refresh(Rebuild):
             return Agreement.ALONE, 0, ""
         if log_mismatch(old, sealed.ids):
             return Agreement.UNKNOWN, 0, f"{old.id} was computed from other topics"
-        before = self._store.checkpoints(old)
-        one, other = _reached(before), _reached(new)
+        before, comparison = self._store.checkpoints(old), Comparison(old, sealed)
+        one, other = (Position.union(checkpoint.position for checkpoint in found.values()) for found in (before, new))
         if not other.covers(one):
             raise Fenced(f"view {self.view.name}: generation {old.id} at {one} is ahead of {other}; another was faster")
-        if not one.covers(other):
+        if not comparison.look(before, new):
             return Agreement.UNKNOWN, 0, f"{old.id} holds fewer events"
-        if _checksum(before) == _checksum(new):
-            return Agreement.EQUAL, _checksum(before), ""
-        if isinstance(self.view, TableView) and self.view.references:
-            return (
-                Agreement.UNKNOWN,
-                _checksum(before),
-                "its rows differ at the same events; so may its reference files",
-            )
-        if self.view.approximate:
-            return Agreement.UNKNOWN, _checksum(before), "the view is approximate"
-        return Agreement.DIFFERENT, _checksum(before), ""
+        agreement, why = comparison.agreement, ""
+        if agreement is Agreement.DIFFERENT:
+            if isinstance(self.view, TableView) and self.view.references:
+                why = "its rows differ at the same events; so may its reference files"
+            elif self.view.approximate:
+                why = "the view is approximate"
+        return Agreement.UNKNOWN if why else agreement, comparison.sums[0], why
 
     def _point(self, sealed: Generation, old: Generation | None) -> None:
         def point(registry: Registry) -> Registry:
@@ -208,11 +198,3 @@ class Refresh(Rebuild):
             return old.id
         remove(self._store, old)
         return ""
-
-
-def _reached(checkpoints: dict[int, Checkpoint]) -> Position:
-    return reduce(or_, (checkpoint.position for checkpoint in checkpoints.values()), Position())
-
-
-def _checksum(checkpoints: dict[int, Checkpoint]) -> int:
-    return sum(checkpoint.checksum for checkpoint in checkpoints.values()) % CHECKSUM_MODULUS

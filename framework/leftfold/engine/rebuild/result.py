@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
-from leftfold.ports.flush import Checkpoint, Generation, Parked
+from leftfold.ports.flush import Checkpoint, Generation, Parked, checksum_of
 from leftfold.safety import printable
 
 __all__ = ["Agreement", "Comparison", "RebuildResult"]
@@ -56,6 +57,14 @@ class RebuildResult:
     parked: Mapping[str, Parked]
     kept: str = ""
     held: bool = False
+
+    @classmethod
+    def of(cls, generation: Generation, checkpoints: Mapping[int, Checkpoint], **details: Any) -> RebuildResult:
+        """The result for a generation with these checkpoints; `details` are the other fields."""
+        details.setdefault("checksum", checksum_of(checkpoints.values()))
+        rows = sum(checkpoint.rows for checkpoint in checkpoints.values())
+        parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
+        return cls(view=generation.view, generation=generation.id, rows=rows, parked=parked, **details)
 
     @property
     def exit_code(self) -> int:
@@ -153,5 +162,4 @@ def _whole(checkpoints: Mapping[int, Checkpoint]) -> dict[int, Checkpoint]:
     if first is None or not all(_same(first.position, checkpoint.position) for checkpoint in checkpoints.values()):
         return {}
     parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
-    checksum = sum(checkpoint.checksum for checkpoint in checkpoints.values()) % CHECKSUM_MODULUS
-    return {0: Checkpoint(first.position, checksum, parked=parked)}
+    return {0: Checkpoint(first.position, checksum_of(checkpoints.values()), parked=parked)}

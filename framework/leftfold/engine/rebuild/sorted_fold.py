@@ -68,6 +68,11 @@ class KeyedUpdate(NamedTuple):
     body: bytes
     time: str
 
+    def place(self, sources: Sequence[OffsetRange]) -> Decoded:
+        """The place and time of the event, without its content, as a fold reports them."""
+        source = sources[self.source]
+        return Decoded(source.topic, source.partition, self.offset, self.key, None, None, 0, True, self.time)
+
 
 class OpenedRecords:
     """Decodes records for several views at once; types that none of them reads are decoded once only."""
@@ -211,7 +216,7 @@ class BucketFold:
     def _folded(self, key: str, items: Iterator[KeyedUpdate]) -> Any:
         """The row of a key; from the first run of updates that fails on, it is checked after each update."""
         row: Any = None
-        tracked: StepwiseFold[KeyedUpdate] | None = None
+        tracked: StepwiseFold | None = None
         while run := list(islice(items, _RUN)):
             if tracked is None:
                 try:
@@ -220,13 +225,13 @@ class BucketFold:
                 except Exception:  # noqa: BLE001  # step by step meets the same error, or shows where it began
                     tracked = StepwiseFold(self._view, row)
             for item in run:
-                tracked.fold(self._reader.value(item.body), item, item.time)
+                tracked.fold(self._reader.value(item.body), item.place(self._sources))
             self._time = max(self._time, tracked.time)
-            if tracked.trouble_at is None:
+            if tracked.parked is None:
                 row, tracked = tracked.row, None
-        if tracked is None:
+        if tracked is None or tracked.parked is None:
             return row
-        self._park(key, tracked)
+        self.parked[key] = tracked.parked
         return tracked.good
 
     def _run(self, row: Any, run: Sequence[KeyedUpdate]) -> Any:
@@ -239,9 +244,3 @@ class BucketFold:
             check_storable(self._view, row)
         self._time = time
         return row
-
-    def _park(self, key: str, tracked: StepwiseFold[KeyedUpdate]) -> None:
-        at = tracked.trouble_at
-        if at is not None:
-            source = self._sources[at.source]
-            self.parked[key] = Parked(source.topic, source.partition, at.offset, tracked.error, tracked.waiting)

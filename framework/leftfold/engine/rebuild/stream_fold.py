@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
-from leftfold.engine.views.folded_rows import NO_KEY, RowEncodingError, StepwiseFold, evolver
+from leftfold.engine.views.folded_rows import RowEncodingError, StepwiseFold, evolver, parked_at, stream_row
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, ColumnarRecords, OffsetRange, raw, type_of
 from leftfold.ports.codec import MessageCodec
 from leftfold.ports.flush import Parked
 from leftfold.ports.protocols import RawRecord
-from leftfold.safety import shown
 
 __all__ = ["StreamFold"]
 
@@ -34,7 +32,7 @@ class StreamFold:
     def __init__(self, view: View[Any, Any], part: OffsetRange, *, tracked: Collection[str] = ()) -> None:
         self._view, self._part = view, part
         self._evolve = evolver(view)
-        self._tracked: dict[str, StepwiseFold[Decoded]] = {key: StepwiseFold(view) for key in tracked}
+        self._tracked: dict[str, StepwiseFold] = {key: StepwiseFold(view) for key in tracked}
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
         self._decoder, self._is_mine = EventDecoder([view]), folds_record(view)
         self._reads: dict[bytes, Callable[[bytes | None], Any]] = {
@@ -159,59 +157,36 @@ class StreamFold:
         decoded, type_ = self._decoder.decode(whole), type_of(whole)
         if decoded.error is None and decoded.event is None:
             self._passed.add(type_)
-        elif self._add_decoded(decoded):
+            return
+        self._add_decoded(decoded)
+        if decoded.error is None:
             self._reads.setdefault(type_, partial(self._codec.wanted, type_))
 
-    def _add_decoded(self, decoded: Decoded) -> bool:
-        """Folds or parks one record; returns whether its type can be read."""
-        try:
-            if decoded.error is not None:
-                raise decoded.error
-            text = self._view.keys.encode(decoded.key)
-        except Exception as error:  # noqa: BLE001  # broken records and keys alike park
-            self._park(decoded, error)
-            return False
+    def _add_decoded(self, decoded: Decoded) -> None:
+        """Folds one record or parks its row, as a ProjectionWriter does."""
+        name, text, item = stream_row(self._view, decoded)
         if text in self._tracked:
-            self._tracked[text].fold(decoded.event, decoded, decoded.time)
-            return True
+            self._tracked[text].fold(item, decoded)
+            return
         if text in self.parked:
-            self._park(decoded, KeyError(text))
-            return False
-        self._fold(decoded)
-        return True
-
-    def _fold(self, decoded: Decoded) -> None:
-        key = decoded.key.encode()
+            self.parked[text] = self.parked[text].with_another_event()
+            return
+        key = name.encode()
         state = self._states.get(key) or self._begin(key)
         try:
-            state[0] = self._evolve(state[0], decoded.event)
+            if isinstance(item, Exception):
+                raise item
+            state[0] = self._evolve(state[0], item)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-            self._park(decoded, error)
+            self.parked[text], self._stuck[text] = parked_at(decoded, error), self._states.pop(key)
             return
         state[1] = b"%d" % decoded.version
         self._time = max(self._time, decoded.time.encode())
 
-    def _park(self, decoded: Decoded, error: Exception) -> None:
-        name = decoded.key or NO_KEY
-        text = self._view.keys.encode(name)
-        if text in self._tracked:
-            self._tracked[text].fold(error, decoded, decoded.time)
-            return
-        before = self.parked.get(text)
-        if before is not None:
-            self.parked[text] = replace(before, waiting=before.waiting + 1)
-            return
-        why = f"{type(error).__name__}: {shown(error, str)}"
-        self.parked[text] = Parked(decoded.topic, decoded.partition, decoded.offset, why)
-        state = self._states.pop(name.encode(), None)
-        if state is not None:
-            self._stuck[text] = state
-
     def _settle(self) -> None:
         """Parks the tracked rows whose final row cannot be stored."""
         for text, row in self._tracked.items():
-            at, good = row.trouble_at, row.good_at
-            self._stuck[text] = [row.good, good.version if good is not None else 0, text]
+            self._stuck[text] = [row.good, row.version or 0, text]
             self._time = max(self._time, row.time.encode())
-            if at is not None:
-                self.parked[text] = Parked(at.topic, at.partition, at.offset, row.error, row.waiting)
+            if row.parked is not None:
+                self.parked[text] = row.parked

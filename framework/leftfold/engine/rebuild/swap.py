@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.progress import Stopwatch
 from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
 from leftfold.engine.views.claims import may_fold
-from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.cleanup import predecessor, remove
 from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch
 from leftfold.engine.views.leases import check_attempt, members
 from leftfold.engine.views.projection_writer import ProjectionWriter
@@ -20,9 +19,8 @@ from leftfold.engine.views.subscription import SharedSubscription
 from leftfold.errors import ContractError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, While, covered
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, While, checksum_of, covered
 from leftfold.ports.protocols import LogReader, ViewStore
 
 if TYPE_CHECKING:
@@ -169,7 +167,7 @@ class Swap:
             Fenced: the generation was removed, or others went live too often meanwhile.
         """
         for _ in range(_ATTEMPTS):
-            old = self._predecessor()
+            old = predecessor(self._store, self._view)
             foreign = log_mismatch(old, self._new.ids) if old is not None else ""
             with self._level(None if foreign else old, ends) as (near, catch_up):
                 agreement, sums, why = self._compare(None if foreign else old, near, catch_up)
@@ -195,14 +193,6 @@ class Swap:
             self._store.unlink(before)
         return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
 
-    def _predecessor(self) -> Generation | None:
-        """The live generation; one that has lost checkpoints cannot be used and is removed."""
-        live = self._store.registry(self._view.name).live_of(self._view.hash)
-        if live is None or len(self._store.checkpoints(live)) == live.buckets:
-            return live
-        remove(self._store, live)
-        return None
-
     def _checkpoints(self) -> dict[int, Checkpoint]:
         checkpoints = self._store.checkpoints(self._new)
         if len(checkpoints) < self._new.buckets:
@@ -213,7 +203,7 @@ class Swap:
     def _level(self, old: Generation | None, ends: Position) -> Iterator[tuple[Generation | None, CatchUp]]:
         """Keeps the new generation level with readers within the block, and the old one too if it is near."""
         self._watch.begin("catch up")
-        pair = [self._new] if old is None or self._lag(old, ends) > _NEAR else [self._new, old]
+        pair = [self._new] if old is None or ends.ahead_of(self._position(old)) > _NEAR else [self._new, old]
         catch_up = CatchUp(
             self._view,
             pair,
@@ -231,16 +221,12 @@ class Swap:
 
     def _past(self, old: Generation | None, ends: Position = _NOWHERE) -> bool:
         # The old checkpoints are read first: their positions can only be behind those when the new ones are read.
-        target = (
-            ends
-            if old is None
-            else reduce(or_, (m.position for m in self._store.checkpoints(old).values()), Position())
-        )
+        target = ends if old is None else self._position(old)
         return covered(self._new, self._checkpoints()).covers(target)
 
-    def _lag(self, old: Generation, ends: Position) -> int:
-        at = reduce(or_, (checkpoint.position for checkpoint in self._store.checkpoints(old).values()), Position())
-        return ends.ahead_of(at)
+    def _position(self, old: Generation) -> Position:
+        """The smallest position that covers everything that readers of a generation may have seen."""
+        return Position.union(checkpoint.position for checkpoint in self._store.checkpoints(old).values())
 
     def _compare(
         self, old: Generation | None, near: Generation | None, catch_up: CatchUp
@@ -296,24 +282,22 @@ class Swap:
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
     ) -> RebuildResult:
-        checkpoints = self._checkpoints().values()
+        checkpoints = self._checkpoints()
         kept = self._tidied(old) if swapped else ""
         if not swapped and not self._options.hold:
             remove(self._store, self._new)
         self._watch.end()
-        return RebuildResult(
-            view=self._view.name,
-            generation=self._new.id,
+        return RebuildResult.of(
+            self._new,
+            checkpoints,
             predecessor=old.id if old is not None else "",
             events=events,
-            rows=sum(checkpoint.rows for checkpoint in checkpoints),
-            checksum=sums[1] or sum(checkpoint.checksum for checkpoint in checkpoints) % CHECKSUM_MODULUS,
+            checksum=sums[1] or checksum_of(checkpoints.values()),
             old_checksum=sums[0],
             agreement=agreement,
             why=why,
             swapped=swapped,
             seconds=dict(self._watch.seconds),
-            parked={key: parked for checkpoint in checkpoints for key, parked in checkpoint.parked.items()},
             kept=kept,
             held=self._options.hold,
         )

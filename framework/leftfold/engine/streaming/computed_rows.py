@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from leftfold.engine.archive.gaps import unreachable
-from leftfold.engine.rebuild.refresh import ComputedRow
+from leftfold.engine.rebuild.refresh import ComputedRow, duplicate_key
+from leftfold.engine.views.folded_rows import FoldedBucket, FoldedRow, RowAddress, stored_row
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.computed_views import StreamedView, TableView
 from leftfold.model.position import Position
@@ -47,12 +47,6 @@ def token(run: str, batch: int) -> str:
 
 
 _NOTHING: Mapping[str, int] = {}
-
-
-class _Before(NamedTuple):
-    row: Any
-    digest: int
-    indexed: tuple[str, ...] | None
 
 
 class QueryWriter:
@@ -103,7 +97,7 @@ class QueryWriter:
         changed: dict[str, ComputedRow] = {}
         for row in rows:
             if row.key in changed:
-                raise self._doubled(row.key)
+                raise duplicate_key(self._view, row.key)
             changed[row.key] = row
         return self._flush(batch, changed, reached)
 
@@ -122,87 +116,55 @@ class QueryWriter:
     def _flush(
         self, batch: int, changed: Mapping[str, ComputedRow], reached: Position, deleted: Mapping[str, int] = _NOTHING
     ) -> bool:
-        before = self._before(changed)
-        removed = self._removed(deleted)
-        by_bucket: dict[int, list[ComputedRow]] = {bucket: [] for bucket in self.checkpoints}
-        for row in changed.values():
-            by_bucket[row.bucket].append(row)
-        flushes = [self._of_bucket(bucket, batch, rows, before, reached) for bucket, rows in by_bucket.items()]
-        flushes = [_without(flush, removed.get(flush.bucket, {})) for flush in flushes]
+        buckets = {number: FoldedBucket.of(checkpoint) for number, checkpoint in self.checkpoints.items()}
+        changes: dict[int, list[RowChange]] = {number: [] for number in buckets}
+        for row in self._stored([(new.bucket, key) for key, new in changed.items()], buckets):
+            new = changed[row.key]
+            if row.there:
+                self._check_group(row, new)
+            row.row = new
+            changes[new.bucket].append(row.change(self._view, (new.fields, new.entries)))
+        for row in self._stored([(number, key) for key, number in deleted.items()], buckets):
+            if row.there:
+                row.row = None
+                changes[deleted[row.key]].append(row.change(self._view))
+        flushes = [self._of_bucket(number, batch, buckets[number], found, reached) for number, found in changes.items()]
         if not self._store.flush(flushes):
             return False
         self.checkpoints = {flush.bucket: flush.checkpoint for flush in flushes}
         return True
 
-    def _before(self, changed: Mapping[str, ComputedRow]) -> dict[str, _Before]:
-        if not changed:
-            return {}
-        places = [(row.bucket, row.key) for row in changed.values()]
-        codec, found = self._view.rows, {}
-        for (_, key), fields in zip(places, self._store.read(self.generation, places).rows, strict=True):
-            if fields is None:
-                found[key] = _Before(None, 0, None)
-                continue
-            row, digest = codec.decode(fields), codec.digest(key, tuple(fields[c] for c in codec.columns))
-            found[key] = _Before(row, digest, codec.index_entries(row))
-            self._check_group(key, row, changed[key])
-        return found
+    def _stored(self, places: Sequence[RowAddress], buckets: Mapping[int, FoldedBucket]) -> Iterator[FoldedRow]:
+        """The rows at these places as they are stored.
 
-    def _removed(self, deleted: Mapping[str, int]) -> dict[int, dict[str, _Before]]:
-        """The stored rows of the keys to delete, by bucket."""
-        places, codec = [(bucket, key) for key, bucket in deleted.items()], self._view.rows
-        found: dict[int, dict[str, _Before]] = {}
-        stored = self._store.read(self.generation, places).rows if places else ()
-        for (bucket, key), fields in zip(places, stored, strict=True):
-            if fields is not None:
-                digest = codec.digest(key, tuple(fields[c] for c in codec.columns))
-                found.setdefault(bucket, {})[key] = _Before(None, digest, codec.index_entries(codec.decode(fields)))
-        return found
+        Raises:
+            ContractError: one of them cannot be read.
+        """
+        found = self._store.read(self.generation, places).rows if places else ()
+        for (number, key), fields in zip(places, found, strict=True):
+            row = stored_row(self._view, buckets[number], key, fields)
+            if isinstance(row.row, ContractError):
+                raise row.row
+            yield row
 
-    def _check_group(self, key: str, old: Any, new: ComputedRow) -> None:
+    def _check_group(self, old: FoldedRow, new: ComputedRow) -> None:
         codec = self._view.rows
         row = codec.decode(dict(zip(codec.columns, new.fields, strict=True)))
-        if any(getattr(old, name) != getattr(row, name) for name in self._groups):
-            raise self._doubled(key)
-
-    def _doubled(self, key: str) -> ContractError:
-        return ContractError(
-            f"view {self._view.name}: the query gives several rows for the key {key}; "
-            f"group by what the key is made of, or make the key of more columns"
-        )
+        if any(getattr(old.row, name) != getattr(row, name) for name in self._groups):
+            raise duplicate_key(self._view, old.key)
 
     def _of_bucket(
-        self, bucket: int, batch: int, rows: Sequence[ComputedRow], before: Mapping[str, _Before], reached: Position
+        self, number: int, batch: int, bucket: FoldedBucket, changes: Sequence[RowChange], reached: Position
     ) -> BucketFlush:
-        checkpoint, codec = self.checkpoints[bucket], self._view.rows
-        checksum, count, changes = checkpoint.checksum, checkpoint.rows, []
-        for row in rows:
-            old = before[row.key]
-            checksum += codec.digest(row.key, row.fields) - old.digest
-            count += old.row is None
-            changes.append(RowChange(row.key, row.fields, None, old.indexed, row.entries))
+        checkpoint, codec = self.checkpoints[number], self._view.rows
         moved = Checkpoint(
             position=checkpoint.position | reached.only(self.generation.topics),
-            checksum=checksum % CHECKSUM_MODULUS,
+            checksum=bucket.checksum % CHECKSUM_MODULUS,
             token=token(self._run, batch),
             phase=checkpoint.phase,
-            rows=count,
+            rows=bucket.rows,
             time=checkpoint.time,
         )
         return BucketFlush(
-            self.generation, bucket, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes)
+            self.generation, number, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes)
         )
-
-
-def _without(flush: BucketFlush, removed: Mapping[str, _Before]) -> BucketFlush:
-    """The flush, which deletes some rows as well."""
-    if not removed:
-        return flush
-    before = flush.checkpoint
-    checksum = (before.checksum - sum(row.digest for row in removed.values())) % CHECKSUM_MODULUS
-    deletions = tuple(RowChange(key, None, None, row.indexed, None) for key, row in removed.items())
-    return replace(
-        flush,
-        checkpoint=replace(before, checksum=checksum, rows=before.rows - len(removed)),
-        changes=(*flush.changes, *deletions),
-    )

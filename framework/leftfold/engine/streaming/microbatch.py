@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
-from leftfold.engine.views.claims import claimed, is_claimable, may_fold, names_fold, takeover_command
+from leftfold.engine.views.claims import claimed, is_claimable, names_fold
+from leftfold.engine.views.generation_reporter import GenerationReporter
 from leftfold.engine.views.generations import (
     Identities,
     change,
-    current_time,
     followed,
-    log_mismatch,
     open_generation,
+    promote_first,
     topics_of,
 )
 from leftfold.engine.views.projection_writer import MAX_PARKED
@@ -151,12 +151,10 @@ class GenerationLifecycle:
         check: Callable[[Mapping[str, int]], None] = lambda topics: None,
     ) -> None:
         self.view, self._store, self._log, self._report, self._check = view, store, log, report, check
-        self._fold, self._idle = fold, set[tuple[str, str]]()
-        self._ids, self._foreign = Identities(log), set[str]()
+        self._fold, self._ids, self._reporter = fold, Identities(log), GenerationReporter(report)
         self._started = set[str]() if started is None else started
         self._is_new = view.name not in self._started and not names_fold(store.registry(view.name), view, fold)
         self._targets: dict[str, Position] = {}
-        self._reported: dict[str, set[str]] = {}
 
     def look(self) -> dict[str, Generation]:
         """The generations to fold now; creates the first one where there is none."""
@@ -170,20 +168,12 @@ class GenerationLifecycle:
             begun = open_generation(self._store, self.view, topics, Phase.SEALED, folds=codes, ids=ids)
             self._report("generation begun", {"view": self.view.name, "generation": begun.id})
             found = {begun.id: begun}
-        found = {id_: generation for id_, generation in found.items() if self._is_of_this_log(generation)}
+        found = {i: g for i, g in found.items() if self._reporter.is_of_log(g, self._ids.of(g.topics))}
         if registry.live_of(self.view.hash) is None:
             for generation in found.values():
                 if generation.id not in self._targets:
                     self._targets[generation.id] = self._log.ends(generation.topics)
         return found
-
-    def _is_of_this_log(self, generation: Generation) -> bool:
-        """Whether it was folded from the current topics; if not, reports that once."""
-        why = log_mismatch(generation, self._ids.of(generation.topics))
-        if why and generation.id not in self._foreign and generation.phase is not Phase.KEPT:
-            self._foreign.add(generation.id)
-            self._report("view stopped", {"view": self.view.name, "why": why})
-        return not why
 
     def _claimed(self, registry: Registry) -> Registry:
         """Claims what this code may fold, as a projector that starts does; reports once what other code folds."""
@@ -193,12 +183,7 @@ class GenerationLifecycle:
                 registry = change(self._store, self.view.name, lambda r, g=generation: claimed(r, g, self._fold))  # type: ignore[misc]
         self._is_new = False
         self._started.add(self.view.name)
-        for generation in followed(registry, self.view).values():
-            idle = generation.id, generation.fold
-            if generation.phase is not Phase.KEPT and not may_fold(generation, self._fold) and idle not in self._idle:
-                self._idle.add(idle)
-                details = {"view": self.view.name, "generation": generation.id, "folded by": generation.fold}
-                self._report("standing by", {**details, "do": takeover_command(generation, self._fold)})
+        self._reporter.standing_by(self.view, registry, self._fold)
         return registry
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint] | None:
@@ -219,27 +204,10 @@ class GenerationLifecycle:
 
     def reached(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Reports newly parked keys, and makes the generation live once it has reached its first target."""
-        self._report_parked(generation, checkpoints)
+        self._reporter.parked(generation, checkpoints)
         target = self._targets.get(generation.id)
         if target is None or not covered(generation, checkpoints).covers(target):
             return
         del self._targets[generation.id]
-        change(
-            self._store,
-            self.view.name,
-            lambda r: (
-                r
-                if r.live_of(generation.hash) or generation.id not in r.generations
-                else r.pointed(generation, current_time())
-            ),
-        )
+        promote_first(self._store, generation)
         self._report("generation live", {"view": self.view.name, "generation": generation.id})
-
-    def _report_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
-        parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
-        known = self._reported.get(generation.id, set())
-        for key in parked.keys() - known:
-            why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
-            details = {"view": self.view.name, "generation": generation.id, "key": key, "at": place, "why": why.error}
-            self._report("parked", details)
-        self._reported[generation.id] = set(parked)

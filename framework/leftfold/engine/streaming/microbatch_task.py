@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, groupby
 from operator import attrgetter
@@ -11,13 +12,12 @@ from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate, OpenedRecords, UpdateReader, UpdateSorter
 from leftfold.engine.views.decoding import Decoded, EventDecoder
-from leftfold.engine.views.folded_rows import NO_KEY, RowAddress
+from leftfold.engine.views.folded_rows import RowAddress, stream_row
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
-from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, raw
-from leftfold.ports.codec import header
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, read_range
+from leftfold.ports.codec import header, is_last_of_decision
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Snapshot
 from leftfold.ports.protocols import RawRecord, ViewStore
 
@@ -73,18 +73,13 @@ class UpdateWriter(MicroBatchWriter):
         for item in records:
             source = self._sources[item.source]
             if not _folded(self.checkpoints, source, item):
-                self._fold.give((item.bucket, item.key), item.key, self._value(item.body), _stub(source, item))
+                self._fold.give((item.bucket, item.key), item.key, self._value(item.body), item.place(self._sources))
         return self._fold.missing()
 
 
 def _folded(checkpoints: Mapping[int, Any], source: OffsetRange, item: KeyedUpdate) -> bool:
     at: int = checkpoints[item.bucket].position.next_offset(source.topic, source.partition)
     return item.offset < at
-
-
-def _stub(source: OffsetRange, item: KeyedUpdate) -> Decoded:
-    """The place and time of an update's event, for the report of a failed fold."""
-    return Decoded(source.topic, source.partition, item.offset, item.key, None, None, 0, True, item.time)
 
 
 @dataclass(frozen=True)
@@ -215,7 +210,7 @@ class MicroBatchTask:
         first = next(arrived)
         source = next(n for n, s in enumerate(self.sources) if (s.topic, s.partition) == (first.topic, first.partition))
         known = list(self._from_done(first, arrived))
-        count = self.whole([_ends_decision(record) for record in known])
+        count = self.whole([is_last_of_decision(header(record.headers, "ce_decision")) for record in known])
         reached = self._reached(known[count].offset if count < len(known) else None, first)
         if reached != self.expected(first.topic, first.partition):
             yield from (KeyedUpdate(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))
@@ -294,11 +289,8 @@ class MicroBatchTask:
         done = self.done.next_offset(first.topic, first.partition)
         part = OffsetRange(first.topic, first.partition, done, self.begin.next_offset(first.topic, first.partition))
         if part.start < part.end:
-            log = self.open_log()
-            try:
-                yield from (raw(part, record) for records in log.read(part) for record in records)
-            finally:
-                log.close()
+            with closing(self.open_log()) as log:
+                yield from read_range(log, part)
         yield from chain((first,), rest)
 
     def _reached(self, held: int | None, first: RawRecord) -> int:
@@ -313,17 +305,7 @@ class MicroBatchTask:
         """The row that a record of a stream-keyed view may change; an event of another type changes none."""
         if record.event is None and record.error is None:
             return None
-        for key in (record.key, NO_KEY):
-            try:
-                return self.view.keys.encode(key)
-            except ContractError:
-                continue
-        return None
-
-
-def _ends_decision(record: RawRecord) -> bool:
-    k, _, n = (header(record.headers, "ce_decision") or b"1/1").partition(b"/")
-    return k == n
+        return stream_row(self.view, record)[1]
 
 
 def _overlaid(position: Position, over: Position) -> Position:

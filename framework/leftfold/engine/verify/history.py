@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from leftfold.engine.rebuild.end_offsets import ranges_to
 from leftfold.engine.views.decoding import Decoded, EventDecoder
-from leftfold.engine.views.folded_rows import StepwiseFold, place_of
+from leftfold.engine.views.folded_rows import StepwiseFold, place_of, stream_row
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -23,7 +23,7 @@ from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
 
-__all__ = ["History", "ReplayedRow", "RowStep", "RowsFold", "explain"]
+__all__ = ["History", "RowStep", "RowsFold", "explain"]
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ class History:
                 yield RowUpdate(key, item, whole, decoded)
 
     def _pairs(self, decoded: Decoded) -> list[tuple[str, Any]]:
+        if self._streams is not None:
+            return [stream_row(self._view, decoded)[1:]]
         try:
             if decoded.error is not None:
                 raise decoded.error
             return list(self._view.touches(decoded.event, decoded.key))  # type: ignore[arg-type]  # no error, so an event
         except Exception as error:
-            if self._streams is None:
-                at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
-                raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
-            return [(self._view.keys.encode(decoded.key), error)]
+            at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
+            raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
 
 
 @dataclass(frozen=True)
@@ -130,44 +130,6 @@ class RowStep:
     error: str = ""
 
 
-class ReplayedRow:
-    """A row that is folded again from its events: the last version that can be stored."""
-
-    def __init__(self, view: View[Any, Any]) -> None:
-        self._tracked: StepwiseFold[RowUpdate] = StepwiseFold(view)
-        self._stream_keyed = view.stream_keyed
-
-    @property
-    def row(self) -> Any:
-        """The row, None where there is none."""
-        return self._tracked.good
-
-    @property
-    def version(self) -> int | None:
-        """Its stream's version where the view is stream-keyed, None otherwise."""
-        at = self._tracked.good_at
-        return at.decoded.version if at is not None and self._stream_keyed else None
-
-    @property
-    def parked(self) -> RowUpdate | None:
-        """The event that parks the row, if any."""
-        return self._tracked.trouble_at
-
-    @property
-    def error(self) -> str:
-        """Why that event parks the row."""
-        return self._tracked.error
-
-    def step(self, touch: RowUpdate) -> RowStep:
-        """Folds one more event, unless the fold has failed."""
-        before = self.row
-        self._tracked.fold(touch.item, touch)
-        if self.parked is None:
-            return RowStep(touch, before, self.row)
-        first = self.parked is touch
-        return RowStep(touch, before, before, self.error if first else "waits behind the event that cannot be folded")
-
-
 class RowsFold:
     """Folds some rows from the start of the log up to given positions, and further from there.
 
@@ -179,14 +141,14 @@ class RowsFold:
         self, view: View[Any, Any], generation: Generation, log: BulkLog, wanted: Mapping[str, Position]
     ) -> None:
         self._view, self._generation, self._log = view, generation, log
-        self.rows = {key: ReplayedRow(view) for key in wanted}
+        self.rows = {key: StepwiseFold(view) for key in wanted}
         self._reached: Mapping[str, Position] = dict.fromkeys(wanted, Position())
         self._fold(wanted)
 
     def go_on(self, position: Position) -> None:
         """Folds every row further to a position, or from the start where the store went back behind that."""
         if not all(position.covers(reached) for reached in self._reached.values()):
-            self.rows = {key: ReplayedRow(self._view) for key in self.rows}
+            self.rows = {key: StepwiseFold(self._view) for key in self.rows}
             self._reached = dict.fromkeys(self.rows, Position())
         self._fold(dict.fromkeys(self.rows, position))
 
@@ -194,7 +156,7 @@ class RowsFold:
         history = History(self._view, self._generation, wanted, since=self._reached)
         for part in history.ranges:
             for touch in history.of(self._log, part):
-                self.rows[touch.key].step(touch)
+                self.rows[touch.key].fold(touch.item, touch.decoded)
         self._reached = wanted
 
 
@@ -218,10 +180,15 @@ def explain(
     Raises:
         ContractError: an event cannot be read or assigned to rows; the view stops there.
     """
-    history, row = History(view, generation, {key: upto}, tell), ReplayedRow(view)
+    history, row = History(view, generation, {key: upto}, tell), StepwiseFold(view)
     found = [_timed(history, part, open_log) for part in history.ranges]
     for _, touch in heapq.merge(*found, key=lambda pair: pair[0]):
-        yield row.step(touch)
+        before = row.good
+        row.fold(touch.item, touch.decoded)
+        error = ""
+        if row.parked is not None:
+            error = row.parked.error if row.parked.waiting == 1 else "waits behind the event that cannot be folded"
+        yield RowStep(touch, before, row.good, error)
 
 
 def _timed(history: History, part: OffsetRange, open_log: OpenBulkLog) -> Iterator[tuple[str, RowUpdate]]:

@@ -9,14 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leftfold.engine.verify.history import ReplayedRow, RowsFold
-from leftfold.engine.views.folded_rows import NO_KEY
-from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
+from leftfold.engine.verify.history import RowsFold
+from leftfold.engine.views.folded_rows import NO_KEY, FoldedBucket, StepwiseFold, stored_row
+from leftfold.engine.views.generations import whole_checkpoints
+from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model.keys import NO_ROW
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
-from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, RowChange
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation
 from leftfold.ports.protocols import ViewStore
 
 __all__ = ["Retried", "RowRetry"]
@@ -51,9 +52,7 @@ class RowRetry:
             ContractError: one of the keys is not parked.
             InfrastructureError: projectors wrote all the time, and no flush succeeded within a minute.
         """
-        checkpoints = self._store.checkpoints(generation)
-        if len(checkpoints) < generation.buckets:
-            raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
+        checkpoints = whole_checkpoints(self._store, generation)
         parked = {key: bucket for bucket, checkpoint in checkpoints.items() for key in checkpoint.parked}
         for key in keys:
             if key not in parked:
@@ -70,7 +69,7 @@ class RowRetry:
                 mine = [key for key, of in wanted.items() if of == bucket]
                 rows = RowsFold(self.view, generation, log, dict.fromkeys(mine, checkpoints[bucket].position))
                 freed += self._free(generation, bucket, rows)
-                still |= {key: row.error for key, row in rows.rows.items() if row.parked is not None}
+                still |= {key: row.parked.error for key, row in rows.rows.items() if row.parked is not None}
         return Retried(tuple(sorted(freed)), still)
 
     def _free(self, generation: Generation, bucket: int, fold: RowsFold) -> list[str]:
@@ -88,23 +87,24 @@ class RowRetry:
         )
 
     def _flush(
-        self, generation: Generation, bucket: int, checkpoint: Checkpoint, rows: Mapping[str, ReplayedRow]
+        self, generation: Generation, bucket: int, checkpoint: Checkpoint, rows: Mapping[str, StepwiseFold]
     ) -> BucketFlush:
         codec, changes = self.view.rows, []
-        checksum, count = checkpoint.checksum, checkpoint.rows
+        folded = FoldedBucket.of(checkpoint)
         stored = self._store.read(generation, [(bucket, key) for key in rows]).rows
-        for (key, folded), before in zip(rows.items(), stored, strict=True):
-            fields = None if folded.row is None else codec.encode(folded.row)
-            was = None if before is None else codec.index_entries(codec.decode(before))
-            now = None if folded.row is None else codec.index_entries(folded.row)
-            checksum += codec.digest(key, fields) if fields is not None else 0
-            count += (fields is not None) - (before is not None)
-            changes.append(RowChange(key, fields, folded.version, was, now))
+        for (key, replayed), fields in zip(rows.items(), stored, strict=True):
+            row = stored_row(self.view, folded, key, fields)
+            if isinstance(row.row, ContractError):
+                raise row.row
+            # The checksum leaves out a parked row.
+            row.row, row.version, row.digest = replayed.good, replayed.version, 0
+            changes.append(row.change(self.view))
+            del folded.parked[key]
         moved = replace(
             checkpoint,
-            checksum=checksum % CHECKSUM_MODULUS,
-            rows=count,
+            checksum=folded.checksum % CHECKSUM_MODULUS,
+            rows=folded.rows,
             token=secrets.token_hex(8),
-            parked={key: why for key, why in checkpoint.parked.items() if key not in rows},
+            parked=folded.parked,
         )
         return BucketFlush(generation, bucket, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes))

@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import sampled
-from leftfold.engine.verify.history import ReplayedRow, RowsFold
-from leftfold.engine.verify.row_differences import Fields, RowDifference
-from leftfold.engine.views.folded_rows import RowAddress, place_of
+from leftfold.engine.verify.history import RowsFold
+from leftfold.engine.verify.row_differences import Fields, RowDifference, keys_of, text_fields
+from leftfold.engine.views.folded_rows import RowAddress, StepwiseFold, place_of
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields as FieldTypes
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, OpenBulkLog, Suspect
-from leftfold.ports.flush import Checkpoint, Generation
+from leftfold.ports.flush import Checkpoint, Generation, stored_fields
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entries, Entry, Inspection, Standing
 
@@ -89,7 +89,7 @@ class ComparingSink:
                 folded.update((row.key, row.entries) for row in chunk)
                 self._compare(self._store, generation, bucket, columns, chunk)
         if self._store is not None:
-            self._compare_keys(_keys(self._store, generation, bucket), folded)
+            self._compare_keys(chain.from_iterable(keys_of(self._store, generation, [bucket])), folded)
             for place, index in enumerate(indexes if self._sets else ()):
                 expected = {key: entries[place] for key, entries in folded.items()}
                 self._compare_entries(index, _entries(self._store, generation, bucket, index), expected)
@@ -110,10 +110,7 @@ class ComparingSink:
     ) -> None:
         stored = store.read(generation, [(bucket, row.key) for row in chunk]).rows
         for row, fields in zip(chunk, stored, strict=True):
-            folded = dict(zip(columns, row.fields, strict=True))
-            if row.version is not None:
-                folded[b"@version"] = b"%d" % row.version
-            if fields != folded:
+            if fields != stored_fields(columns, row.fields, row.version):
                 self._suspect(Suspect(row.key))
 
     def _compare_keys(self, listed: Iterable[str], folded: Mapping[str, object]) -> None:
@@ -145,13 +142,6 @@ def _chunks(rows: Iterable[BulkRow]) -> Iterator[list[BulkRow]]:
     rest = iter(rows)
     while chunk := list(islice(rest, _CHUNK)):
         yield chunk
-
-
-def _keys(store: ViewStore, generation: Generation, bucket: int) -> Iterator[str]:
-    last = ""
-    while keys := store.keys(generation, bucket, last, _CHUNK):
-        yield from keys
-        last = keys[-1]
 
 
 def _entries(store: ViewStore, generation: Generation, bucket: int, index: str) -> Iterator[tuple[str, str]]:
@@ -245,9 +235,9 @@ class RowCheck:
         except ContractError:
             return ()  # a row that cannot be read differs anyhow
 
-    def _difference(self, key: str, stands: Standing, folded: ReplayedRow | None) -> RowDifference:
-        one = _text(stands.fields)
-        other = None if folded is None else fields_of(self._view, folded.row, folded.version)
+    def _difference(self, key: str, stands: Standing, folded: StepwiseFold | None) -> RowDifference:
+        one = text_fields(stands.fields)
+        other = None if folded is None else fields_of(self._view, folded.good, folded.version)
         if not self._sets:
             return RowDifference(key, one, other)
         stored, mine = self._stored_sets(stands), self._folded_sets(folded)
@@ -267,11 +257,11 @@ class RowCheck:
             found[name] = f"{found[name]} {value}" if name in found else value
         return found
 
-    def _folded_sets(self, folded: ReplayedRow | None) -> dict[str, str]:
+    def _folded_sets(self, folded: StepwiseFold | None) -> dict[str, str]:
         """The sets that should list a folded row, by name."""
-        if folded is None or folded.row is None:
+        if folded is None or folded.good is None:
             return {}
-        values = self._view.rows.index_entries(folded.row) if self._indexes else ()
+        values = self._view.rows.index_entries(folded.good) if self._indexes else ()
         return {_LISTED: "listed", **{_LISTED + i: value for i, value in zip(self._indexes, values, strict=True)}}
 
 
@@ -282,7 +272,7 @@ def _with(fields: Fields | None, sets: Mapping[str, str], differing: Collection[
 def row_and_place(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Position]:
     """A stored row and the exact position of its bucket."""
     checkpoint, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
-    return _text(stands.fields), checkpoint.position
+    return text_fields(stands.fields), checkpoint.position
 
 
 def _standing(
@@ -310,17 +300,6 @@ def _standing(
     )
 
 
-def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:
-    return (
-        None if fields is None else {k.decode(errors="replace"): v.decode(errors="replace") for k, v in fields.items()}
-    )
-
-
 def fields_of(view: View[Any, Any], row: Any, version: int | None) -> Fields | None:
     """A row as it would be stored; None = no row."""
-    if row is None:
-        return None
-    columns = (column.decode() for column in view.rows.columns)
-    values = (value.decode(errors="replace") for value in view.rows.encode(row))
-    numbered = {} if version is None else {"@version": str(version)}
-    return {**dict(zip(columns, values, strict=True)), **numbered}
+    return None if row is None else text_fields(stored_fields(view.rows.columns, view.rows.encode(row), version))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from leftfold.engine.views.folded_rows import place_of
+from leftfold.engine.views.generations import whole_checkpoints
 from leftfold.errors import ViewNotBuilt
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Snapshot
 from leftfold.ports.protocols import ViewStore
 
-__all__ = ["Diff", "RowDifference", "diff"]
+__all__ = ["Diff", "RowDifference", "diff", "keys_of", "text_fields"]
 
 _PAGE = 500
 _PATIENCE, _PAUSE = 3.0, 0.002
@@ -84,12 +85,11 @@ def diff(
     found = Diff(one, other)
     moving = Phase.PINNED not in (one.phase, other.phase)
     for generation in (one, other):
-        if len(store.checkpoints(generation)) < generation.buckets:
-            raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole")
-    for keys in _pages(one, store):
+        whole_checkpoints(store, generation)
+    for keys in keys_of(store, one, range(one.buckets)):
         _compare(found, keys, store, samples, moving=moving)
         tell(len(keys))
-    for keys in _pages(other, store):
+    for keys in keys_of(store, other, range(other.buckets)):
         there = store.read(one, [place_of(one, key) for key in keys]).rows
         new = [key for key, row in zip(keys, there, strict=True) if row is None]
         _compare(found, new, store, samples, moving=moving)
@@ -97,8 +97,9 @@ def diff(
     return found
 
 
-def _pages(generation: Generation, store: ViewStore) -> Iterator[list[str]]:
-    for bucket in range(generation.buckets):
+def keys_of(store: ViewStore, generation: Generation, buckets: Iterable[int]) -> Iterator[list[str]]:
+    """The row keys of some buckets, page by page."""
+    for bucket in buckets:
         last = ""
         while keys := store.keys(generation, bucket, last, _PAGE):
             yield keys
@@ -107,7 +108,8 @@ def _pages(generation: Generation, store: ViewStore) -> Iterator[list[str]]:
 
 def _compare(found: Diff, keys: Sequence[str], store: ViewStore, samples: int, *, moving: bool) -> None:
     one, other = _both(found, keys, store)
-    seen: dict[str, _Seen] = {k: (_text(a), _text(b)) for k, a, b in zip(keys, one.rows, other.rows, strict=True)}
+    pairs = zip(map(text_fields, one.rows), map(text_fields, other.rows), strict=True)
+    seen: dict[str, _Seen] = dict(zip(keys, pairs, strict=True))
     if moving:
         apart = [key for key, (a, b) in seen.items() if a != b]
         settled = _settled(found, apart, store) if apart else {}
@@ -144,7 +146,7 @@ def _settled(found: Diff, keys: list[str], store: ViewStore) -> dict[str, _Seen]
         after = _both(found, keys, store)
         for index, key in enumerate(keys):
             if key not in settled and _level(found, key, before, after):
-                settled[key] = _text(before[0].rows[index]), _text(before[1].rows[index])
+                settled[key] = text_fields(before[0].rows[index]), text_fields(before[1].rows[index])
         before = after
         time.sleep(_PAUSE)
     return settled
@@ -171,5 +173,8 @@ def _checkpoint_of(generation: Generation, snapshot: Snapshot, key: str) -> Chec
     return checkpoint
 
 
-def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:
-    return None if fields is None else {k.decode(): v.decode(errors="replace") for k, v in fields.items()}
+def text_fields(fields: Mapping[bytes, bytes] | None) -> Fields | None:
+    """The fields of a stored row as text; None = no row."""
+    if fields is None:
+        return None
+    return {k.decode(errors="replace"): v.decode(errors="replace") for k, v in fields.items()}

@@ -17,13 +17,13 @@ from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.verify.row_comparison import MOST_SUSPECTS, ComparingSink, RowCheck
 from leftfold.engine.verify.row_differences import RowDifference
 from leftfold.engine.views.folded_rows import RowAddress, place_of
-from leftfold.engine.views.generations import check_log, resolve, topic_ids
+from leftfold.engine.views.generations import check_log, resolve, topic_ids, whole_checkpoints
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, OpenBulkLog
-from leftfold.ports.flush import Checkpoint, Generation, Phase, covered
+from leftfold.ports.flush import Checkpoint, Generation, Phase, checksum_of, covered
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entry
 
@@ -216,9 +216,7 @@ class Verify:
                 f"generation {generation.id} of view {self.view.name} is {generation.phase.value} and of schema "
                 f"{generation.hash}; this code ({self.view.hash}) can verify only what it could have folded"
             )
-        checkpoints = self._store.checkpoints(generation)
-        if len(checkpoints) < generation.buckets:
-            raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
+        checkpoints = whole_checkpoints(self._store, generation)
         with closing(self._open_log()) as log:
             check_log(generation, topic_ids(log, generation.topics))
         return checkpoints
@@ -243,7 +241,7 @@ class Verify:
         suspects: dict[RowAddress, tuple[Entry, ...]] = {place_of(generation, key): () for key in candidates[:most]}
         rows = RowCheck(self.view, generation, self._store, self._open_log).differences(suspects, most)
         watch.end()
-        newly = {k: p.error for b, r in results.items() for k, p in r.parked.items() if k not in checkpoints[b].parked}
+        newly = _newly_parked(checkpoints, results)
         folded = sum(result.rows for result in results.values())
         return Sample(
             self.view.name, generation.id, share, folded, len(candidates), rows, newly, sum(watch.seconds.values())
@@ -310,23 +308,22 @@ class Verify:
         seconds: float,
     ) -> Verification:
         """The result by the checksums."""
-        newly = {
-            key: why.error
-            for bucket, result in results.items()
-            for key, why in result.parked.items()
-            if key not in checkpoints[bucket].parked
-        }
         return Verification(
             view=self.view.name,
             generation=generation.id,
             position=covered(generation, checkpoints),
             events=self.plan(generation, checkpoints).events,
-            stored=sum(checkpoint.checksum for checkpoint in checkpoints.values()) % CHECKSUM_MODULUS,
+            stored=checksum_of(checkpoints.values()),
             folded=sum(result.checksum for result in results.values()) % CHECKSUM_MODULUS,
             wrong=tuple(
                 sorted(b for b, checkpoint in checkpoints.items() if results[b].checksum != checkpoint.checksum)
             ),
             parked=tuple(sorted(key for checkpoint in checkpoints.values() for key in checkpoint.parked)),
-            newly=newly,
+            newly=_newly_parked(checkpoints, results),
             seconds=seconds,
         )
+
+
+def _newly_parked(checkpoints: Mapping[int, Checkpoint], results: Mapping[int, BucketResult]) -> dict[str, str]:
+    """The keys that this code parks and the generation does not, with the reasons."""
+    return {k: p.error for b, r in results.items() for k, p in r.parked.items() if k not in checkpoints[b].parked}

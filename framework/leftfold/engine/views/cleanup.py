@@ -24,6 +24,7 @@ __all__ = [
     "discard",
     "leftovers",
     "orphans",
+    "predecessor",
     "remove",
     "remove_ended",
     "remove_orphans",
@@ -119,6 +120,15 @@ def remove(store: ViewStore, generation: Generation) -> None:
     left = change(store, generation.view, lambda r: r.without(generation.id) if is_of_attempt(r, generation) else r)
     if generation.id not in left.generations:
         store.unlink(generation)
+
+
+def predecessor(store: ViewStore, view: View[Any, Any]) -> Generation | None:
+    """The live generation of this code's schema; one that has lost checkpoints cannot be used and is removed."""
+    live = store.registry(view.name).live_of(view.hash)
+    if live is None or len(store.checkpoints(live)) == live.buckets:
+        return live
+    remove(store, live)
+    return None
 
 
 def remove_ended(store: ViewStore, generation: Generation) -> None:

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from leftfold.errors import ContractError
 from leftfold.model.messages import Event
 from leftfold.model.view import View
-from leftfold.ports.codec import UNREADABLE, MessageCodec, header
+from leftfold.ports.codec import UNREADABLE, MessageCodec, header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Decoded", "EventDecoder", "folds_record", "whole_decisions"]
 
 # The named constructor costs twice as much.
 _new: Any = tuple.__new__
-_ends_decision = attrgetter("last")
+_last = attrgetter("last")
 _PROCESSOR_HEADERS = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
 
 
@@ -71,7 +71,7 @@ class EventDecoder:
                 if (a, b, c, d) != _PROCESSOR_HEADERS or not sequence.isdigit():
                     found.append(self._decode_any(record))
                     continue
-                last = decision == b"1/1" or _is_last(decision)
+                last = decision == b"1/1" or is_last_of_decision(decision)
                 decoded = _new(Decoded, (
                     topic, partition, offset, key.decode(), wanted(type_, value), None, int(sequence), last,  # type: ignore[union-attr]
                     time.decode(), type_,
@@ -86,7 +86,7 @@ class EventDecoder:
         event, error, version, last = None, None, 0, True
         type_ = found.get("ce_type") or b""
         try:
-            last = _is_last(found.get("ce_decision") or b"1/1")
+            last = is_last_of_decision(found.get("ce_decision") or b"")
             version = int(found.get("ce_sequence") or b"0")
             event = self._codec.wanted(type_, record.value)
         except ContractError as failure:
@@ -103,11 +103,6 @@ class EventDecoder:
         if name and name not in self._names:
             error = None
         return Decoded(record.topic, record.partition, record.offset, key, event, error, version, last, time, type_)
-
-
-def _is_last(decision: bytes) -> bool:
-    k, _, n = decision.partition(b"/")
-    return k == n
 
 
 @lru_cache(maxsize=1024)
@@ -133,7 +128,7 @@ def _names_of(classes: Iterable[type[Event]]) -> set[str]:
 
 def whole_decisions(records: list[Decoded]) -> tuple[list[Decoded], list[Decoded]]:
     """Splits records into those up to each partition's last whole decision and the rest, for the next batch."""
-    if all(map(_ends_decision, records)):
+    if all(map(_last, records)):
         return records, []
     latest = {(record.topic, record.partition): record.last for record in records}
     if all(latest.values()):

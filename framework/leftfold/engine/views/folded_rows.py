@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
+from leftfold.engine.views.decoding import Decoded
 from leftfold.errors import ContractError
 from leftfold.model.keys import partition_of
+from leftfold.model.rows import Fields
 from leftfold.model.view import FoldView, View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange
 from leftfold.safety import shown
@@ -24,8 +26,10 @@ __all__ = [
     "bucket_of",
     "check_storable",
     "evolver",
+    "parked_at",
     "place_of",
     "stored_row",
+    "stream_row",
 ]
 
 
@@ -102,18 +106,19 @@ class FoldedRow:
     there: bool = False
     version: int | None = None
 
-    def change(self, view: View[Any, Any]) -> RowChange:
+    def change(self, view: View[Any, Any], encoded: tuple[Fields, tuple[str, ...]] | None = None) -> RowChange:
         """The change of the row for the next flush, which counts as sent from now on.
 
         Raises the error of the encoding when the row cannot be encoded.
+
+        Args:
+            encoded: its fields and index entries, if it is encoded already.
         """
-        row, before, bucket = self.row, self.indexed, self.bucket
+        row, before, bucket, rows = self.row, self.indexed, self.bucket, view.rows
         if row is None:
             fields, now, digest = None, None, 0
         else:
-            rows = view.rows
-            fields = rows.encode(row)
-            now = rows.index_entries(row) if rows.indexes else ()
+            fields, now = encoded or (rows.encode(row), rows.index_entries(row) if rows.indexes else ())
             digest = rows.digest(self.key, fields)
         bucket.checksum += digest - self.digest
         if self.there is (row is None):
@@ -160,30 +165,48 @@ def _hashed(key: str, buckets: int) -> int:
     return partition_of(key.encode(), buckets)
 
 
-At = TypeVar("At")
+def stream_row(view: View[Any, Any], record: Decoded) -> tuple[str, str, Any]:
+    """The stream's key, the row's key and the argument of the fold that a record of a stream-keyed view has.
+
+    The argument is an error if the record cannot be read. A record without a key has the row of NO_KEY.
+    """
+    try:
+        return record.key, view.keys.encode(record.key), record.error or record.event
+    except Exception as error:  # noqa: BLE001  # whatever it is, the record has no key
+        return NO_KEY, view.keys.encode(NO_KEY), record.error or error
 
 
-class StepwiseFold(Generic[At]):
+def parked_at(record: Decoded, error: Exception) -> Parked:
+    """A row key that is parked at a record, which it cannot fold."""
+    return Parked(record.topic, record.partition, record.offset, f"{type(error).__name__}: {shown(error, str)}")
+
+
+class StepwiseFold:
     """Folds one row event by event; only the final row must be storable, so an unstorable step parks nothing.
 
     `row` is what was folded so far and `good` the last of it that can be stored, behind the event `good_at` (None = the
-    initial row). `trouble_at` is the first event behind `good`, `error` why the row cannot be stored since (or was not
-    folded any further, if the fold itself failed), and `waiting` how many events came; None, '' and 0 = the row can be
-    stored as it is. `time` is the latest event time in `good`.
+    initial row). `parked` is the first event behind `good`, why the row cannot be stored since (or was not folded any
+    further, if the fold itself failed), and how many events came; None = the row can be stored as it is. `time` is the
+    latest event time in `good`.
     """
 
     def __init__(self, view: View[Any, Any], row: Any = None) -> None:
         self._view, self._evolve = view, evolver(view)
         self.row = self.good = row
-        self.good_at: At | None = None
-        self.trouble_at: At | None = None
-        self.error, self.waiting, self.time = "", 0, ""
-        self._latest, self._failed = "", False
+        self.good_at: Decoded | None = None
+        self.parked: Parked | None = None
+        self.time = self._latest = ""
+        self._failed = False
 
-    def fold(self, item: Any, at: At, time: str = "") -> None:
+    @property
+    def version(self) -> int | None:
+        """The stream's version in `good` where the view is stream-keyed, None otherwise."""
+        return self.good_at.version if self.good_at is not None and self._view.stream_keyed else None
+
+    def fold(self, item: Any, at: Decoded) -> None:
         """Folds one more event; `item` is an exception if it cannot be read."""
-        if self._failed:
-            self.waiting += 1
+        if self._failed and self.parked is not None:
+            self.parked = self.parked.with_another_event()
             return
         try:
             if isinstance(item, Exception):
@@ -193,17 +216,14 @@ class StepwiseFold(Generic[At]):
             self._failed = True
             self._failed_at(error, at)
             return
-        self.row, self._latest = row, max(self._latest, time)
+        self.row, self._latest = row, max(self._latest, at.time)
         try:
             if row is not None:
                 check_storable(self._view, row)
         except Exception as error:  # noqa: BLE001  # so does one whose final row cannot be stored
             self._failed_at(error, at)
         else:
-            self.good, self.good_at, self.time = row, at, self._latest
-            self.trouble_at, self.error, self.waiting = None, "", 0
+            self.good, self.good_at, self.time, self.parked = row, at, self._latest, None
 
-    def _failed_at(self, error: Exception, at: At) -> None:
-        if self.trouble_at is None:
-            self.trouble_at, self.error = at, f"{type(error).__name__}: {shown(error, str)}"
-        self.waiting += 1
+    def _failed_at(self, error: Exception, at: Decoded) -> None:
+        self.parked = parked_at(at, error) if self.parked is None else self.parked.with_another_event()

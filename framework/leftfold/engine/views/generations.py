@@ -31,9 +31,11 @@ __all__ = [
     "log_mismatch",
     "new_generation",
     "open_generation",
+    "promote_first",
     "resolve",
     "topic_ids",
     "topics_of",
+    "whole_checkpoints",
 ]
 
 
@@ -84,6 +86,18 @@ def empty_marks(generation: Generation) -> dict[int, Checkpoint]:
     return {bucket: Checkpoint(Position(), phase=generation.phase) for bucket in range(generation.buckets)}
 
 
+def whole_checkpoints(store: ViewStore, generation: Generation) -> dict[int, Checkpoint]:
+    """The checkpoints of all buckets of a generation.
+
+    Raises:
+        ViewNotBuilt: some of them are lost.
+    """
+    checkpoints = store.checkpoints(generation)
+    if len(checkpoints) < generation.buckets:
+        raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole; rebuild it")
+    return checkpoints
+
+
 def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> Registry:
     """Applies a change to the registry by compare-and-set, and repeats it when another process was faster.
 
@@ -96,6 +110,17 @@ def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> 
         if after == before or store.change_registry(view, before, after):
             return after
     raise InfrastructureError(f"the registry of view {view} changes too often; are two rebuilds running?")
+
+
+def promote_first(store: ViewStore, generation: Generation) -> None:
+    """Makes a generation live, unless its schema has a live one or it has been removed."""
+
+    def pointed(registry: Registry) -> Registry:
+        if registry.live_of(generation.hash) or generation.id not in registry.generations:
+            return registry
+        return registry.pointed(generation, current_time())
+
+    change(store, generation.view, pointed)
 
 
 def open_generation(

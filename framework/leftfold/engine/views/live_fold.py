@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, folds_record
 from leftfold.engine.views.folded_rows import (
-    NO_KEY,
     FoldedBucket,
     FoldedRow,
     RowAddress,
@@ -18,7 +16,9 @@ from leftfold.engine.views.folded_rows import (
     StepwiseFold,
     bucket_of,
     evolver,
+    parked_at,
     stored_row,
+    stream_row,
 )
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange, Snapshot
@@ -56,7 +56,7 @@ class LiveFold:
         self.rows: dict[RowAddress, FoldedRow] = {}
         self.unsent: dict[RowAddress, FoldedRow] = {}
         self._to_track = frozenset(tracked)
-        self._tracked: dict[RowAddress, tuple[FoldedRow, StepwiseFold[Decoded]]] = {}
+        self._tracked: dict[RowAddress, tuple[FoldedRow, StepwiseFold]] = {}
         self._unread: dict[RowAddress, tuple[str, list[tuple[Any, Decoded]]]] = {}
 
     def skip(self, checkpoints: Mapping[int, Checkpoint]) -> None:
@@ -89,11 +89,11 @@ class LiveFold:
         row = self.rows.get(place)
         if row is None:
             if place in self._tracked:
-                self._tracked[place][1].fold(item, record, record.time)
+                self._tracked[place][1].fold(item, record)
                 return
             bucket = self.buckets[place[0]]
             if key in bucket.parked:
-                bucket.parked[key] = replace(bucket.parked[key], waiting=bucket.parked[key].waiting + 1)
+                bucket.parked[key] = bucket.parked[key].with_another_event()
                 return
             if not bucket.is_whole:
                 self._unread.setdefault(place, (key, []))[1].append((item, record))
@@ -107,7 +107,7 @@ class LiveFold:
                     raise trouble
             row.row = self.step(row.row, item)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-            self._park(self.rows.pop(place), record, f"{type(error).__name__}: {shown(error, str)}")
+            self._park(self.rows.pop(place), parked_at(record, error))
             return
         row.version = record.version if self._generation.stream_keyed else None
         row.bucket.time = max(row.bucket.time, record.time)
@@ -135,15 +135,14 @@ class LiveFold:
 
     def settle(self) -> None:
         """Parks the tracked rows that cannot be stored now, and ends the tracking."""
-        keyed = self._generation.stream_keyed
         for place, (row, found) in self._tracked.items():
             if found.good_at is not None:
-                row.row, row.version = found.good, found.good_at.version if keyed else None
+                row.row, row.version = found.good, found.version
                 row.bucket.time, self.unsent[place] = max(row.bucket.time, found.time), row
-            if found.trouble_at is None:
+            if found.parked is None:
                 self.rows[place] = row
             else:
-                self._park(row, found.trouble_at, found.error, found.waiting)
+                self._park(row, found.parked)
         self._tracked, self._to_track = {}, frozenset()
 
     def evict(self, most: int) -> None:
@@ -166,7 +165,7 @@ class LiveFold:
             try:
                 row.row = step(row.row, event)
             except Exception as trouble:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-                self._park(rows.pop(place), record, f"{type(trouble).__name__}: {trouble}")
+                self._park(rows.pop(place), parked_at(record, trouble))
                 continue
             row.version, unsent[place], bucket = version, row, row.bucket
             if time > bucket.time:  # noqa: PLR1730  # max() costs three times as much
@@ -176,14 +175,8 @@ class LiveFold:
         """Folds one record of a stream-keyed view on the slow path."""
         if not self._is_wanted(record) or record.offset < self._done[record.partition, record.topic, record.partition]:
             return
-        name = record.key
-        try:
-            key = self._view.keys.encode(name)
-        except Exception as error:  # noqa: BLE001  # it has no key: a substitute key is parked
-            name, trouble = name or NO_KEY, record.error or error
-            self.give((record.partition, name), self._view.keys.encode(name), trouble, record)
-        else:
-            self.give((record.partition, name), key, record.error or record.event, record)
+        name, key, item = stream_row(self._view, record)
+        self.give((record.partition, name), key, item, record)
 
     def _take_others(self, records: Sequence[Decoded]) -> None:
         """Folds records of a view whose events name the rows."""
@@ -212,8 +205,8 @@ class LiveFold:
         else:
             self.rows[place] = row
 
-    def _park(self, row: FoldedRow, record: Decoded, why: str, waiting: int = 1) -> None:
-        row.bucket.parked[row.key] = Parked(record.topic, record.partition, record.offset, why, waiting)
+    def _park(self, row: FoldedRow, parked: Parked) -> None:
+        row.bucket.parked[row.key] = parked
         row.bucket.stuck.append(row)
 
 

@@ -20,6 +20,7 @@ from leftfold.ports.flush import (
     Landed,
     RowChange,
     Snapshot,
+    checksum_of,
     covered,
 )
 from leftfold.ports.protocols import Flushing, ViewStore
@@ -97,7 +98,7 @@ class ProjectionWriter:
 
     def checksum(self) -> int:
         """The sum of its buckets' checksums."""
-        return sum(checkpoint.checksum for checkpoint in self.checkpoints.values()) % CHECKSUM_MODULUS
+        return checksum_of(self.checkpoints.values())
 
     def unsent(self) -> int:
         """How many rows the next flush holds."""

@@ -20,18 +20,17 @@ from leftfold.engine.views.claims import (
     member_of,
     names_fold,
     next_steps,
-    takeover_command,
 )
 from leftfold.engine.views.cleanup import remove_ended
+from leftfold.engine.views.generation_reporter import GenerationReporter
 from leftfold.engine.views.generations import (
     BUCKETS,
     Identities,
     change,
-    current_time,
     followed,
     has_ended,
-    log_mismatch,
     open_generation,
+    promote_first,
     topics_of,
 )
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
@@ -127,16 +126,13 @@ class Projector:
         self._groups: list[SharedSubscription] = []
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, ProjectionWriter] = {}
-        self._parked: dict[_Name, set[str]] = {}
         self._lost: set[str] = set()
         self._started = set[str]() if started is None else started
         self._absence, self._missed = absence, dict[tuple[str, str], float]()
-        self._idle: set[tuple[str, str, str]] = set()
         self._looked = float("-inf")
         self._waiting: list[tuple[float, ProjectionWriter]] = []
         self._admin = open_log()
-        self._ids = Identities(self._admin)
-        self._foreign: set[_Name] = set()
+        self._ids, self._reporter = Identities(self._admin), GenerationReporter(report)
 
     def step(self, timeout: float = 0.1) -> int:
         """Looks for new generations when due, and folds new events for each subscription; returns how many events."""
@@ -201,7 +197,7 @@ class Projector:
             mine = followed(registry, view, self._folds.get(view.name, ""))
             if not mine and registry.live_of(view.hash) is None:
                 mine = self._create(view)
-            mine = self._of_this_log(mine)
+            mine = {i: g for i, g in mine.items() if self._reporter.is_of_log(g, self._ids.of(g.topics))}
             for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
                 self._forget(name)
             for id_, generation in mine.items():
@@ -210,21 +206,9 @@ class Projector:
                 known = self._known.get((view.name, id_))
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
-            self._report_idle(view, registry)
+            self._reporter.standing_by(view, registry, self._folds.get(view.name, ""))
         for writer in self._known.values():
-            self._report_parked(writer)
-
-    def _of_this_log(self, found: Mapping[str, Generation]) -> dict[str, Generation]:
-        """The generations that were folded from the current topics; reports each other one once."""
-        mine = {}
-        for id_, generation in found.items():
-            why, name = log_mismatch(generation, self._ids.of(generation.topics)), (generation.view, id_)
-            if not why:
-                mine[id_] = generation
-            elif name not in self._foreign and generation.phase is not Phase.KEPT:
-                self._foreign.add(name)
-                self._report("view stopped", {"view": generation.view, "why": why})
-        return mine
+            self._reporter.parked(writer.generation, writer.checkpoints)
 
     def _claim(self, view: View[Any, Any], registry: Registry) -> Registry:
         """Claims the generations that this code may fold.
@@ -257,27 +241,6 @@ class Projector:
         """Whether a generation exists and is still folded by this code; asked after each look at its checkpoints."""
         view = writer.view
         return writer.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
-
-    def _report_idle(self, view: View[Any, Any], registry: Registry) -> None:
-        """Reports each generation that other code folds, once."""
-        mine = followed(registry, view, self._folds.get(view.name, ""))
-        for generation in followed(registry, view).values():
-            idle = view.name, generation.id, generation.fold
-            if generation.id not in mine and generation.phase is not Phase.KEPT and idle not in self._idle:
-                self._idle.add(idle)
-                details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
-                self._report(
-                    "standing by", {**details, "do": takeover_command(generation, self._folds.get(view.name, ""))}
-                )
-
-    def _report_parked(self, writer: ProjectionWriter) -> None:
-        name, id_ = writer.view.name, writer.generation.id
-        parked = {key: why for checkpoint in writer.checkpoints.values() for key, why in checkpoint.parked.items()}
-        known = self._parked.get((name, id_), set())
-        for key in parked.keys() - known:
-            why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
-            self._report("parked", {"view": name, "generation": id_, "key": key, "at": place, "why": why.error})
-        self._parked[name, id_] = set(parked)
 
     def _create(self, view: View[Any, Any]) -> dict[str, Generation]:
         """Creates a generation; none where the log has lost its first events, which is reported once."""
@@ -395,15 +358,7 @@ class Projector:
 
     def _point(self, writer: ProjectionWriter) -> None:
         generation = writer.generation
-        change(
-            self._store,
-            generation.view,
-            lambda r: (
-                r
-                if r.live_of(generation.hash) or generation.id not in r.generations
-                else r.pointed(generation, current_time())
-            ),
-        )
+        promote_first(self._store, generation)
         self._report("generation live", {"view": generation.view, "generation": generation.id})
 
     def _join(self) -> None:

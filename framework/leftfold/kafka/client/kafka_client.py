@@ -8,11 +8,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from leftfold.client.commands import CommandRequest, asked
+from leftfold.client.commands import Client, CommandRequest
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, read_reply
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -29,7 +28,7 @@ __all__ = ["KafkaClient"]
 _NAP = 0.002
 
 
-class KafkaClient:
+class KafkaClient(Client):
     """A Client that sends commands through Kafka, for any number of threads and tasks.
 
     Close it, or use it in a `with`.
@@ -63,72 +62,6 @@ class KafkaClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def send(
-        self,
-        command: Command,
-        /,
-        *,
-        id: str | None = None,
-        expected_version: int | None = None,
-        at: datetime | None = None,
-        timeout: float = 10.0,
-    ) -> Receipt:
-        """Sends a command and waits for its answer, see `Client`; `at` is its `ce_time`, by default now."""
-        encoded = self._producer.pack(command, id, expected_version, at, self._answers.reply_to)
-        self._check_topic(encoded.topic)
-        (answer,) = self._sender(timeout, self._most).run([encoded])
-        return self._receipt(answer, command)
-
-    async def asend(
-        self,
-        command: Command,
-        /,
-        *,
-        id: str | None = None,
-        expected_version: int | None = None,
-        at: datetime | None = None,
-        timeout: float = 10.0,
-    ) -> Receipt:
-        """Sends a command and awaits its answer; after a cancel the command may still be decided."""
-        encoded = self._producer.pack(command, id, expected_version, at, self._answers.reply_to)
-        if encoded.topic not in self._topics:
-            await asyncio.to_thread(self._check_topic, encoded.topic)
-        waiter = _Task(asyncio.get_running_loop())
-        self._pending.add(encoded.id, encoded.body, waiter)
-        try:
-            return self._receipt(await self._awaited(encoded, waiter, timeout), command)
-        finally:
-            self._pending.remove(encoded.id, waiter)
-
-    def send_many(
-        self,
-        commands: Iterable[Command],
-        /,
-        *,
-        ids: Iterable[str | None] | None = None,
-        expected_versions: Iterable[int | None] | None = None,
-        times: Iterable[datetime | None] | None = None,
-        timeout: float = 10.0,
-    ) -> list[Receipt | LeftfoldError]:
-        """Sends commands without waiting in between, see `Client`; `times` are their `ce_time`, by default now."""
-        return list(self._sent(asked(commands, ids, expected_versions, times), timeout, self._most))
-
-    def send_each(
-        self,
-        commands: Iterable[Command],
-        /,
-        *,
-        window: int = 1000,
-        ids: Iterable[str | None] | None = None,
-        expected_versions: Iterable[int | None] | None = None,
-        times: Iterable[datetime | None] | None = None,
-        timeout: float = 10.0,
-    ) -> Iterator[Receipt | LeftfoldError]:
-        """Sends any number of commands, with at most `window` in flight, see `Client`."""
-        if window < 1:
-            raise ValueError(f"window={window}: at least one command must be under way")
-        return self._sent(asked(commands, ids, expected_versions, times), timeout, window)
-
     def close(self, timeout: float = 5.0) -> None:
         """Waits for pending deliveries, `timeout` seconds at most, and closes the client.
 
@@ -156,12 +89,24 @@ class KafkaClient:
             return waiter.answer or OutcomeUnknown(encoded.id.decode(), why)
         return waiter.answer
 
-    def _sender(self, timeout: float, most: int) -> PipelinedSender:
-        return PipelinedSender(self._producer, self._pending, self._why, timeout=timeout, most=most)
+    async def _asend_request(self, request: CommandRequest, timeout: float) -> Receipt | LeftfoldError:
+        encoded = self._producer.pack(*request, self._answers.reply_to)
+        if encoded.topic not in self._topics:
+            await asyncio.to_thread(self._check_topic, encoded.topic)
+        waiter = _Task(asyncio.get_running_loop())
+        self._pending.add(encoded.id, encoded.body, waiter)
+        try:
+            return self._outcome(await self._awaited(encoded, waiter, timeout), type(request.command))
+        finally:
+            self._pending.remove(encoded.id, waiter)
 
-    def _sent(self, rows: Iterable[CommandRequest], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
+    def _send_requests(
+        self, requests: Iterable[CommandRequest], timeout: float, window: int | None = None
+    ) -> Iterator[Receipt | LeftfoldError]:
+        most = self._most if window is None else window
+        sender = PipelinedSender(self._producer, self._pending, self._why, timeout=timeout, most=most)
         classes: deque[type[Command]] = deque()
-        for answer in self._sender(timeout, most).run(self._packed(rows, classes)):
+        for answer in sender.run(self._packed(requests, classes)):
             yield self._outcome(answer, classes.popleft())
 
     def _packed(
@@ -191,12 +136,6 @@ class KafkaClient:
             return read_reply(answer, command, self._topics[names.commands(command.__leftfold__.category)])
         except ContractError as error:
             return error
-
-    def _receipt(self, answer: CommandAnswer, command: Command) -> Receipt:
-        outcome = self._outcome(answer, type(command))
-        if isinstance(outcome, LeftfoldError):
-            raise outcome
-        return outcome
 
     def _why(self, topic: str) -> str:
         return self._answers.refusal or self._diagnosis.why(topic.rpartition(".")[0])

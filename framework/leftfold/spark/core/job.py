@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 from uuid import uuid4
@@ -17,41 +17,31 @@ from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import PassRunner
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate
 from leftfold.engine.rebuild.tasks import BulkJob, BulkPass, PassResult, ProgressCallback, tuned_gc
-from leftfold.errors import LeftfoldError
 from leftfold.ports.bulk import BucketResult
 from leftfold.spark.core.task_io import (
     ITEM,
+    ITEM_FIELDS,
     Address,
     Batches,
     ProgressReporter,
-    cause_of,
-    item_batch,
+    arrow_batches,
+    item_batches,
     items_in,
+    job_errors,
     line_batches,
     lines_of,
     listening,
     results_of,
     results_of_pass,
+    rows_in,
 )
 
 __all__ = ["spark_pass_runner", "spark_runner", "tagged"]
 
 
 _LINE = -1
-_FIELDS: list[Any] = [
-    ("slot", pa.int32()),
-    ("job", pa.int32()),
-    ("bucket", pa.int32()),
-    ("key", pa.string()),
-    ("source", pa.int32()),
-    ("offset", pa.int64()),
-    ("nth", pa.int32()),
-    ("body", pa.binary()),
-    ("time", pa.string()),
-]
-_SCHEMA = pa.schema(_FIELDS)
-_COLUMNS = "slot int, job int, bucket int, key string, source int, offset long, nth int, body binary, time string"
-_MANY = 5_000
+_SCHEMA = pa.schema([("slot", pa.int32()), ("job", pa.int32()), *ITEM_FIELDS])
+_COLUMNS = f"slot int, job int, {ITEM}"
 _SORTED_TOGETHER = 1_000_000
 """About how many events one task sorts and folds, where there are enough buckets."""
 
@@ -63,18 +53,14 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
 
     def emit(batches: Batches) -> Batches:
         tuned_gc()
-        numbers = [int(n) for batch in batches for n in batch.column(0).to_pylist() if n is not None]
-        parts = [part for number in numbers for part in tasks[number]]
+        parts = [part for (number,) in rows_in(batches) for part in tasks[number]]
         with closing(ProgressReporter(address)) as tell:
-            rows = chain.from_iterable(_rows(passed, count) for passed in whole.read(parts, tell))
-            while chunk := list(islice(rows, _MANY)):
-                columns = zip(zip(*chunk, strict=True), _SCHEMA, strict=True)
-                yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_SCHEMA)
+            found = whole.read(parts, tell)
+            yield from arrow_batches(chain.from_iterable(_rows(passed, count) for passed in found), _SCHEMA)
 
     def fold(batches: Batches) -> Batches:
         tuned_gc()
-        rows = (row for b in batches for row in zip(*(c.to_pylist() for c in b.columns), strict=True))
-        return line_batches(_folded(whole, rows))
+        return line_batches(_folded(whole, rows_in(batches)))
 
     if not tasks:
         return []
@@ -104,13 +90,8 @@ def _folded(whole: BulkPass, rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
             yield f"{job} {first[3]}"
             first = next(items, None)  # type: ignore[arg-type]  # the end
         if first is not None:
-            found = (KeyedUpdate._make(row[2:]) for row in _chained(first, items))
+            found = (KeyedUpdate._make(row[2:]) for row in chain((first,), items))
             yield from (f"{job} {line}" for line in lines_of(lambda found=found, job=job: whole.fold(job, found)))  # type: ignore[misc]
-
-
-def _chained(first: tuple[Any, ...], rest: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    yield first
-    yield from rest
 
 
 def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]:
@@ -118,13 +99,8 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Progres
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         tasks = _streams if plan.stream_keyed else _sorted
-        with listening(spark, tell) as address, tagged(spark.sparkContext):
-            try:
-                return results_of(tasks(spark, job, plan, address))
-            except LeftfoldError:
-                raise
-            except Exception as error:
-                raise cause_of(error) from error
+        with listening(spark, tell) as address, tagged(spark.sparkContext), job_errors():
+            return results_of(tasks(spark, job, plan, address))
 
     return run
 
@@ -133,13 +109,8 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
     """A PassRunner that runs a pass over the log on a Spark session."""
 
     def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
-        with listening(spark, tell) as address, tagged(spark.sparkContext):
-            try:
-                return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
-            except LeftfoldError:
-                raise
-            except Exception as error:
-                raise cause_of(error) from error
+        with listening(spark, tell) as address, tagged(spark.sparkContext), job_errors():
+            return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
 
     return run
 
@@ -180,11 +151,9 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
 
     def emit(batches: Batches) -> Batches:
         tuned_gc()
-        parts = [part for number in _numbers(batches) for part in tasks[number]]
+        parts = [part for (number,) in rows_in(batches) for part in tasks[number]]
         with closing(ProgressReporter(address)) as tell:
-            items = iter(job.read_items(parts, tell))
-            while chunk := list(islice(items, _MANY)):
-                yield item_batch(chunk)
+            yield from item_batches(job.read_items(parts, tell))
 
     def fold(batches: Batches) -> Batches:
         tuned_gc()
@@ -200,7 +169,3 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
         .mapInArrow(fold, "line string")
     )
     return [row.line for row in folded.collect()]
-
-
-def _numbers(batches: Batches) -> list[int]:
-    return [int(number) for batch in batches for number in batch.column(0).to_pylist() if number is not None]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -25,25 +26,29 @@ from leftfold.ports.bulk import BucketResult
 
 __all__ = [
     "ITEM",
+    "ITEM_FIELDS",
     "Address",
     "Batches",
     "ProgressReporter",
     "SkippedValues",
+    "arrow_batches",
     "cause_of",
-    "item_batch",
+    "item_batches",
     "items_in",
+    "job_errors",
     "line_batches",
     "lines_of",
     "listening",
     "results_of",
     "results_of_pass",
+    "rows_in",
     "spark_checks",
 ]
 
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
-_FIELDS: list[Any] = [
+ITEM_FIELDS: list[Any] = [
     ("bucket", pa.int32()),
     ("key", pa.string()),
     ("source", pa.int32()),
@@ -52,29 +57,37 @@ _FIELDS: list[Any] = [
     ("body", pa.binary()),
     ("time", pa.string()),
 ]
-_ITEM_ARROW = pa.schema(_FIELDS)
+_ITEM_ARROW = pa.schema(ITEM_FIELDS)
 _LINE_ARROW = pa.schema([("line", pa.string())])
+_MANY = 5_000
 
 
-def item_batch(items: Sequence[KeyedUpdate]) -> pa.RecordBatch:
-    """Some items as one Arrow batch."""
-    columns = zip(zip(*items, strict=True), _ITEM_ARROW, strict=True)
-    return pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ITEM_ARROW)
+def arrow_batches(rows: Iterable[Sequence[Any]], schema: pa.Schema, most: int = _MANY) -> Batches:
+    """Rows as Arrow batches of at most so many."""
+    rest = iter(rows)
+    while chunk := list(islice(rest, most)):
+        columns = zip(zip(*chunk, strict=True), schema, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=schema)
+
+
+def rows_in(batches: Batches) -> Iterator[tuple[Any, ...]]:
+    """The rows in Arrow batches, in their order."""
+    return (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def item_batches(items: Iterable[KeyedUpdate]) -> Batches:
+    """Items as Arrow batches."""
+    return arrow_batches(items, _ITEM_ARROW)
 
 
 def items_in(batches: Batches) -> Iterator[KeyedUpdate]:
     """The items in Arrow batches, in their order."""
-    return (
-        KeyedUpdate._make(row)
-        for batch in batches
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    )
+    return map(KeyedUpdate._make, rows_in(batches))
 
 
 def line_batches(lines: Iterable[str]) -> Batches:
     """Lines as they come, each in its own batch: the driver collects few."""
-    for line in lines:
-        yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINE_ARROW)
+    return arrow_batches(((line,) for line in lines), _LINE_ARROW, 1)
 
 
 _KNOWN = 1000
@@ -203,6 +216,17 @@ def cause_of(error: Exception) -> LeftfoldError:
     return InfrastructureError(f"Spark could not do it: {(raised or [text or repr(error)])[-1][:500]}")
 
 
+@contextmanager
+def job_errors() -> Iterator[None]:
+    """Raises the errors of executors in the block as `cause_of` gives them."""
+    try:
+        yield
+    except LeftfoldError:
+        raise
+    except Exception as error:
+        raise cause_of(error) from error
+
+
 Address = tuple[str, int]
 _EVERY = 0.2
 """Seconds between two progress datagrams."""
@@ -273,10 +297,8 @@ def spark_checks(spark: SparkSession) -> Callable[[StateCheck, Callable[[int], N
                             yield pa.RecordBatch.from_pydict({"line": [line]})
 
             count = len(check.partitions)
-            try:
+            with job_errors():
                 rows = spark.range(0, count, 1, count).mapInArrow(each, "line string").collect()
-            except Exception as error:
-                raise cause_of(error) from error
         return [PartitionCheck.from_json(row.line) for row in rows]
 
     return run

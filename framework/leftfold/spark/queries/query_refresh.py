@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +12,23 @@ from pyspark.sql import DataFrame, SparkSession
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.refresh import ComputedRow, computed_all, write_computed
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, tuned_gc
-from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.errors import ConfigurationError
 from leftfold.model.computed_views import TableView
 from leftfold.model.keys import events
 from leftfold.ports.bulk import BucketResult
 from leftfold.spark.core.job import tagged
-from leftfold.spark.core.task_io import Address, SkippedValues, cause_of, lines_of, listening, results_of
+from leftfold.spark.core.task_io import (
+    Address,
+    Batches,
+    SkippedValues,
+    arrow_batches,
+    job_errors,
+    line_batches,
+    lines_of,
+    listening,
+    results_of,
+    rows_in,
+)
 from leftfold.spark.queries.compute import RowReader, compute, own_session
 from leftfold.spark.tables.columns import EventTable
 from leftfold.spark.tables.log_frames import LogSlice, log_frame
@@ -25,7 +36,6 @@ from leftfold.spark.tables.log_frames import LogSlice, log_frame
 __all__ = ["query_runner", "write_frame"]
 
 _LOGGER = logging.getLogger(__name__)
-Batches = Iterator[pa.RecordBatch]
 _ROW = "bucket int, key string, fields array<binary>, entries array<string>"
 _ROW_FIELDS: list[Any] = [
     ("bucket", pa.int32()),
@@ -34,7 +44,6 @@ _ROW_FIELDS: list[Any] = [
     ("entries", pa.list_(pa.string())),
 ]
 _ROW_ARROW = pa.schema(_ROW_FIELDS)
-_LINE_ARROW = pa.schema([("line", pa.string())])
 _EVENTS_PER_PART = 500_000
 
 
@@ -93,19 +102,14 @@ def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: SkippedValu
     def encode(batches: Batches) -> Batches:
         tuned_gc()
         for batch in batches:
-            rows = computed_all(view, reader.rows(batch), buckets, misfits.unnamed)
-            columns = zip(zip(*rows, strict=True) if rows else [()] * len(_ROW_ARROW), _ROW_ARROW, strict=True)
-            yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ROW_ARROW)
+            yield from arrow_batches(computed_all(view, reader.rows(batch), buckets, misfits.unnamed), _ROW_ARROW)
 
     def write(batches: Batches) -> Batches:
         tuned_gc()
         rows = (
-            ComputedRow(bucket, key, tuple(fields), tuple(entries))
-            for batch in batches
-            for bucket, key, fields, entries in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            ComputedRow(bucket, key, tuple(fields), tuple(entries)) for bucket, key, fields, entries in rows_in(batches)
         )
-        for line in lines_of(lambda: write_computed(job, rows)):
-            yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINE_ARROW)
+        return line_batches(lines_of(lambda: write_computed(job, rows)))
 
     written = (
         frame.mapInArrow(encode, _ROW)
@@ -113,9 +117,5 @@ def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: SkippedValu
         .sortWithinPartitions("bucket", "key")
         .mapInArrow(write, "line string")
     )
-    try:
+    with job_errors():
         return results_of(row.line for row in written.collect())
-    except LeftfoldError:
-        raise
-    except Exception as error:
-        raise cause_of(error) from error

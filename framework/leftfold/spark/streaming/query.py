@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,11 @@ from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord, ViewStore
-from leftfold.spark.core.task_io import ITEM, Batches, cause_of, item_batch, items_in, line_batches
+from leftfold.spark.core.task_io import ITEM, Batches, cause_of, item_batches, items_in, line_batches
 
 __all__ = ["BatchQuery", "QueryOptions"]
 
 
-_MANY = 5_000
 _HEADERS = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
 """The headers that a fold reads; the others stay in the JVM."""
 
@@ -69,9 +67,7 @@ def _fold_partitions(job: MicroBatchTask) -> Callable[[Batches], Batches]:
 def _emit(job: MicroBatchTask) -> Callable[[Batches], Batches]:
     def emit(batches: Batches) -> Batches:
         tuned_gc()
-        items = job.read_items(_records(batches))
-        while chunk := list(islice(items, _MANY)):
-            yield item_batch(chunk)
+        return item_batches(job.read_items(_records(batches)))
 
     return emit
 

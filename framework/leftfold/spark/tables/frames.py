@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -22,14 +22,13 @@ from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import RawRecord
 from leftfold.spark.core.offsets import check_start, first_offsets
-from leftfold.spark.core.task_io import SkippedValues
+from leftfold.spark.core.task_io import Batches, SkippedValues
 from leftfold.spark.tables.columns import METADATA_COLUMNS, EventTable, arrow_type, arrow_value, metadata_types
 from leftfold.spark.tables.log_frames import Row, log_frame, table_of, whole_log
 
 __all__ = ["KAFKA_OPTIONS", "EventTables", "event_tables", "events", "states", "typed"]
 
 
-Batches = Iterator[pa.RecordBatch]
 _STATE: list[Any] = [
     ("_key", pa.string()),
     ("_type", pa.string()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,13 +17,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import ContractError
-from leftfold.ports.bulk import BulkLog, OffsetRange, OpenBulkLog, raw_all
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, read_range
 from leftfold.ports.protocols import RawRecord
-from leftfold.spark.core.task_io import Address, ProgressReporter, SkippedValues
+from leftfold.spark.core.task_io import Address, Batches, ProgressReporter, SkippedValues, rows_in
 
 __all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
 
-Batches = Iterator[pa.RecordBatch]
 Row = Callable[[RawRecord], Mapping[str, Any] | None]
 """Makes a table row from a record, or None when the record is not in the table."""
 _MANY = 5_000
@@ -100,10 +99,9 @@ def log_frame(
 
     def read(batches: Batches) -> Batches:
         tuned_gc()
-        numbers = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
-        parts = [part for number in numbers for part in tasks[int(number or 0)]]
+        parts = [part for (number,) in rows_in(batches) for part in tasks[number]]
         with closing(open_log()) as reader, _reporter(address) as tell:
-            records = _records(reader, parts, tell)
+            records = chain.from_iterable(read_range(reader, part, tell) for part in parts)
             while chunk := list(islice(records, _MANY)):
                 yield table_of(chunk, schema, row, misfits)
 
@@ -129,13 +127,6 @@ def table_of(
         return _batch([found for _, found in pairs], schema)
     except _UNFIT:
         return _batch([found for record, found in pairs if _fits(record, found, schema, misfits)], schema)
-
-
-def _records(log: BulkLog, parts: Sequence[OffsetRange], tell: Callable[[int], None]) -> Iterator[RawRecord]:
-    for part in parts:
-        for records in log.read(part):
-            yield from raw_all(part, records)
-            tell(len(records))
 
 
 def _reporter(address: Address | None) -> AbstractContextManager[Callable[[int], None]]:

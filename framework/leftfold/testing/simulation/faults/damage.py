@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.states import forget_states
 from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.ports.codec import is_last_of_decision
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.kafka.partitions import Partition, ProducedBatch, SimulatedTopic, StoredRecord
 
@@ -158,8 +159,7 @@ def _id(record: StoredRecord) -> str:
 
 def _is_last(record: StoredRecord) -> bool:
     """Whether an event is the last of its decision; a copy holds whole decisions."""
-    k, _, n = (dict(record.headers or ()).get("ce_decision") or b"").partition(b"/")
-    return k == n
+    return is_last_of_decision(dict(record.headers or ()).get("ce_decision") or b"")
 
 
 def _is_whole(partition: Partition, end: int) -> bool:
