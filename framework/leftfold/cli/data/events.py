@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from types import TracebackType
 from typing import Annotated, Any, Self
 
@@ -19,6 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.encoding import number_in
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
+from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 from leftfold.runtime.connect import open_reader
@@ -129,8 +130,7 @@ class EventLog:
         """Batches of events, sorted by time within a batch: the last few or all, then, with `follow`, new ones."""
         ends = self._ends()
         if last is None:
-            self._reader.seek(self._from(dict.fromkeys(self._partitions, 0)))
-            yield from self._until(ends)
+            yield from self._read(self._from(dict.fromkeys(self._partitions, 0)), ends)
         else:
             yield self._last(last, ends)
         while follow:
@@ -147,27 +147,18 @@ class EventLog:
         while True:
             reach *= _STEP
             start = {p: max(self._first(p), ends.next_offset(self._topic, p) - reach) for p in self._partitions}
-            self._reader.seek(self._from(start))
-            found: list[RawRecord] = []
-            for records in self._until(ends):
-                found += records
+            found = list(chain.from_iterable(self._read(self._from(start), ends)))
             if len(found) >= count or all(offset <= self._first(p) for p, offset in start.items()):
                 return self._sorted(found)[-count:] if count else []
 
     def _first(self, partition: int) -> int:
         return self._floor.get(partition, 0)
 
-    def _until(self, ends: Position) -> Iterator[list[RawRecord]]:
+    def _read(self, start: Position, ends: Position) -> Iterator[list[RawRecord]]:
         """Batches up to the ends; the wait for a transaction that stays open before them is limited."""
-        deadline = time.monotonic() + _PATIENCE
-        while not self._reader.position().covers(ends):
-            records = self._reader.poll(_BATCH, _WAIT)
-            if records:
-                deadline = time.monotonic() + _PATIENCE
-                yield self._sorted(records)
-            elif time.monotonic() > deadline:
-                note(f"nothing more can be read before {ends}: no broker answers, or a transaction is open there")
-                return
+        yield from map(self._sorted, read_to(self._reader, start, ends, patience=_PATIENCE, limit=_BATCH, wait=_WAIT))
+        if not self._reader.position().covers(ends):
+            note(f"nothing more can be read before {ends}: no broker answers, or a transaction is open there")
 
     def _from(self, offsets: dict[int, int]) -> Position:
         return Position({self._topic: offsets})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -20,6 +21,7 @@ from leftfold.model import keys as names
 from leftfold.model.encoding import number_in
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
+from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import (
     DISCARDED,
@@ -46,18 +48,12 @@ def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) 
     Raises:
         ContractError: there is none. InfrastructureError: no broker answers, or the topic does not exist.
     """
-    log = KafkaLogReader(settings)
-    try:
+    with closing(KafkaLogReader(settings)) as log:
         place, behind = Position.at(topic, partition, offset), Position.at(topic, partition, offset + 1)
         if log.ends([topic]).covers(behind) and log.starts([topic]).next_offset(topic, partition) <= offset:
-            log.seek(place)
-            deadline = time.monotonic() + _SECONDS
-            while not log.position().covers(behind) and time.monotonic() < deadline:
-                for record in log.poll(1, 1.0):
-                    if record.offset == offset:
-                        return record
-    finally:
-        log.close()
+            for record in chain.from_iterable(read_to(log, place, behind, patience=_SECONDS, limit=1)):
+                if record.offset == offset:
+                    return record
     raise ContractError(f"{topic}[{partition}]@{offset}: no committed record stands there, or not any more")
 
 
@@ -99,7 +95,7 @@ def _failed(error: KafkaException | KafkaError, topic: str) -> LeftfoldError:
     return translated(error, doing=f"writing to {topic}")
 
 
-_BATCH, _WAIT, _PATIENCE = 500, 0.1, 15.0
+_PATIENCE = 15.0
 
 
 class DeadLetters:
@@ -168,17 +164,9 @@ class DeadLetters:
     def _records(self) -> Iterator[RawRecord]:
         with ClusterAdmin(self._settings) as cluster:
             starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
-        log = KafkaLogReader(self._settings)
-        try:
-            log.seek(starts)
-            last_progress = time.monotonic()
-            while not log.position().covers(ends):
-                if records := log.poll(_BATCH, _WAIT):
-                    last_progress = time.monotonic()
-                    yield from records
-                elif time.monotonic() - last_progress > _PATIENCE:
-                    raise ContractError(
-                        f"{self._topic} cannot be read to its end, a transaction is open; see: leftfold doctor"
-                    )
-        finally:
-            log.close()
+        with closing(KafkaLogReader(self._settings)) as log:
+            yield from chain.from_iterable(read_to(log, starts, ends, patience=_PATIENCE))
+            if not log.position().covers(ends):
+                raise ContractError(
+                    f"{self._topic} cannot be read to its end, a transaction is open; see: leftfold doctor"
+                )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from copy import copy
+from itertools import chain
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -24,6 +26,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
+from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import RawRecord
@@ -47,15 +50,10 @@ class ParkedEvents:
     def read(self) -> Iterator[RawRecord]:
         """Reads the parked events; each partition in order."""
         start, end = self._range()
-        log = KafkaLogReader(self._settings)
-        try:
-            log.seek(start)
-            while not log.position().covers(end):
-                for record in log.poll(200, 1.0):
-                    if record.offset < end.next_offset(record.topic, record.partition):
-                        yield record
-        finally:
-            log.close()
+        with closing(KafkaLogReader(self._settings)) as log:
+            for record in chain.from_iterable(read_to(log, start, end)):
+                if record.offset < end.next_offset(record.topic, record.partition):
+                    yield record
 
     def passed(self, offsets: Mapping[PartitionId, int]) -> None:
         """Records the offsets up to which parked events have been retried."""

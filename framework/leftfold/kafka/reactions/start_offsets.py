@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -24,6 +25,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
+from leftfold.ports.bulk import read_to
 
 __all__ = ["RecordedPlaces", "StartOffsets", "has_members"]
 
@@ -47,22 +49,18 @@ class RecordedPlaces:
         Raises:
             ContractError: another client has written to the topic. InfrastructureError: no broker answers.
         """
-        log, found = KafkaLogReader(self._settings), dict[PartitionId, int]()
-        try:
-            ends = log.ends([self._topic])
-            log.seek(log.starts([self._topic]))
-            while not log.position().covers(ends):
-                for record in log.poll(500, 1.0):
-                    try:
-                        topic, _, partition = (record.key or b"").decode().rpartition("/")
-                        fields = json.loads(record.value or b"")
-                        found[topic, int(partition)] = int(fields["offset"])
-                        self.ids[topic, int(partition)] = str(fields.get("topic_id", ""))
-                    except (ValueError, KeyError, TypeError, RecursionError) as error:
-                        where = f"{self._topic}[0]@{record.offset}"
-                        raise ContractError(f"{where} is not an offset of a reaction: {error!r}") from error
-        finally:
-            log.close()
+        found: dict[PartitionId, int] = {}
+        with closing(KafkaLogReader(self._settings)) as log:
+            ends, starts = log.ends([self._topic]), log.starts([self._topic])
+            for record in chain.from_iterable(read_to(log, starts, ends)):
+                try:
+                    topic, _, partition = (record.key or b"").decode().rpartition("/")
+                    fields = json.loads(record.value or b"")
+                    found[topic, int(partition)] = int(fields["offset"])
+                    self.ids[topic, int(partition)] = str(fields.get("topic_id", ""))
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    where = f"{self._topic}[0]@{record.offset}"
+                    raise ContractError(f"{where} is not an offset of a reaction: {error!r}") from error
         return found
 
     def write(self, offsets: Mapping[PartitionId, int], ids: Mapping[str, str] | None = None) -> None:
