@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 from leftfold.engine.processing.process_wire import MAX_BYTES
 from leftfold.errors import InfrastructureError
 from leftfold.kafka import input_producer
+from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.routers import plant, routing
@@ -61,6 +62,7 @@ def test_what_waits_behind_a_refused_input_is_not_written_before_it(
     monkeypatch.setattr(ProcessRouter, "_max_bytes", lambda self: MAX_BYTES)  # or the heavy one is a dead letter
     if not gives_up:
         monkeypatch.setattr(input_producer, "Producer", skipping)
+        monkeypatch.setattr(InputProducer, "close", lambda self: self._producer.flush(30))
     order = f"refused-{gives_up}"
     limit(settings, LIMIT)
     write(settings, order)

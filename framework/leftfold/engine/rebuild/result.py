@@ -60,11 +60,13 @@ class RebuildResult:
 
     @classmethod
     def of(cls, generation: Generation, checkpoints: Mapping[int, Checkpoint], **details: Any) -> RebuildResult:
-        """The result for a generation with these checkpoints; `details` are the other fields."""
-        details.setdefault("checksum", checksum_of(checkpoints.values()))
-        rows = sum(checkpoint.rows for checkpoint in checkpoints.values())
-        parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
-        return cls(view=generation.view, generation=generation.id, rows=rows, parked=parked, **details)
+        """The result for a generation with these checkpoints; `details` are the other fields, and may replace these."""
+        fields: dict[str, Any] = {
+            "rows": sum(checkpoint.rows for checkpoint in checkpoints.values()),
+            "parked": {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()},
+            "checksum": checksum_of(checkpoints.values()),
+        }
+        return cls(view=generation.view, generation=generation.id, **{**fields, **details})
 
     @property
     def exit_code(self) -> int:
