@@ -23,8 +23,8 @@ from leftfold import App
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.records import raw
-from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker

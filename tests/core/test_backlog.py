@@ -10,7 +10,7 @@ import pytest
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.live_fold import LiveFold
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.subscription import FLUSH_EVENTS, SharedSubscription
+from leftfold.engine.views.shared_buckets import FLUSH_EVENTS, SharedSubscription
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Generation

@@ -17,7 +17,7 @@ from leftfold.engine.processing.recovery import ProcessRefold
 from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.reactions.delivery import PendingReader
 from leftfold.engine.rebuild.end_offsets import between_decisions
-from leftfold.kafka.worker.offset_metadata import read_metadata
+from leftfold.kafka.worker.poison_pills import read_metadata
 from leftfold.model.encoding import number_in, version_in
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord

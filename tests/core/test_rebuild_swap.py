@@ -17,7 +17,7 @@ from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import change, format_time, open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.subscription import SharedSubscription
+from leftfold.engine.views.shared_buckets import SharedSubscription
 from leftfold.errors import Fenced
 from leftfold.memory import MemoryViewStore, World
 from leftfold.model.position import Position

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from leftfold import App
 from leftfold.errors import LeftfoldError
-from leftfold.kafka.router import ProcessRouter
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.worker import Worker
 from tests.process.points import TradeShop, pass_points

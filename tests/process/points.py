@@ -8,7 +8,7 @@ from typing import Any
 from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.recovery import TaskSpec
-from leftfold.kafka import router
+from leftfold.kafka import process_router
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.worker.clients import KafkaClientSupplier
@@ -96,7 +96,7 @@ def pass_points(points: Points, session: int, group: str) -> None:
     """
     _around(InputProducer, "mark_all", "line", points)
     _around(InputProducer, "report", "time", points)
-    patched: Any = (InputProducer, GroupMember, router)
+    patched: Any = (InputProducer, GroupMember, process_router)
     send, delivered, fetch, commit = (
         InputProducer.send,
         InputProducer._delivered,

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from leftfold import App
-from leftfold.kafka.router import ProcessRouter
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of

@@ -12,7 +12,7 @@ import pytest
 from leftfold import App
 from leftfold.cli.main import run
 from leftfold.errors import ContractError
-from leftfold.kafka import router as routing_loop
+from leftfold.kafka import process_router as routing_loop
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings

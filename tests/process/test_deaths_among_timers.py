@@ -12,13 +12,13 @@ from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import Due
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import due_record
-from leftfold.kafka import router as clock
+from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.offset_metadata import attempt
+from leftfold.kafka.worker.poison_pills import attempt
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of

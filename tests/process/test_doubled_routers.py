@@ -11,7 +11,7 @@ import pytest
 
 from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.process_reactor import Reactor
-from leftfold.kafka import router as clock
+from leftfold.kafka import process_router as clock
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.child import Child
 from tests.process.children import StartChild

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from leftfold.engine.processing.log_time import SourceClock, SourceTime, Watermark
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.group_member import PartitionId
-from leftfold.kafka.router import ProcessRouter
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from tests.core.trade import Placed, app

@@ -11,7 +11,7 @@ from leftfold import App
 from leftfold.cli.health import components as process_survey
 from leftfold.cli.main import run
 from leftfold.engine.processing.log_time import Watermark
-from leftfold.kafka import router as clock
+from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header

@@ -22,7 +22,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker import state_restore as restore
 from leftfold.kafka.worker import worker
 from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.offset_metadata import CLEAN
+from leftfold.kafka.worker.poison_pills import CLEAN
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names

@@ -13,7 +13,7 @@ from events.baskets import BasketPaid, BasketReopened
 from events.inventory import StockReserved
 from leftfold import App, Event
 from leftfold.cli.processes.timers import time_of
-from leftfold.kafka import router as clock
+from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from leftfold.cli.main import run
 from leftfold.errors import ContractError
-from leftfold.kafka import router as clock
+from leftfold.kafka import process_router as clock
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header

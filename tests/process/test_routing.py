@@ -15,9 +15,9 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.engine.reactions.delivery import Frontier
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.kafka import router
+from leftfold.kafka import process_router
 from leftfold.kafka.input_producer import InputProducer
-from leftfold.kafka.router import ProcessRouter
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -74,7 +74,7 @@ def test_read_as_it_stands_in_the_log_an_aborted_event_would_arrive(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(settings, [("never", "p")], commit=False)
-    monkeypatch.setattr(router, "GroupMember", member_with(**{"isolation.level": "read_uncommitted"}))
+    monkeypatch.setattr(process_router, "GroupMember", member_with(**{"isolation.level": "read_uncommitted"}))
     with routing(settings) as failures:
         wait_until(lambda: not failures and "never" in routed(settings), lambda: f"the input: {failures}")
 
@@ -182,7 +182,7 @@ def test_a_broker_that_takes_too_long_ends_the_router_in_a_sentence(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made again then; what has no name of ours would end its process with a traceback."""
-    monkeypatch.setattr(router, "_ANSWER_SECONDS", 1e-9)
+    monkeypatch.setattr(process_router, "_ANSWER_SECONDS", 1e-9)
     with routing(settings) as failures:
         wait_until(lambda: bool(failures), lambda: "the router to give up")
     assert isinstance(failures[0], InfrastructureError)

@@ -13,7 +13,7 @@ from leftfold.engine.processing.process_instance import Instance
 from leftfold.engine.processing.process_reactor import InputSkipped, Reactor, timer_of
 from leftfold.engine.processing.process_wire import DUE, Input
 from leftfold.engine.processing.timers import Timers
-from leftfold.kafka import router as clock
+from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of

@@ -15,7 +15,7 @@ from leftfold import App
 from leftfold.cli.main import run
 from leftfold.engine.archive.retention import Trimming
 from leftfold.errors import LogGap
-from leftfold.kafka import router as clock
+from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings

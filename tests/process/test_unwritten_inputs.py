@@ -18,7 +18,7 @@ from leftfold.engine.processing.process_wire import MAX_BYTES
 from leftfold.errors import InfrastructureError
 from leftfold.kafka import input_producer
 from leftfold.kafka.input_producer import InputProducer
-from leftfold.kafka.router import ProcessRouter
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.routers import plant, routing
 from tests.process.trading import committed

@@ -10,7 +10,7 @@ from typing import Any, Self
 from leftfold import App
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.kafka.router import ProcessRouter
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker

@@ -9,7 +9,7 @@ import pytest
 
 from leftfold import memory
 from leftfold.client import Views
-from leftfold.engine.views import subscription as group
+from leftfold.engine.views import shared_buckets as group
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError
 from leftfold.memory import World

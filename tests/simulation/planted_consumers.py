@@ -10,7 +10,7 @@ from leftfold.engine.reactions.delivery import Frontier, PendingDelivery
 from leftfold.kafka import group_member
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer
-from leftfold.kafka.router import ProcessRouter
+from leftfold.kafka.process_router import ProcessRouter
 from tests.simulation.bug import Bug, Patch
 from tests.simulation.posting import POST
 from tests.simulation.trading import TRADE

@@ -27,7 +27,7 @@ from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
 from leftfold.engine.verify.verification import Sample, Verify
-from leftfold.engine.views.claims import folded_by, mixture
+from leftfold.engine.views.code_claims import folded_by, mixture
 from leftfold.engine.views.generations import resolve
 from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin

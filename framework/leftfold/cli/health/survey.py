@@ -23,8 +23,8 @@ from leftfold.cli.log.dead import dead_waiting
 from leftfold.client.lookup import start_command
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
-from leftfold.engine.views.claims import attendance, mixture
 from leftfold.engine.views.cleanup import leftovers, tails_of, undeclared, way_out
+from leftfold.engine.views.code_claims import attendance, mixture
 from leftfold.engine.views.generations import log_mismatch
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
 from leftfold.kafka.administration.cluster import ClusterAdmin

@@ -24,7 +24,7 @@ from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.rebuild.rebuilder import Runner
 from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
-from leftfold.engine.views.claims import folded_by
+from leftfold.engine.views.code_claims import folded_by
 from leftfold.model.view import View
 from leftfold.runtime.console import note, shown
 from leftfold.runtime.rebuilding import cores_of, session_of

@@ -15,8 +15,8 @@ from leftfold.engine.rebuild.planner import RebuildPlan, plan_rebuild, plan_to
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally, run_pass_locally
-from leftfold.engine.views.claims import attendance, check_claim, check_tails, may_fold, member_names
 from leftfold.engine.views.cleanup import discard, sweep
+from leftfold.engine.views.code_claims import attendance, check_claim, check_tails, may_fold, member_names
 from leftfold.engine.views.generations import (
     BUCKETS,
     age_key,

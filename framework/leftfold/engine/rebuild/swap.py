@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.progress import Stopwatch
 from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
-from leftfold.engine.views.claims import may_fold
 from leftfold.engine.views.cleanup import predecessor, remove
+from leftfold.engine.views.code_claims import may_fold
 from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch
 from leftfold.engine.views.leases import check_attempt, members
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.subscription import SharedSubscription
+from leftfold.engine.views.shared_buckets import SharedSubscription
 from leftfold.errors import ContractError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, NamedTuple
 
-from leftfold.engine.views.claims import name_of
+from leftfold.engine.views.code_claims import name_of
 from leftfold.engine.views.generations import age_key, change, has_ended
 from leftfold.engine.views.leases import exclusive_lease, is_of_attempt, members
 from leftfold.errors import InfrastructureError, LeftfoldError

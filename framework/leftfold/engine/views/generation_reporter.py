@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leftfold.engine.views.claims import may_fold, takeover_command
+from leftfold.engine.views.code_claims import may_fold, takeover_command
 from leftfold.engine.views.generations import followed, log_mismatch
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry

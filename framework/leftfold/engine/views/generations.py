@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from leftfold.engine.views.claims import may_fold
+from leftfold.engine.views.code_claims import may_fold
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position

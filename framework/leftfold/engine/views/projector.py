@@ -12,7 +12,8 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from leftfold.engine.archive.gaps import beginning
-from leftfold.engine.views.claims import (
+from leftfold.engine.views.cleanup import remove_ended
+from leftfold.engine.views.code_claims import (
     Attendance,
     attendance,
     claimed,
@@ -21,7 +22,6 @@ from leftfold.engine.views.claims import (
     names_fold,
     next_steps,
 )
-from leftfold.engine.views.cleanup import remove_ended
 from leftfold.engine.views.generation_reporter import GenerationReporter
 from leftfold.engine.views.generations import (
     BUCKETS,
@@ -34,7 +34,7 @@ from leftfold.engine.views.generations import (
     topics_of,
 )
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
-from leftfold.engine.views.subscription import SharedSubscription
+from leftfold.engine.views.shared_buckets import SharedSubscription
 from leftfold.errors import LeftfoldError, LogGap, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position

@@ -17,7 +17,7 @@ from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogChec
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, translated
 from leftfold.kafka.records import KafkaMessage
-from leftfold.kafka.worker.offset_metadata import new_token
+from leftfold.kafka.worker.poison_pills import new_token
 
 __all__ = ["Hanging", "TransactionOutcome", "last_mark", "outcomes_of"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from leftfold.engine.processing.recovery import Refolding, TaskSpec
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.worker.offset_metadata import OffsetMetadata, read_metadata
+from leftfold.kafka.worker.poison_pills import OffsetMetadata, read_metadata
 from leftfold.model import keys as names
 from leftfold.ports.protocols import RawRecord
 

@@ -14,7 +14,7 @@ from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, i
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.worker.hanging_transactions import Hanging, last_mark
 from leftfold.kafka.worker.log_identity import KnownLogs, Restored, Stopped, cut_commands
-from leftfold.kafka.worker.offset_metadata import read_metadata
+from leftfold.kafka.worker.poison_pills import read_metadata
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import Position, RecordAddress

@@ -17,11 +17,11 @@ from leftfold.engine.progress import ReportLimiter
 from leftfold.kafka.errors import translated
 from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
-from leftfold.kafka.worker.assigned_partitions import AssignedPartition, Restorations
 from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored
-from leftfold.kafka.worker.offset_metadata import CLEAN, attempt, new_token, started
+from leftfold.kafka.worker.poison_pills import CLEAN, AssignedPartition, attempt, new_token, started
+from leftfold.kafka.worker.restorations import Restorations
 from leftfold.kafka.worker.state_restore import Report
 from leftfold.kafka.worker.transactions import REFUSED, Aborted, Committed, Result, Unknown
 from leftfold.model import keys as names

@@ -8,8 +8,8 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.reactions.runner import ReactionRunner
-from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ValidationError
 from leftfold.errors import ConfigurationError, DomainError, Fenced, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration import topics
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.reactions.runner import ReactionRunner
-from leftfold.kafka.router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker

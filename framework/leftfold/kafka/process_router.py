@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -49,7 +48,7 @@ class _AskedEnds(NamedTuple):
     at: datetime
     offsets: Mapping[PartitionId, int]
     inputs: Mapping[int, int]
-    answers: Mapping[PartitionId, Future[Any]]
+    answers: Mapping[PartitionId, Any]
 
 
 class ProcessRouter:
