@@ -16,7 +16,7 @@ from leftfold.parquet.archive_reader import records_of
 from leftfold.parquet.file_writer import READ, table_of
 from leftfold.ports.bulk import ColumnarRecords, OffsetRange, ReadRecord
 from leftfold.ports.protocols import RawRecord
-from tests.core.test_bulk_folds import TOPIC, by_name, good, odd, only_counted
+from tests.engine.rebuild.test_bulk_folds import TOPIC, by_name, good, odd, only_counted
 
 PART = OffsetRange(TOPIC, 0, 0, 1_000)
 VIEWS = pytest.mark.parametrize("view", [by_name, only_counted], ids=lambda view: view.name)

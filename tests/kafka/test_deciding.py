@@ -13,8 +13,8 @@ from leftfold import Decider
 from leftfold.kafka.worker.batching import CHUNK, FIRST, BatchDecider, OutOfTime, Pace
 from leftfold.ports.outgoing import Batch
 from leftfold.ports.protocols import RawRecord
-from tests.core.bench import LaneBench
-from tests.core.shop import Add, Basket, BasketCommand, BasketEvent, decide, evolve
+from tests.domains.shop import Add, Basket, BasketCommand, BasketEvent, decide, evolve
+from tests.engine.bench import LaneBench
 
 LONGEST, SHARE = 10.0, 1.0
 

@@ -13,7 +13,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka.errors import Unreachable
 from leftfold.kafka.reachability import check_reachable, unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
-from tests.ports import free_port
+from tests.free_ports import free_port
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
-from tests.core.trade import Place, Reserved, app, checkout
+from tests.domains.trade import Place, Reserved, app, checkout
 from tests.process.trading import Trading
 from tests.waiting import wait_until
 
@@ -39,7 +39,7 @@ def told(
 
     def tell() -> tuple[dict[str, Any], str]:
         capsys.readouterr()
-        run(["status", "--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers, "--json"])
+        run(["status", "--app", "tests.domains.trade:app", "--kafka", settings.bootstrap_servers, "--json"])
         out, err = capsys.readouterr()
         return next(row for row in map(json.loads, out.splitlines()) if row["kind"] == "process"), err
 
@@ -109,7 +109,7 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
     """Runs behind the one in which they worked: now nobody does."""
     row, said = told()
     assert (row["workers"], row["routers"], row["unrouted"], row["untaken"]) == (0, 0, 0.0, 0.0)
-    assert "process checkout has no workers; start: leftfold run --app tests.core.trade:app checkout" in said
+    assert "process checkout has no workers; start: leftfold run --app tests.domains.trade:app checkout" in said
     write_record(settings, names.events("orders"), event())
     write_record(settings, names.commands("checkout"), broken())
     row, said = told()
@@ -123,7 +123,7 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
 def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(told: Telling) -> None:
     wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
     assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
-    assert "leftfold timers list --app tests.core.trade:app checkout" in told()[1]
+    assert "leftfold timers list --app tests.domains.trade:app checkout" in told()[1]
 
 
 @pytest.mark.usefixtures("impatient", "overdue")
@@ -131,7 +131,7 @@ def test_the_doctor_tells_the_same(
     settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["doctor", "--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers, "--json"]) == 1
+    assert run(["doctor", "--app", "tests.domains.trade:app", "--kafka", settings.bootstrap_servers, "--json"]) == 1
     found = {row["about"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert not found["processes"]["well"]
     assert "has no routers" in found["processes"]["message"]

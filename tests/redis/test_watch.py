@@ -15,9 +15,9 @@ from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
-from tests.core.folding import out
-from tests.core.shop import Spend, household_spend
-from tests.core.watches import Watches, bench_on
+from tests.client.watches import Watches, bench_on
+from tests.domains.shop import Spend, household_spend
+from tests.engine.folding import out
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers

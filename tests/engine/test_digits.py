@@ -1,0 +1,164 @@
+"""What looks like a number, a name or an answer and is none ends as a dead letter, wherever records are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from leftfold import ContractError
+from leftfold.cli.data.events import fields_of
+from leftfold.engine.causation import step_of
+from leftfold.engine.processing.log_time import Watermark
+from leftfold.engine.processing.process_wire import NACK
+from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.reactions.delivery import PendingReader
+from leftfold.engine.rebuild.end_offsets import between_decisions
+from leftfold.kafka.worker.offset_metadata import read_metadata
+from leftfold.model.encoding import number_in, version_in
+from leftfold.model.position import Position
+from leftfold.ports.protocols import RawRecord
+from tests.domains.receipts import paid, receipts_with
+from tests.domains.shop import Open
+from tests.domains.trade import checkout
+from tests.engine.bench import LaneBench
+from tests.engine.processing.test_process_lane import PLACED, Bench
+
+STRANGE = ["²", "９", "٣", "9" * 20, "9" * 5000, "1_0", "+1", " 1", "-1", "1.0", "", "x"]
+"""What `isdigit` or `int` takes for a number, or almost."""
+
+
+def named(headers: Any, name: str, value: bytes) -> list[tuple[str, bytes]]:
+    """Headers with one of them replaced."""
+    return [*((key, old) for key, old in headers if key != name), (name, value)]
+
+
+@given(st.one_of(st.text(), st.binary()))
+@example("²")
+@example("9" * 5000)
+@example(str(1 << 63))
+def test_whatever_is_written_is_a_number_or_none(text: str | bytes) -> None:
+    number = number_in(text)
+    assert number is None or 0 <= number < 1 << 63
+
+
+@given(st.integers(0, (1 << 63) - 1))
+def test_every_offset_is_a_number(number: int) -> None:
+    assert number_in(str(number)) == number_in(b"%d" % number) == number
+    assert version_in(b"visits.Paid.v%d" % number) == ("visits.Paid", number)
+
+
+@pytest.mark.parametrize("version", STRANGE)
+def test_an_event_whose_version_is_no_number_is_parked_by_a_reaction(version: str) -> None:
+    reader = PendingReader(receipts_with(lambda event, delivery: None))
+    broken = reader.read(paid("v", 7, type_=f"visits.Paid.v{version}".encode()))
+    assert broken is not None
+    assert "is not one of 1..1" in str(broken.error)
+
+
+@pytest.mark.parametrize("version", STRANGE)
+def test_an_input_whose_version_is_no_number_is_dead_lettered_by_a_process(version: str) -> None:
+    bench = Bench()
+    record = bench.event(PLACED, 7)
+    strange = record._replace(headers=named(record.headers, "ce_type", f"orders.Placed.v{version}".encode()))
+    assert bench.take(strange) == {"dead": 1}
+    assert bench.dead[0].startswith(("orders.Placed version ", "header 'ce_type' has more than 1024 bytes"))
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "x"])
+@pytest.mark.parametrize("name", ["ce_type", "expected_version", "origin"])
+def test_a_command_with_a_number_that_is_none_is_dead_lettered(number: str, name: str) -> None:
+    bench, stem = LaneBench(), {"ce_type": "baskets.Open.v", "expected_version": "", "origin": "t/0/0/"}[name]
+    record = bench.record(Open(basket_id="b", household="h"), headers={name: f"{stem}{number}".encode()})
+    assert bench.run(record).counts == {"dead": 1}
+
+
+@pytest.mark.parametrize("number", STRANGE)
+def test_what_a_dead_letter_says_of_its_place_may_be_no_number(number: str) -> None:
+    source = ("dead_source", f"checkout.commands/0/{number}".encode())
+    letter = RawRecord("checkout.dead", 0, 3, b"o", b"{}", [("ce_id", b"1"), source])
+    ProcessRefold(checkout, MemoryStates()).skip(letter)
+    step = step_of(letter)
+    assert step is None or step.at.offset == 3
+
+
+@pytest.mark.parametrize("number", STRANGE)
+def test_an_event_with_numbers_that_are_none_is_shown(number: str) -> None:
+    record = paid("v", 7)
+    strange = record._replace(headers=named(record.headers, "ce_sequence", number.encode()))
+    assert fields_of(strange)["version"] is None
+
+
+class OneRecord:
+    """A log that holds one record."""
+
+    def __init__(self, decision: bytes) -> None:
+        self._headers = [("ce_decision", decision)]
+
+    def stable_ends(self, topics: Any) -> Position:
+        return Position.at("visits.events", 0, 8)
+
+    def read(self, part: Any) -> Any:
+        yield [self]
+
+    def headers(self) -> Any:
+        return self._headers
+
+    def offset(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize("number", [*STRANGE[:5], "2"])
+def test_a_place_between_decisions_is_found_whatever_the_last_one_says(number: str) -> None:
+    log: Any = OneRecord(f"{number}/3".encode())
+    offset = between_decisions(log, Position.at("visits.events", 0, 8)).next_offset("visits.events", 0)
+    assert offset == (6 if number == "2" else 8)
+
+
+@pytest.mark.parametrize("value", [b'{"sources":{},"inputs":{"0":1e999}}', b"[" * 100_000])
+def test_a_time_that_is_none_breaks_the_contract(value: bytes) -> None:
+    with pytest.raises(ContractError, match="says no time"):
+        Watermark.decode(value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("ce_type", b"\xff"), ("ce_id", b"\xff"), ("reply_key", b"\xff")])
+def test_a_process_is_answered_whatever_its_headers_say(name: str, value: bytes) -> None:
+    bench = LaneBench()
+    bench.processor._partitions = lambda topic: 4
+    told = {"ce_type": b"baskets.None.v1", "reply_to": b"checkout.commands", "reply_key": b"k", name: value}
+    batch = bench.run(bench.record(Open(basket_id="b", household="h"), headers=told))
+    assert batch.counts == {"dead": 1}
+    assert len(batch.sent["checkout.commands"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({}, "an error without 'error'"),
+        ({"error": "ConflictError", "message": "", "fields": {}}, "an error without 'expected'"),
+        ({"error": []}, "error is [], and no str"),
+    ],
+)
+def test_an_answer_that_says_no_error_is_dead_lettered(body: Any, why: str) -> None:
+    bench = Bench()
+    bench.take(bench.event(PLACED, 7))
+    (reserve,) = bench.sent
+    assert bench.take(bench.answer(reserve, NACK, body)) == {"dead": 1}
+    assert why in bench.dead[0]
+
+
+@pytest.mark.parametrize("time", [1 << 62, -(1 << 62)])
+def test_a_broken_event_of_an_impossible_time_is_parked(time: int) -> None:
+    broken = PendingReader(receipts_with(lambda event, delivery: None)).read(
+        paid("v", 7)._replace(value=b"", time=time)
+    )
+    assert broken is not None
+    assert broken.error is not None
+
+
+@pytest.mark.parametrize("number", STRANGE)
+def test_attempts_that_are_no_number_are_none(number: str) -> None:
+    assert read_metadata(f"a:{number}").attempts == 0

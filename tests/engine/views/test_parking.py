@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from leftfold import Event, FoldView
+from leftfold.engine.views.folded_rows import NO_KEY
+from leftfold.model.keys import NO_ROW, partition_of
+from leftfold.testing import fold
+from tests.domains.shop import Added, CheckedOut, Opened, Spend, Summary, household_spend, open_baskets, spend
+from tests.engine.folding import PARTITIONS, TOPIC, FoldBench, checksum, out
+
+ONE = Decimal(1)
+
+
+def opened(basket: str) -> Opened:
+    return Opened(basket_id=basket, household="h")
+
+
+def added(basket: str, product: str = "p") -> Added:
+    return Added(basket_id=basket, product=product, price=ONE)
+
+
+def parked(bench: FoldBench, view: Any = open_baskets) -> dict[str, Any]:
+    return dict(bench.views[view].describe().parked)
+
+
+def test_an_event_that_a_fold_cannot_digest_parks_its_row_at_its_last_good_state() -> None:
+    bench = FoldBench()
+    bench.write(opened("b"), added("b"))
+    tail = bench.settle()
+    before = bench.views[open_baskets].get("b")
+    (bad,) = bench.write(added("b", "unfoldable"))
+    bench.write(added("b"))
+    bench.write(added("c"))
+    bench.settle(tail)
+    entry = bench.views[open_baskets].entry("b")
+    assert entry.row == before
+    assert entry.parked is not None
+    assert (entry.parked.topic, entry.parked.partition, entry.parked.offset) == (TOPIC, bad.partition, bad.offset)
+    assert entry.parked.error == "ValueError: cannot be summarised"
+    assert entry.parked.waiting == 2
+    assert bench.views[open_baskets].get("c") == Summary(1, ONE)
+
+
+def test_parked_keys_are_left_out_of_the_checksum() -> None:
+    with_, without = FoldBench(), FoldBench()
+    with_.write(opened("b"))
+    with_.write(added("b", "unfoldable"))
+    for bench in (with_, without):
+        bench.write(opened("c"))
+        bench.settle()
+    sums = [checksum(list(b.store.checkpoints(b.live(open_baskets)).values())) for b in (with_, without)]
+    assert sums[0] == sums[1] != 0
+    assert set(parked(with_)) == {"b"}
+
+
+def test_a_row_parked_in_a_later_flush_leaves_the_checksum_too() -> None:
+    bench = FoldBench()
+    bench.write(opened("b"))
+    tail = bench.settle()
+    assert int(bench.views[open_baskets].describe().checksum, 16) != 0
+    bench.write(added("b", "unfoldable"))
+    bench.settle(tail)
+    assert int(bench.views[open_baskets].describe().checksum, 16) == 0
+    assert bench.views[open_baskets].get("b") == Summary()
+
+
+def test_a_new_tail_keeps_what_is_parked_parked() -> None:
+    bench = FoldBench()
+    bench.write(added("b", "unfoldable"))
+    bench.settle()
+    bench.write(added("b"))
+    bench.settle()
+    assert parked(bench)["b"].waiting == 2
+
+
+def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view() -> None:
+    bench = FoldBench(open_baskets)
+    bench.write(opened("b"))
+    tail = bench.settle()
+    bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1", ce_sequence=b"2")
+    bench.write(opened("c"))
+    bench.settle(tail)
+    assert set(parked(bench)) == {"b"}
+    assert bench.views[open_baskets].get("c") == Summary()
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\xff\xfe"])
+def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(key: bytes | None) -> None:
+    bench = FoldBench(open_baskets)
+    bench.raw(key, b"{", ce_type=b"baskets.Added.v1")
+    bench.write(opened("c"))
+    bench.settle()
+    assert list(parked(bench)) == ([open_baskets.keys.encode(repr(key))] if key else [open_baskets.keys.encode(NO_KEY)])
+    assert bench.views[open_baskets].get("c") == Summary()
+
+
+@pytest.mark.parametrize("bad", [b"{", b'{"basket_id":"b","household":"nobody","total":"1","lines":[]}'])
+def test_a_cross_stream_view_stops_at_an_event_whose_row_cannot_be_told(bad: bytes) -> None:
+    bench = FoldBench(household_spend)
+    tail = bench.settle()
+    bench.write(out("a", "h", p=1))
+    bench.settle(tail)
+    record = bench.raw(b"b", bad, ce_type=b"baskets.CheckedOut.v1")
+    for _ in range(3):
+        tail.step(0.0)
+    bench.write(out("c", "h", p=1))
+    bench.settle(tail)
+    what, details = bench.reports[-1]
+    assert what == "view stopped"
+    assert f"{TOPIC}[{record.partition}]@{record.offset}" in details["why"]
+    assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
+    checkpoints = bench.store.checkpoints(bench.live(household_spend)).values()
+    assert all(checkpoint.position.next_offset(TOPIC, record.partition) <= record.offset for checkpoint in checkpoints)
+
+
+def test_a_stopped_view_leaves_the_others_going() -> None:
+    bench = FoldBench(open_baskets, household_spend)
+    bench.write(out("b", "nobody", p=1))
+    bench.write(opened("c"))
+    tail = bench.tail()
+    bench.until(tail, lambda: any(what == "view stopped" for what, _ in bench.reports))
+    bench.until(tail, lambda: bench.store.registry("open_baskets").live != {})
+    bench.write(opened("d"))
+    for _ in range(5):
+        tail.step(0.0)
+    assert set(bench.rows(open_baskets)) == {"c", "d"}
+
+
+def test_an_unreadable_event_concerns_only_the_views_that_read_its_class() -> None:
+    bench = FoldBench(open_baskets, household_spend)
+    bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1")
+    bench.write(out("c", "h", p=1))
+    bench.settle()
+    assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
+    assert set(parked(bench)) == {"b"}
+
+
+def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing() -> None:
+    bench = FoldBench(open_baskets)
+    tail = bench.settle()
+    for number in range(101):
+        bench.write(added(f"b{number}", "unfoldable"))
+    for _ in range(3):
+        tail.step(0.0)
+    assert bench.reports[-1] == (
+        "view stopped",
+        {"view": "open_baskets", "why": "more than 100 keys are parked; fix the fold and rebuild"},
+    )
+    assert parked(bench) == {}
+
+
+def test_an_event_that_names_no_row_is_parked_by_itself_and_a_tail_counts_what_follows() -> None:
+    view = FoldView("strange", events=CheckedOut, row=Strange, key=lambda event: event.household, evolve=strange)
+    bench = FoldBench(view)
+    tail = bench.settle()
+    (bad,) = bench.write(out("b", "", p=1))
+    bench.write(out("c", "h", p=1))
+    bench.settle(tail)
+    bench.write(out("d", "", p=1))
+    bench.settle()
+    assert not [what for what, _ in bench.reports if what == "view stopped"]
+    assert set(bench.rows(view)) == {"h"}
+    why = parked(bench, view)[NO_ROW]
+    assert (why.partition, why.offset, why.waiting) == (bad.partition, bad.offset, 2)
+
+
+@dataclass(frozen=True)
+class Strange:
+    total: Decimal
+
+
+def strange(row: Strange | None, event: CheckedOut) -> Any:
+    match event.household:
+        case "text":
+            return Strange("x" * 10)  # type: ignore[arg-type]
+        case "nan":
+            return Strange(Decimal("NaN"))
+        case "int":
+            return 5
+        case _:
+            return Strange(event.total)
+
+
+def test_a_row_that_cannot_be_stored_is_parked_and_the_rest_of_the_batch_flows() -> None:
+    view = FoldView("strange", events=CheckedOut, row=Strange, evolve=strange, indexes=("total",))
+    bench = FoldBench(view)
+    tail = bench.settle()
+    for basket, household in [("a", "fine"), ("b", "int"), ("c", "nan"), ("d", "fine")]:
+        bench.write(out(basket, household, p=1))
+    bench.settle(tail)
+    assert set(bench.rows(view)) == {"a", "d"}
+    assert set(parked(bench, view)) == {"b", "c"}
+
+
+def test_a_stored_row_that_cannot_be_read_any_more_parks_its_key() -> None:
+    bench = FoldBench(household_spend)
+    bench.write(out("b", "h", p=1))
+    bench.settle()
+    generation = bench.live(household_spend)
+    number = partition_of(b"h", generation.buckets)
+    bench.store._buckets[generation.view, generation.id, number].rows["h"][b"total"] = b"?"
+    bench.write(out("c", "h", p=1))
+    bench.write(out("d", "i", p=1))
+    bench.settle()
+    assert set(parked(bench, household_spend)) == {"h"}
+    assert bench.views[household_spend].get("i") == Spend(ONE, "base")
+
+
+def test_an_event_of_a_newer_version_parks_and_is_never_guessed() -> None:
+    class Opened(Event, category="baskets", key="basket_id", name="Opened", version=2, upcasts={1: lambda f: f}):
+        basket_id: str
+
+    bench = FoldBench(open_baskets)
+    bench.write(Opened(basket_id="b"))
+    bench.settle()
+    assert "version 2 is not one of 1..1" in parked(bench)["b"].error
+
+
+def test_the_same_fold_parks_in_memory_loudly() -> None:
+    with pytest.raises(ValueError, match="cannot be summarised"):
+        fold(open_baskets, added("b", "unfoldable"))
+    assert fold(household_spend, out("b", "h", p=1)) == {"h": spend(None, out("b", "h", p=1))}
+    assert partition_of(b"b", PARTITIONS) < PARTITIONS

@@ -1,0 +1,161 @@
+"""What a reaction is, and what a world in memory does with it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leftfold import App, ConfigurationError, ContractError, Delivery, Reaction, memory
+from leftfold.compatibility import lock_of
+from leftfold.engine.reactions.delivery import PendingReader
+from leftfold.model.reaction import idempotency_key
+from leftfold.ports.codec import header
+from tests.domains.receipts import Left, NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def nothing(event: Paid, delivery: Delivery) -> None:
+    raise AssertionError(f"nobody asked for {event}")
+
+
+# what may be said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": "Receipts"}, "lower case"),
+        ({"attempts": 0}, "attempts=0"),
+        ({"at_once": 0}, "at_once=0"),
+        ({"timeout": 0.0}, "timeout=0.0"),
+        ({"backoff": -1.0}, "backoff=-1.0"),
+        ({"since": "now"}, "neither 'end' nor 'start'"),
+        ({"since": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001  # that is the mistake
+    ],
+)
+def test_a_slip_in_a_reaction_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        receipts_with(nothing, **wrong)
+
+
+def test_an_act_without_an_arm_for_an_event_is_named() -> None:
+    def act(event: Paid | Left, delivery: Delivery) -> None:
+        match event:
+            case Paid():
+                pass
+
+    with pytest.raises(ConfigurationError, match="act has no arm for Left"):
+        Reaction("receipts", events=Paid | Left, act=act)
+
+
+def test_a_reaction_and_a_decider_need_different_names() -> None:
+    with pytest.raises(ConfigurationError, match="two deciders, processes, reactions or streams are named 'visits'"):
+        app_with(receipts_with(nothing, name="visits"))
+
+
+def test_a_key_depends_on_the_reaction_and_the_event_alone() -> None:
+    assert idempotency_key("receipts", "e-1") == "3ace09c2-cf5d-5289-8a87-899dc1d2a293"
+    assert idempotency_key("receipts", "e-1") == idempotency_key("receipts", "e-1")
+    assert len({idempotency_key(r, e) for r in ("receipts", "hooks") for e in ("e-1", "e-2")}) == 4
+
+
+@given(st.integers(1, 200), st.floats(0, 1))
+def test_pauses_double_up_to_the_longest_and_lose_at_most_a_half(attempt: int, chance: float) -> None:
+    reaction = receipts_with(nothing, backoff=1.0, longest=60.0)
+    whole = min(60.0, 2.0 ** min(attempt - 1, 60))
+    assert whole / 2 <= reaction.pause(attempt, chance) <= whole
+
+
+# in memory
+
+
+def test_a_world_in_memory_sends_nothing_and_tells_what_would_be_sent() -> None:
+    receipts = receipts_with(nothing)
+    with memory(app_with(receipts), now=NOW) as world:
+        world.client.send(Pay(visit="v"))
+        world.client.send(Pay(visit="v"))
+        told = world.deliveries(receipts)
+        (_, first), (_, second) = told
+        recorded = [r for r in world.events("visits") if isinstance(r.event, Paid)]
+    assert [event for event, _ in told] == [Paid(visit="v", number=1), Paid(visit="v", number=2)]
+    assert (first.key, first.time, first.attempt, first.reaction) == ("v", NOW, 1, "receipts")
+    assert first.idempotency_key != second.idempotency_key
+    assert [first.position, second.position] == [r.position for r in recorded]
+    assert first.correlation_id == recorded[0].correlation_id
+
+
+def test_a_test_may_have_acts_run_which_are_tried_again_and_then_parked() -> None:
+    sent: Sent = []
+
+    def act(event: Paid, delivery: Delivery) -> None:
+        if event.visit == "lost" or delivery.attempt < 3:
+            raise OSError("no route")
+        sent.append((event, delivery))
+
+    receipts = receipts_with(act, attempts=4)
+    with memory(app_with(receipts), now=NOW, acts={receipts: receipts.act}) as world:
+        world.client.send(Pay(visit="lost"))
+        world.client.send(Pay(visit="v"))
+        assert [event for event, _ in sent] == [Paid(visit="v")]
+        assert [d.attempt for _, d in world.deliveries(receipts)] == [1, 2, 3, 4, 1, 2, 3]
+        assert len({d.idempotency_key for _, d in world.deliveries(receipts)}) == 2
+        (dead,) = world.dead("receipts")
+    assert header(dead.headers, "dead_reason") == b"OSError: no route"
+    assert header(dead.headers, "attempts") == b"4"
+    assert dead.value == Paid(visit="lost").model_dump_json().encode()
+
+
+def test_a_rule_that_says_no_is_not_asked_twice() -> None:
+    def act(event: Paid, delivery: Delivery) -> None:
+        raise NoAddress(visit=event.visit)
+
+    receipts = receipts_with(act)
+    with memory(app_with(receipts), now=NOW, acts={receipts: act}) as world:
+        world.client.send(Pay(visit="v"))
+        assert len(world.deliveries(receipts)) == 1
+        assert header(world.dead("receipts")[0].headers, "dead_reason") == b"NoAddress: v has no address"
+
+
+def test_what_an_act_causes_comes_behind_what_there_is() -> None:
+    seen: list[int] = []
+
+    def act(event: Paid, delivery: Delivery) -> None:
+        if event.number < 4:
+            world.client.send(Pay(visit=event.visit))
+        seen.append(event.number)
+
+    receipts = receipts_with(act)
+    with memory(app_with(receipts), now=NOW, acts={receipts: act}) as world:
+        world.client.send(Pay(visit="v"))
+    assert seen == [1, 2, 3, 4]
+
+
+def test_acts_of_a_reaction_that_the_app_lacks_are_refused() -> None:
+    with (
+        pytest.raises(ConfigurationError, match="has no reaction 'hooks'"),
+        memory(app_with(), now=NOW, acts={receipts_with(nothing, name="hooks"): nothing}),
+    ):
+        pass
+
+
+# reading
+
+
+def test_a_newer_event_is_waited_at_and_a_broken_one_is_parked() -> None:
+    reader = PendingReader(receipts_with(nothing))
+    with pytest.raises(ContractError, match="meets visits.Paid version 2 at visits.events\\[0\\]@7 and knows 1"):
+        reader.read(paid("v", 7, type_=b"visits.Paid.v2"))
+    broken = reader.read(paid("v", 7)._replace(value=b"{}"))
+    assert broken is not None
+    assert "no visits.Paid.v1" in str(broken.error)
+    assert reader.read(paid("v", 7, type_=b"visits.Left.v1")) is None
+
+
+def test_the_lock_holds_the_schemas_of_events_that_a_reaction_acts_on() -> None:
+    app = App("mails", reactions=[receipts_with(nothing)])
+    assert list(lock_of(app).events) == ["visits.Paid.v1"]
