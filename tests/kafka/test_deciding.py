@@ -14,7 +14,7 @@ from leftfold.kafka.worker.batching import CHUNK, FIRST, BatchDecider, OutOfTime
 from leftfold.ports.outgoing import Batch
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, Basket, BasketCommand, BasketEvent, decide, evolve
-from tests.engine.bench import LaneBench
+from tests.engine.processor_bench import CommandBench
 
 LONGEST, SHARE = 10.0, 1.0
 
@@ -34,7 +34,7 @@ class Slow:
             decide=self._decide,
             evolve=evolve,
         )
-        self.bench = LaneBench(decider, max_bytes)
+        self.bench = CommandBench(decider, max_bytes)
         self.pace = Pace(16_000, SHARE, lambda: self.now)
         self.guarded = list[float]()
         self.deciding = BatchDecider[RawRecord](

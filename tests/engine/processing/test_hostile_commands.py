@@ -22,9 +22,7 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header as first
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, Open, app
-from tests.engine.bench import END, PARTITIONS, LaneBench, header
-from tests.engine.processing.test_process_lane import PLACED
-from tests.engine.processing.test_process_lane import Bench as ProcessBench
+from tests.engine.processor_bench import END, PARTITIONS, PLACED, CommandBench, ProcessBench, header
 from tests.hostility import worsened
 
 OPEN = Open(basket_id="b", household="h")
@@ -69,8 +67,8 @@ talks = Decider("talks", commands=Say, events=Said, state=Talk, initial_state=Ta
 
 
 @pytest.fixture
-def bench() -> LaneBench:
-    return LaneBench()
+def bench() -> CommandBench:
+    return CommandBench()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def bench() -> LaneBench:
 )  # fmt: skip
 @pytest.mark.parametrize("body", [None, b"{"])
 def test_only_declared_processes_are_answered_and_nobody_else_is_asked_for(
-    bench: LaneBench, to: bytes, body: bytes | None
+    bench: CommandBench, to: bytes, body: bytes | None
 ) -> None:
     asked: list[str] = []
     bench.processor._partitions = lambda topic: asked.append(topic) or PARTITIONS  # type: ignore[func-returns-value]
@@ -93,7 +91,7 @@ def test_only_declared_processes_are_answered_and_nobody_else_is_asked_for(
     assert (batch.sent, asked) == ({}, [])
 
 
-def test_a_declared_process_is_answered_once_and_its_repeats_are_seen(bench: LaneBench) -> None:
+def test_a_declared_process_is_answered_once_and_its_repeats_are_seen(bench: CommandBench) -> None:
     batch = bench.run(bench.record(OPEN, headers=FROM_CHECKOUT), bench.record(OPEN, headers=FROM_CHECKOUT))
     assert batch.counts == {"accepted": 1, "duplicates": 1}
     assert [header(answer, "ce_subject") for answer in batch.sent[TO.decode()]] == [b"order-1"] * 2
@@ -112,15 +110,17 @@ def test_a_declared_process_is_answered_once_and_its_repeats_are_seen(bench: Lan
         {"reply_to": b"supplier.commands"},
     ],
 )
-def test_a_forged_origin_silences_nobody(bench: LaneBench, changed: dict[str, Any]) -> None:
+def test_a_forged_origin_silences_nobody(bench: CommandBench, changed: dict[str, Any]) -> None:
     forged = bench.record(OPEN, headers={**FROM_CHECKOUT, **changed})
     true = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/8/0"})
     batch = bench.run(forged, true)
     assert {name: batch.counts[name] for name in ("dead", "accepted")} == {"dead": 1, "accepted": 1}
 
 
-def test_not_promised_an_origin_within_what_inputs_have_reached_silences_true_ones_below_it(bench: LaneBench) -> None:
-    """Writers of commands can forge those of a declared sender (decision 49): the right to write is all that helps."""
+def test_an_origin_within_what_inputs_have_reached_silences_true_ones_below_it(
+    bench: CommandBench,
+) -> None:
+    """Not promised otherwise: writers of commands can forge those of a declared sender (decision 49)."""
     ahead = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/%d/0" % (END - 1)})
     assert bench.run(ahead).counts == {"accepted": 1}
     add = Add(basket_id="b", product="p", price=Decimal(1))
@@ -130,14 +130,14 @@ def test_not_promised_an_origin_within_what_inputs_have_reached_silences_true_on
 
 
 def test_twin_one_that_is_believed_silences_the_true_command() -> None:
-    bench = LaneBench()
+    bench = CommandBench()
     bench.processor._end = lambda topic, partition: 2**63
     forged = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/%d/0" % (2**62)})
     true = bench.record(Add(basket_id="b", product="p", price=Decimal(1)), headers=FROM_CHECKOUT)
     assert bench.run(forged, true).counts == {"accepted": 1, "duplicates": 1}
 
 
-def test_where_inputs_end_is_asked_once_for_what_was_fetched_together(bench: LaneBench) -> None:
+def test_where_inputs_end_is_asked_once_for_what_was_fetched_together(bench: CommandBench) -> None:
     origins = [b"checkout.commands/0/%d/0" % n for n in (*range(END + 5, END), 3, END, END + 1, END + 2, 4)]
     bench.run(*(bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": origin}) for origin in origins))
     assert bench.asked == 1
@@ -148,20 +148,20 @@ def test_where_inputs_end_is_asked_once_for_what_was_fetched_together(bench: Lan
 @pytest.mark.parametrize(
     "name", ["ce_id", "ce_time", "ce_correlationid", "traceparent", "reply_to", "reply_key", "origin", "x"]
 )
-def test_every_header_has_a_limit(bench: LaneBench, name: str) -> None:
+def test_every_header_has_a_limit(bench: CommandBench, name: str) -> None:
     long = bench.record(OPEN, headers={**FROM_CHECKOUT, name: b"1" * LONGEST})
     batch = bench.run(long, bench.record(OPEN))
     assert batch.counts["dead"] == batch.counts["accepted"] == 1
     assert b"has more than 1024 bytes" in header(batch.dead[0], "dead_reason")
 
 
-def test_so_has_their_number(bench: LaneBench) -> None:
+def test_so_has_their_number(bench: CommandBench) -> None:
     few = bench.record(OPEN)
     many = few._replace(headers=[*few.headers, *[("x", b"")] * MOST])
     assert bench.run(many, few).counts == {"dead": 1, "accepted": 1}
 
 
-def test_of_a_header_that_is_there_twice_all_rules_take_the_last(bench: LaneBench) -> None:
+def test_of_a_header_that_is_there_twice_all_rules_take_the_last(bench: CommandBench) -> None:
     record = bench.record(OPEN, "first")
     record = record._replace(headers=[*record.headers, ("ce_id", b"last"), ("reply_to", b"last.replies/0")])
     (reply,) = bench.run(record).replies
@@ -174,7 +174,7 @@ def _refused(n: int, size: int) -> Say:
 
 
 def test_a_large_refusal_is_remembered_small_and_answered_whole() -> None:
-    bench = LaneBench(talks)
+    bench = CommandBench(talks)
     large = bench.record(_refused(1, 300_000), "large")
     (reply,) = bench.run(large).replies
     assert reply.error is not None
@@ -189,14 +189,14 @@ def test_a_large_refusal_is_remembered_small_and_answered_whole() -> None:
 
 
 def test_large_refusals_fill_no_stream() -> None:
-    bench = LaneBench(talks)
+    bench = CommandBench(talks)
     batch = bench.send(*(_refused(n, 450_000) for n in range(1, 5)), *[Say(who="w", text="hello")] * 5)
     assert batch.counts == {"rejected": 4, "accepted": 5}
     assert sum(len(state.value or b"") for state in batch.states) < 20_000
 
 
 def test_answers_of_an_earlier_version_leave_before_anything_is_refused() -> None:
-    bench = LaneBench(talks)
+    bench = CommandBench(talks)
     bench.send(Say(who="w", text="hello"))
     partition = partition_of(b"w", PARTITIONS)
     state = json.loads(bench.processor.held[partition].store.get("w") or b"")
@@ -210,7 +210,7 @@ def test_answers_of_an_earlier_version_leave_before_anything_is_refused() -> Non
 
 
 def test_what_a_process_is_answered_is_small_enough_to_be_written() -> None:
-    bench = LaneBench(talks)
+    bench = CommandBench(talks)
     refused = bench.record(_refused(1, 800_000), headers=FROM_CHECKOUT)
     (answer,) = bench.run(refused).sent[TO.decode()]
     assert header(answer, "ce_type") == NACK
@@ -219,7 +219,7 @@ def test_what_a_process_is_answered_is_small_enough_to_be_written() -> None:
 
 
 def test_a_state_that_cannot_be_written_down_refuses_the_command_that_made_it_so() -> None:
-    bench = LaneBench(talks)
+    bench = CommandBench(talks)
     batch = bench.send(
         Say(who="w", text="a"), Say(who="w", text="b", late=True), Say(who="w", text="c"), Say(who="v", text="d")
     )
@@ -231,7 +231,7 @@ def test_a_state_that_cannot_be_written_down_refuses_the_command_that_made_it_so
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
-def test_a_time_that_is_none_in_utc_is_no_time(bench: LaneBench, text: str) -> None:
+def test_a_time_that_is_none_in_utc_is_no_time(bench: CommandBench, text: str) -> None:
     class Meet(Command, category="talks", key="who"):
         who: str
         at: datetime
@@ -251,7 +251,7 @@ def test_senders_are_names_of_processes(senders: Any) -> None:
         App("shop", deciders=app.deciders, senders=senders)
 
 
-def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(bench: LaneBench) -> None:
+def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(bench: CommandBench) -> None:
     rng = random.Random(15)
     for _ in range(100):
         bad = [worsened(rng, bench.record(OPEN, headers=rng.choice([{}, FROM_CHECKOUT]))) for _ in range(100)]
@@ -263,7 +263,7 @@ def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(be
         bench.now += 120
 
 
-def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench: LaneBench) -> None:
+def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench: CommandBench) -> None:
     """What is buried may be what no code could read: a worker died at it, or a broker refused what it made."""
     rng = random.Random(5)
     for number in range(10_000):

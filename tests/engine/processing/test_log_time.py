@@ -3,9 +3,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leftfold import ContractError
 from leftfold.engine.processing.log_time import SILENCE, LogTime, SourceTime, Watermark
+from leftfold.model.encoding import time_at
 from leftfold.ports.protocols import RawRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -144,3 +147,21 @@ def test_events_that_come_within_the_lateness_hold_time_back_as_ever() -> None:
     assert late.within(timedelta(hours=1)) == late
     assert SourceTime().within(timedelta()) == SourceTime()
     assert not late.within(timedelta()).is_loaded(NOW)
+
+
+ANY_TIME = st.one_of(
+    st.none(), st.sampled_from([0, -1, 1 << 62, -(1 << 62), 1_767_225_600_000]).map(time_at),
+    st.datetimes(timezones=st.just(UTC)), st.timedeltas(timedelta(days=-3), timedelta(days=3)).map(NOW.__add__),
+)  # fmt: skip
+
+
+@given(ANY_TIME, ANY_TIME, ANY_TIME, st.booleans())
+def test_whatever_a_record_claims_the_clock_goes_on(
+    time: datetime | None, appended: datetime | None, end: datetime | None, loading: bool
+) -> None:
+    source = SourceTime(time, appended, end)
+    at = source.is_at(loading=loading)
+    assert at is None or time is None or at in (time, appended, end) or time <= at
+    log = LogTime(["a"])
+    log.tell(0, Watermark.decode(Watermark({"a": source}).encode()))
+    log.now(0)

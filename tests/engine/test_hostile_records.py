@@ -38,9 +38,9 @@ from tests.domains.shop import (
     sell,
     spend,
 )
-from tests.engine.bench import LaneBench
 from tests.engine.folding import PARTITIONS, TOPIC, FoldBench
 from tests.engine.folding import out as checked_out
+from tests.engine.processor_bench import CommandBench
 from tests.hostility import worsened
 
 CASES = 10_000
@@ -138,7 +138,7 @@ def parked(bench: FoldBench) -> set[str]:
 
 
 def test_whatever_clients_send_the_events_that_come_of_it_are_folded_and_routed() -> None:
-    rng, processor, bench = random.Random(15), LaneBench(), FoldBench(open_baskets, checkouts)
+    rng, processor, bench = random.Random(15), CommandBench(), FoldBench(open_baskets, checkouts)
     commands = [Open(basket_id="b", household="h"), Add(basket_id="b", product="p", price=Decimal(1))]
     for _ in range(CASES // 100):
         processor.now += 120
@@ -154,7 +154,7 @@ def test_whatever_clients_send_the_events_that_come_of_it_are_folded_and_routed(
 
 
 def test_whatever_name_of_an_instance_a_client_chooses_it_is_an_input_or_a_dead_letter() -> None:
-    rng, processor, letters, inputs = random.Random(18), LaneBench(), set[str](), set[str]()
+    rng, processor, letters, inputs = random.Random(18), CommandBench(), set[str](), set[str]()
     for number in range(CASES // 100):
         processor.now += 120
         names = rng.choices(NAMES, [10] * 10 + [1] * 2, k=30)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from leftfold import ContractError
 from leftfold.cli.data.events import fields_of
@@ -18,14 +16,12 @@ from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.reactions.delivery import PendingReader
 from leftfold.engine.rebuild.end_offsets import between_decisions
 from leftfold.kafka.worker.offset_metadata import read_metadata
-from leftfold.model.encoding import number_in, version_in
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord
 from tests.domains.receipts import paid, receipts_with
 from tests.domains.shop import Open
 from tests.domains.trade import checkout
-from tests.engine.bench import LaneBench
-from tests.engine.processing.test_process_lane import PLACED, Bench
+from tests.engine.processor_bench import PLACED, CommandBench, ProcessBench
 
 STRANGE = ["²", "９", "٣", "9" * 20, "9" * 5000, "1_0", "+1", " 1", "-1", "1.0", "", "x"]
 """What `isdigit` or `int` takes for a number, or almost."""
@@ -34,21 +30,6 @@ STRANGE = ["²", "９", "٣", "9" * 20, "9" * 5000, "1_0", "+1", " 1", "-1", "1.
 def named(headers: Any, name: str, value: bytes) -> list[tuple[str, bytes]]:
     """Headers with one of them replaced."""
     return [*((key, old) for key, old in headers if key != name), (name, value)]
-
-
-@given(st.one_of(st.text(), st.binary()))
-@example("²")
-@example("9" * 5000)
-@example(str(1 << 63))
-def test_whatever_is_written_is_a_number_or_none(text: str | bytes) -> None:
-    number = number_in(text)
-    assert number is None or 0 <= number < 1 << 63
-
-
-@given(st.integers(0, (1 << 63) - 1))
-def test_every_offset_is_a_number(number: int) -> None:
-    assert number_in(str(number)) == number_in(b"%d" % number) == number
-    assert version_in(b"visits.Paid.v%d" % number) == ("visits.Paid", number)
 
 
 @pytest.mark.parametrize("version", STRANGE)
@@ -61,7 +42,7 @@ def test_an_event_whose_version_is_no_number_is_parked_by_a_reaction(version: st
 
 @pytest.mark.parametrize("version", STRANGE)
 def test_an_input_whose_version_is_no_number_is_dead_lettered_by_a_process(version: str) -> None:
-    bench = Bench()
+    bench = ProcessBench()
     record = bench.event(PLACED, 7)
     strange = record._replace(headers=named(record.headers, "ce_type", f"orders.Placed.v{version}".encode()))
     assert bench.take(strange) == {"dead": 1}
@@ -71,7 +52,7 @@ def test_an_input_whose_version_is_no_number_is_dead_lettered_by_a_process(versi
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "x"])
 @pytest.mark.parametrize("name", ["ce_type", "expected_version", "origin"])
 def test_a_command_with_a_number_that_is_none_is_dead_lettered(number: str, name: str) -> None:
-    bench, stem = LaneBench(), {"ce_type": "baskets.Open.v", "expected_version": "", "origin": "t/0/0/"}[name]
+    bench, stem = CommandBench(), {"ce_type": "baskets.Open.v", "expected_version": "", "origin": "t/0/0/"}[name]
     record = bench.record(Open(basket_id="b", household="h"), headers={name: f"{stem}{number}".encode()})
     assert bench.run(record).counts == {"dead": 1}
 
@@ -126,7 +107,7 @@ def test_a_time_that_is_none_breaks_the_contract(value: bytes) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("ce_type", b"\xff"), ("ce_id", b"\xff"), ("reply_key", b"\xff")])
 def test_a_process_is_answered_whatever_its_headers_say(name: str, value: bytes) -> None:
-    bench = LaneBench()
+    bench = CommandBench()
     bench.processor._partitions = lambda topic: 4
     told = {"ce_type": b"baskets.None.v1", "reply_to": b"checkout.commands", "reply_key": b"k", name: value}
     batch = bench.run(bench.record(Open(basket_id="b", household="h"), headers=told))
@@ -143,7 +124,7 @@ def test_a_process_is_answered_whatever_its_headers_say(name: str, value: bytes)
     ],
 )
 def test_an_answer_that_says_no_error_is_dead_lettered(body: Any, why: str) -> None:
-    bench = Bench()
+    bench = ProcessBench()
     bench.take(bench.event(PLACED, 7))
     (reserve,) = bench.sent
     assert bench.take(bench.answer(reserve, NACK, body)) == {"dead": 1}

@@ -1,3 +1,5 @@
+"""Values as stored bytes, and the numbers and times in headers that anybody may have written."""
+
 from __future__ import annotations
 
 import random
@@ -8,11 +10,11 @@ from decimal import Decimal
 from typing import Any, Optional, Union
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leftfold import ConfigurationError, ContractError
-from leftfold.model.encoding import Storage
+from leftfold.model.encoding import Storage, number_in, time_at, time_in, version_in
 from tests.domains.values import Circle, Everything, Group, Square, circles, everything, shapes, squares, times
 
 storage: Storage[Everything] = Storage(Everything, "test")
@@ -154,3 +156,43 @@ def test_a_naive_time_is_refused_when_read() -> None:
 def test_unknown_fields_are_ignored(value: Circle | Square) -> None:
     data = shape.encode(value)
     assert shape.decode(data[:-1] + b',"later":[1,{"x":null}]}') == value
+
+
+@given(st.one_of(st.text(), st.binary()))
+@example("²")
+@example("9" * 5000)
+@example(str(1 << 63))
+def test_whatever_is_written_is_a_number_or_none(text: str | bytes) -> None:
+    number = number_in(text)
+    assert number is None or 0 <= number < 1 << 63
+
+
+@given(st.integers(0, (1 << 63) - 1))
+def test_every_offset_is_a_number(number: int) -> None:
+    assert number_in(str(number)) == number_in(b"%d" % number) == number
+    assert version_in(b"visits.Paid.v%d" % number) == ("visits.Paid", number)
+
+
+@given(st.binary(max_size=40) | st.datetimes().map(lambda at: at.isoformat().encode()))
+def test_any_text_is_a_time_with_its_zone_or_none(text: bytes) -> None:
+    found = time_in(text)
+    assert found is None or found.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"yesterday", b"2026-01-01", b"2026-01-01T00:00:00", b"0001-01-01T00:00:00+23:59", b"\xff"],
+)
+def test_what_is_no_moment_is_none(text: bytes) -> None:
+    assert time_in(text) is None
+
+
+def test_a_moment_is_in_utc_however_it_was_written() -> None:
+    assert time_in(b"2026-01-01T01:00:00+01:00") == datetime(2026, 1, 1, tzinfo=UTC)
+    assert time_in(b"2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
+    assert time_at(1_767_225_600_000) == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@given(st.integers())
+def test_any_number_of_milliseconds_is_a_time(milliseconds: int) -> None:
+    assert datetime(1970, 1, 1, tzinfo=UTC) <= time_at(milliseconds) <= datetime.max.replace(tzinfo=UTC)

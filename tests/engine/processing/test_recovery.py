@@ -1,18 +1,25 @@
+"""Streams and process instances that are folded again from events and inputs."""
+
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from leftfold import ContractError, InfrastructureError
+from leftfold.engine.processing import recovery as process_refold
+from leftfold.engine.processing.process_wire import ACK, NACK
 from leftfold.engine.processing.recovery import Refold
 from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.memory import MemoryStates
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, CheckOut, Open, baskets
-from tests.engine.bench import LaneBench
+from tests.domains.trade import Checkout, Input, Paid, Placed, checkout, checkout_with, react
+from tests.engine.processor_bench import DUE, PAID, PLACED, RESERVED, CommandBench, ProcessBench, home
 
 COMMANDS = [
     Open(basket_id="b", household="h"),
@@ -21,13 +28,13 @@ COMMANDS = [
 ]
 
 
-def history(bench: LaneBench) -> list[RawRecord]:
+def history(bench: CommandBench) -> list[RawRecord]:
     batch = bench.send(*COMMANDS)
     return [RawRecord("baskets.events", 0, n, out.key, out.value, out.headers) for n, out in enumerate(batch.events)]
 
 
 def test_folding_the_events_gives_the_state_the_lane_had() -> None:
-    bench = LaneBench()
+    bench = CommandBench()
     refold = Refold(baskets, MemoryStates())
     for record in history(bench):
         refold.add(record)
@@ -39,7 +46,7 @@ def test_folding_the_events_gives_the_state_the_lane_had() -> None:
 
 
 def test_a_lane_on_refolded_streams_still_tells_duplicates() -> None:
-    bench = LaneBench()
+    bench = CommandBench()
     first = bench.record(COMMANDS[0], "c1")
     batch = bench.run(first)
     store = MemoryStates()
@@ -51,7 +58,7 @@ def test_a_lane_on_refolded_streams_still_tells_duplicates() -> None:
 
 
 def test_events_that_the_state_has_already_are_skipped() -> None:
-    bench = LaneBench()
+    bench = CommandBench()
     records = history(bench)
     store = MemoryStates()
     once = Refold(baskets, store)
@@ -67,14 +74,14 @@ def test_events_that_the_state_has_already_are_skipped() -> None:
 
 def test_only_what_changed_is_taken_and_only_once() -> None:
     refold = Refold(baskets, MemoryStates())
-    for record in history(LaneBench()):
+    for record in history(CommandBench()):
         refold.add(record)
     assert [key for key, _ in refold.take(10)] == ["b"]
     assert refold.take(10) == []
 
 
 def test_what_ended_a_forgotten_transaction_is_no_event() -> None:
-    bench = LaneBench()
+    bench = CommandBench()
     refold = Refold(baskets, MemoryStates())
     for number, record in enumerate(history(bench)):
         refold.add(record)
@@ -84,7 +91,7 @@ def test_what_ended_a_forgotten_transaction_is_no_event() -> None:
 
 
 def test_a_gap_in_the_events_is_refused() -> None:
-    records = history(LaneBench())
+    records = history(CommandBench())
     refold = Refold(baskets, MemoryStates())
     refold.add(records[0])
     with pytest.raises(
@@ -95,7 +102,7 @@ def test_a_gap_in_the_events_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["ce_sequence", "ce_decision", "ce_causationid", "ce_type"])
 def test_an_event_with_broken_headers_is_refused(name: str) -> None:
-    record = history(LaneBench())[0]
+    record = history(CommandBench())[0]
     broken: Any = [(n, b"\xff" if n == name else v) for n, v in record.headers]
     with pytest.raises(ContractError):
         Refold(baskets, MemoryStates()).add(record._replace(headers=broken))
@@ -109,7 +116,7 @@ def test_an_event_with_broken_headers_is_refused(name: str) -> None:
     ],
 )  # fmt: skip
 def test_headers_that_no_worker_writes_are_refused_and_not_a_crash(name: str, value: bytes | None) -> None:
-    record = history(LaneBench())[0]
+    record = history(CommandBench())[0]
     headers: Any = [(n, value if n == name else v) for n, v in record.headers]
     with pytest.raises(ContractError, match="the partition is not served"):
         Refold(baskets, MemoryStates()).add(record._replace(headers=headers))
@@ -117,11 +124,11 @@ def test_headers_that_no_worker_writes_are_refused_and_not_a_crash(name: str, va
 
 def test_a_key_that_is_no_text_is_refused_and_not_a_crash() -> None:
     with pytest.raises(ContractError, match="the partition is not served"):
-        Refold(baskets, MemoryStates()).add(history(LaneBench())[0]._replace(key=b"\xff"))
+        Refold(baskets, MemoryStates()).add(history(CommandBench())[0]._replace(key=b"\xff"))
 
 
 def test_a_fold_that_fails_refuses_the_partition_loudly() -> None:
-    record = history(LaneBench())[1]
+    record = history(CommandBench())[1]
     value = json.loads(record.value or b"") | {"product": "unfoldable"}
     sequence: Any = [(n, b"1" if n == "ce_sequence" else v) for n, v in record.headers]
     with pytest.raises(ContractError, match="baskets.evolve failed on .*the partition is not served"):
@@ -129,7 +136,7 @@ def test_a_fold_that_fails_refuses_the_partition_loudly() -> None:
 
 
 def test_answers_and_origins_come_over_from_another_version_of_the_state() -> None:
-    bench = LaneBench()
+    bench = CommandBench()
     bench.run(
         bench.record(
             COMMANDS[0], "c1", headers={"origin": b"checkout.commands/0/5/1", "reply_to": b"checkout.commands"}
@@ -160,3 +167,111 @@ def test_a_mark_knows_its_topics_as_far_as_both_ids_are_known() -> None:
     assert checkpoint.is_of("shop.commands", {"shop.commands": "B"})
     older = ChangelogCheckpoint.decode(b'{"commands":12,"events":34,"writer":"w","start":0}')
     assert older.is_of("shop.events", {"shop.events": "B"})
+
+
+HOME = home(b"o")
+NO = {"error": "OutOfStock", "message": "no p left", "fields": {"product": "p"}}
+BROKEN = {"error": "DecisionFailed", "message": "stock failed on it", "fields": {}}
+
+
+def fussy(given: Input, state: Checkout) -> Sequence[Any]:
+    """Cannot react to payments."""
+    if isinstance(given, Paid):
+        raise KeyError("a bug")
+    return react(given, state)
+
+
+def test_what_was_dead_lettered_stays_so_whatever_newer_code_would_make_of_it() -> None:
+    bench = ProcessBench(checkout_with(react=fussy))
+    for event, topic in ((PLACED, "orders.events"), (RESERVED, "stock.events"), (PAID, "payments.events")):
+        bench.take(bench.event(event, 1, topic))
+    (state,) = bench.folded(checkout_with(version=2)).values()
+    assert b'"paid":false' in state, "its Confirm was never sent"
+    assert b'"finished":false' in state
+    (without,) = bench.folded(checkout_with(version=2), letters=False).values()
+    assert b'"finished":true' in without, "it would wait for nothing any more, and the order for ever"
+
+
+def test_what_killed_its_worker_is_not_taken_when_inputs_are_folded_again() -> None:
+    def kills(given: Input, state: Checkout) -> Sequence[Any]:
+        if isinstance(given, Paid):
+            raise SystemExit(1)
+        return react(given, state)
+
+    bench = ProcessBench(checkout_with(react=kills))
+    bench.take(bench.event(PLACED, 1))
+    bench.kill(bench.event(PAID, 1, "payments.events"))
+    assert bench.folded() == bench.state()
+    with pytest.raises(SystemExit):
+        bench.folded(letters=False)
+    assert bench.take(bench.event(PAID, 1, "payments.events")) == {"duplicates": 1}, "it is not asked to die again"
+
+
+def test_a_timer_or_an_answer_that_killed_its_worker_is_over() -> None:
+    bench = ProcessBench()
+    bench.take(bench.event(PLACED, 1))
+    (reserve,) = bench.sent
+    (due,) = bench.processor.due_at(HOME, DUE)
+    bench.kill(bench.record(due))
+    bench.kill(bench.answer(reserve, ACK, {"version": 1, "events": 1}))
+    assert b'"timers":{},"waiting":{}' in bench.state()["o"]
+    assert bench.folded() == bench.state()
+
+
+def test_an_event_that_only_the_router_listens_to_is_not_lost_without_a_word() -> None:
+    """A router of newer code was there before this worker ended; the newer worker does not take it for taken."""
+    bench = ProcessBench()
+    bench.take(bench.event(PLACED, 1))
+    record = bench.event(PLACED, 2)
+    newer = [(name, b"orders.Shipped.v1" if name == "ce_type" else value) for name, value in record.headers]
+    assert bench.take(record._replace(headers=newer)) == {"dead": 1}
+    (letter,) = bench.letters
+    assert b"does not listen to orders.Shipped.v1" in dict(letter.headers)["dead_reason"]
+    assert bench.folded() == bench.state()
+    assert bench.take(record._replace(headers=newer)) == {"duplicates": 1}
+
+
+def test_what_newer_code_cannot_take_is_counted() -> None:
+    bench = ProcessBench()
+    bench.take(bench.event(PLACED, 1), bench.event(PAID, 1, "payments.events"))
+    bench.folded(checkout_with(react=fussy))
+    assert bench.refused == 1
+    bench.folded()
+    assert bench.refused == 0
+
+
+def random_inputs(chance: random.Random, bench: ProcessBench) -> None:
+    """Some inputs of three instances, some of them twice, some deadly."""
+    offsets = dict.fromkeys(("orders.events", "payments.events"), 0)
+    answered = 0
+    for _ in range(30):
+        order = chance.choice(["o", "q", "r"])
+        is_placed = chance.random() < 0.5
+        event: Placed | Paid = Placed(order=order, product="p", at=PLACED.at) if is_placed else Paid(order=order)
+        topic = "orders.events" if is_placed else "payments.events"
+        offsets[topic] += chance.choice([0, 1, 1])
+        deed = chance.random()
+        if deed < 0.15:
+            bench.kill(bench.event(event, offsets[topic], topic))
+        elif deed < 0.5 and bench.sent:
+            answered += 1
+            command = chance.choice(bench.sent)
+            said = chance.choice([(ACK, {"version": 1, "events": 1}), (NACK, NO), (NACK, BROKEN), (NACK, [])])
+            bench.take(bench.answer(command, *said, offset=answered))
+        elif deed < 0.6:
+            for partition in range(4):
+                bench.take(*[bench.record(due) for due in bench.processor.due_at(partition, DUE)])
+        else:
+            bench.take(bench.event(event, offsets[topic], topic))
+
+
+@pytest.mark.parametrize("most", [1, 2000])
+def test_folding_all_inputs_again_gives_the_state_that_the_lane_has(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_refold, "_OPEN", most)
+    chance, differ = random.Random(5), 0
+    for _ in range(100):
+        bench = ProcessBench(checkout_with(react=fussy))
+        random_inputs(chance, bench)
+        assert bench.folded() == bench.state()
+        differ += bench.folded(checkout, letters=False) != bench.state()
+    assert differ > 10, "without their dead letters other states would come of it"

@@ -25,7 +25,7 @@ from leftfold.ports.outgoing import (
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import baskets
 from tests.domains.trade import Checkout, Input, Sends, checkout, checkout_with
-from tests.engine.processing.test_process_lane import PLACED, Bench
+from tests.engine.processor_bench import PLACED, ProcessBench
 
 COMMAND = RawRecord(
     "baskets.commands", 1, 5, b"b-1", b'{"basket":"b-1"}',
@@ -106,15 +106,11 @@ def test_an_input_that_failed_is_taken_under_a_new_origin_once_and_never_under_i
     def fail(given: Input, state: Checkout) -> list[Sends]:
         raise ValueError("no such product")
 
-    bench = Bench(checkout_with(react=fail))
+    bench = ProcessBench(checkout_with(react=fail))
     record = bench.event(PLACED, 7)
     assert bench.take(record) == {"dead": 1}
     letter = stored(dead_letter(record, "no such product", record.partition, 1_000_000), 0)
-    mended = Bench(checkout)
-    mended.ends = bench.ends
-    for partition, store in bench.stores.items():
-        mended.stores[partition].put(store.items())
-        mended.processor.hold(partition, mended.stores[partition], end=0)
+    mended = bench.again(checkout)
     origin = "checkout.dead/0/1/0"
     old = sent_again(letter, record.partition, origin=header(record.headers, "origin").decode())
     new = sent_again(letter, record.partition, origin=origin)
