@@ -12,7 +12,7 @@ from leftfold.client.search import Search
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.queries import Query, Rows
 from tests.domains.shop import Spend, household_spend
-from tests.engine.folding import FoldBench, out
+from tests.engine.fold_bench import FoldBench, out
 
 A = TypeVar("A")
 

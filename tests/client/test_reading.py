@@ -13,7 +13,7 @@ from leftfold.engine.views.generations import change, open_generation
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import Phase
 from tests.domains.shop import Opened, Spend, Summary, household_spend, open_baskets
-from tests.engine.folding import PARTITIONS, TOPIC, FoldBench, out
+from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from leftfold import ConfigurationError, Position, Receipt
 from leftfold.client import Reader
 from tests.domains.shop import Spend, household_spend
-from tests.engine.folding import FoldBench, out
+from tests.engine.fold_bench import FoldBench, out
 
 
 @pytest.fixture

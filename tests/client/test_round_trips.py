@@ -9,7 +9,7 @@ from leftfold.client import Reader, Views
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.queries import Counting, GetRow, Matching, Query, Rows
 from tests.domains.shop import Spend, household_spend
-from tests.engine.folding import FoldBench, out
+from tests.engine.fold_bench import FoldBench, out
 
 A = TypeVar("A")
 

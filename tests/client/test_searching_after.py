@@ -13,7 +13,7 @@ import pytest
 from leftfold import ConfigurationError, FoldView, Position, Receipt, StaleViewError
 from leftfold.client import Reader, Views
 from tests.domains.shop import CheckedOut, Spend, household_spend
-from tests.engine.folding import TOPIC, FoldBench, out
+from tests.engine.fold_bench import TOPIC, FoldBench, out
 
 
 def searches(reader: Reader[Spend, str], **wait: Any) -> list[Callable[[], Any]]:

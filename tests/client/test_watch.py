@@ -11,7 +11,7 @@ from leftfold.memory import MemoryViewStore
 from leftfold.ports.protocols import ViewStore
 from tests.client.watches import Watches, bench_on
 from tests.domains.shop import Spend, household_spend
-from tests.engine.folding import out
+from tests.engine.fold_bench import out
 from tests.engine.rebuild.test_rebuild import rebuild
 from tests.ledger import app, by_owner, histories, stranger, summary
 

@@ -22,7 +22,7 @@ from leftfold.engine.views.generations import change, open_generation
 from leftfold.ports.flush import Phase
 from leftfold.ports.protocols import ViewStore
 from tests.domains.shop import Added, Opened, Spend, household_spend, open_baskets
-from tests.engine.folding import PARTITIONS, TOPIC, FoldBench, out
+from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
 
 __all__ = ["Watches", "bench_on"]
 

@@ -38,8 +38,8 @@ from tests.domains.shop import (
     sell,
     spend,
 )
-from tests.engine.folding import PARTITIONS, TOPIC, FoldBench
-from tests.engine.folding import out as checked_out
+from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench
+from tests.engine.fold_bench import out as checked_out
 from tests.engine.processor_bench import CommandBench
 from tests.hostility import worsened
 

@@ -15,8 +15,7 @@ from leftfold.redis.connection.protocol import dial
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing import fold
 from tests.domains.shop import checkouts, household_spend, product_sales
-from tests.engine.batching import Batches
-from tests.engine.folding import FoldBench, out
+from tests.engine.fold_bench import Batches, FoldBench, out
 from tests.redis.server import RedisServer
 from tests.redis.twins import Blind
 

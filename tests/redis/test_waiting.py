@@ -23,7 +23,7 @@ from leftfold.redis.pubsub import Subscriber
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation
 from tests.client.watches import bench_on
 from tests.domains.shop import Spend, household_spend, open_baskets
-from tests.engine.folding import TOPIC, FoldBench, out
+from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.commandstats import calls, counted
 from tests.redis.server import RedisServer
 from tests.waiting import wait_until

@@ -17,7 +17,7 @@ from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.client.watches import Watches, bench_on
 from tests.domains.shop import Spend, household_spend
-from tests.engine.folding import out
+from tests.engine.fold_bench import out
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers

@@ -33,7 +33,7 @@ from tests.domains.shop import (
     open_baskets,
     product_sales,
 )
-from tests.engine.folding import out
+from tests.engine.fold_bench import out
 
 ONE = Decimal(1)
 OPENED, ADDED = Opened(basket_id="b", household="h"), Added(basket_id="b", product="p", price=ONE)

@@ -20,7 +20,7 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange
 from leftfold.ports.flush import Phase
 from tests.domains.shop import household_spend
-from tests.engine.folding import FoldBench, out
+from tests.engine.fold_bench import FoldBench, out
 from tests.ledger import by_owner
 
 TOPIC = "ledgers.events"

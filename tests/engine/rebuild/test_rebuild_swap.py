@@ -25,7 +25,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation, Parked, Phase, Registry, While, covered
 from tests.domains.shop import household_spend
-from tests.engine.folding import FoldBench, out
+from tests.engine.fold_bench import FoldBench, out
 from tests.ledger import LedgerEvent, Summary, app, by_owner, histories, stranger, summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -30,7 +30,7 @@ from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import ViewStore
-from tests.engine.batching import run_tasks
+from tests.engine.fold_bench import run_tasks
 from tests.engine.rebuild.test_bulk_folds import PARTITIONS, TOPIC, rebuild_of, rebuilt, usual
 
 NAMES = ("a", "b", "c")

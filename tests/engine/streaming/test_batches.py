@@ -17,8 +17,7 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Parked, Phase
 from leftfold.testing import fold
 from tests.domains.shop import household_spend, open_baskets
-from tests.engine.batching import Batches
-from tests.engine.folding import PARTITIONS, TOPIC, VIEWS, FoldBench, out
+from tests.engine.fold_bench import PARTITIONS, TOPIC, VIEWS, Batches, FoldBench, out
 
 
 def moved(event: Any, other: Any) -> Any:

@@ -17,7 +17,7 @@ from leftfold.engine.views.generations import change
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
 from leftfold.ports.flush import Phase
-from tests.engine.views.deploys import Deploys, view_of
+from tests.engine.views.deployments import Deploys, view_of
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
-"""A view whose fold changes without a new version, and the projectors, rebuilds and promotions of both codes.
+"""Views whose code changes: with a new version, and without one, by projectors, rebuilds and promotions of both codes.
 
-A row spells which code folded each of its events, in order.
+A row of the view without a new version spells which code folded each of its events, in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from leftfold import FoldView
@@ -15,11 +16,21 @@ from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.views.projector import Projector
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
-from tests.domains.shop import CheckedOut, household_of
-from tests.engine.folding import FoldBench, out
+from tests.domains.shop import Added, BasketEvent, CheckedOut, Summary, household_of, open_baskets
+from tests.engine.fold_bench import FoldBench, out
 
 NEVER = 1e9
 HOUSEHOLDS = ("h1", "h2", "h3", "h4", "h5")
+
+
+def negated(row: Summary | None, event: BasketEvent) -> Summary | None:
+    """The fold of the next version: what was folded before is taken for the other way round, and so is the event."""
+    found = open_baskets.evolve(row and replace(row, total=-row.total), event)
+    return found and replace(found, total=-found.total)
+
+
+next_version = FoldView("open_baskets", events=BasketEvent, row=Summary, evolve=negated, version=2)
+ADDITIONS = [Added(basket_id=f"b{number}", product="p", price=Decimal(1)) for number in range(8)]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from leftfold.engine.views.generations import Identities, change
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Phase
-from tests.engine.folding import TOPIC
-from tests.engine.views.deploys import Deploys, view_of
+from tests.engine.fold_bench import TOPIC
+from tests.engine.views.deployments import Deploys, view_of
 
 SENTENCE = (
     rf"folded from another {TOPIC} \(its id was one, and is two\): .* build it from this one: leftfold rebuild spelled"

@@ -26,7 +26,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Landed, Phase, Snapshot
 from tests.domains.shop import CheckedOut, household_of
-from tests.engine.folding import TOPIC, FoldBench
+from tests.engine.fold_bench import TOPIC, FoldBench
 
 SECONDS = 240.0
 
