@@ -18,7 +18,7 @@ from leftfold import App, Command, Decider, DecisionFailed, Delivery, DomainErro
 from leftfold.errors import ContractError
 from leftfold.ports.outgoing import LOOKED_AT, looked_at, reason_of
 from leftfold.safety import printable, printable_json, shown, veiled
-from tests.engine.rebuild.test_rebuild import rebuild
+from tests.engine.ledger_world import rebuild
 
 STEERING = {*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
 texts = st.text(st.characters() | st.sampled_from([chr(code) for code in [*STEERING, 0xD800, 0xDFFF]]))

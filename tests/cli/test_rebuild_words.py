@@ -15,7 +15,7 @@ from leftfold.cli.views.rebuild import given_options
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.errors import ConfigurationError
 from leftfold.runtime.rebuilding import Rebuilding, engine_for_rebuild
-from tests.engine.rebuild.test_engine_choice import plan_of
+from tests.engine.rebuild.test_planner import plan_of
 from tests.ledger import by_owner
 
 

@@ -12,7 +12,7 @@ from leftfold.ports.protocols import ViewStore
 from tests.client.watches import Watches, bench_on
 from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import out
-from tests.engine.rebuild.test_rebuild import rebuild
+from tests.engine.ledger_world import rebuild
 from tests.ledger import app, by_owner, histories, stranger, summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.memory import MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from tests.engine.streaming.test_streamed_rows import TOPIC, Level, at, levels, opened
+from tests.engine.streaming.test_external_rows import TOPIC, Level, at, levels, opened
 from tests.faust.shifts import Closings, Gate, close_doors, closings, last_of, shift_at_work, totals
 from tests.faust.tills import Tills
 from tests.servers import Addresses

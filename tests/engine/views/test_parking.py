@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from leftfold import Event, FoldView, memory
-from leftfold.engine.verify.history import explain
-from leftfold.engine.verify.parked_retry import RowRetry
+from leftfold import Event, FoldView
 from leftfold.engine.views.folded_rows import NO_KEY
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
-from leftfold.ports.bulk import CommittedLog
 from leftfold.testing import fold
 from tests.domains.shop import (
     Added,
@@ -31,10 +27,9 @@ from tests.domains.shop import (
     spend,
 )
 from tests.engine.fold_bench import PARTITIONS, TOPIC, Batches, FoldBench, checksum, out
-from tests.engine.rebuild.test_rebuild import rebuild
-from tests.engine.rebuild.test_rebuild_swap import live
-from tests.engine.verify.test_verifying import verify
-from tests.ledger import Move, Moved, Total, add, app, by_owner, by_tag
+from tests.engine.ledger_world import folded, ledger_world, live, rebuild, retry, rows_of, steps_of, verify
+from tests.engine.ledger_world import parked as parked_in
+from tests.ledger import Move, Moved, Total, add, by_owner, by_tag
 
 ONE = Decimal(1)
 
@@ -263,14 +258,9 @@ COMMANDS = [
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+    with ledger_world() as world:
         world.client.send_many(COMMANDS)
         yield world
-
-
-def parked_in(world: World, view: Any) -> dict[str, str]:
-    checkpoints = world.store.checkpoints(live(world, view)).values()
-    return {key: why.error for checkpoint in checkpoints for key, why in checkpoint.parked.items()}
 
 
 def named(world: World, view: Any) -> dict[Any, Any]:
@@ -286,8 +276,8 @@ def named(world: World, view: Any) -> dict[Any, Any]:
 @VIEWS
 def test_it_is_parked_and_every_other_row_goes_on(world: World, view: Any) -> None:
     assert parked_in(world, view) == {NO_ROW: WHY}
-    assert dict(world.views[view].items()) == named(world, view)
-    assert {"ann", "red"} & set(dict(world.views[view].items()))
+    assert rows_of(world, view) == named(world, view)
+    assert {"ann", "red"} & set(rows_of(world, view))
 
 
 @VIEWS
@@ -300,7 +290,7 @@ def test_a_rebuild_and_a_verification_park_the_same(world: World, view: Any) -> 
 
 
 def test_of_one_event_only_the_pairs_without_a_row_are_left_out(world: World) -> None:
-    found = dict(world.views[by_tag].items())
+    found = rows_of(world, by_tag)
     assert set(found) == {"red", "blue"}
 
 
@@ -308,18 +298,17 @@ def test_of_one_event_only_the_pairs_without_a_row_are_left_out(world: World) ->
 def test_however_many_there_are_the_view_goes_on(world: World, view: Any) -> None:
     world.client.send_many([Move(ledger=f"m-{n}", owner="", amount=ONE, tags=("",)) for n in range(150)])
     world.client.send(Move(ledger="l-9", owner="zoe", amount=ONE, tags=("green",)))
-    assert dict(world.views[view].items()) == named(world, view)
-    assert set(dict(world.views[view].items())) & {"zoe", "green"}
+    assert rows_of(world, view) == named(world, view)
+    assert set(rows_of(world, view)) & {"zoe", "green"}
     assert parked_in(world, view) == {NO_ROW: WHY}
 
 
 @VIEWS
 def test_explain_shows_them_and_retry_says_that_a_rebuild_is_needed(world: World, view: Any) -> None:
-    upto = world.views[view].describe().position
-    found = list(explain(view, live(world, view), NO_ROW, upto, lambda: CommittedLog(world.log.reader())))
+    found = steps_of(world, view, NO_ROW)
     assert {step.touch.decoded.key for step in found} == {"l-2", "l-3"}
     assert found[0].error == WHY
-    result = RowRetry(view, world.store, lambda: CommittedLog(world.log.reader())).run(live(world, view))
+    result = retry(world, view).run(live(world, view))
     assert result.freed == ()
     assert "correct key= and rebuild" in result.parked[NO_ROW]
 
@@ -331,7 +320,7 @@ def test_code_that_names_a_row_gives_it_by_a_rebuild(world: World) -> None:
     assert not verify(world, mended).run(live(world, by_owner), deep=True).equal, "nobody says that the rows are these"
     assert rebuild(world, mended, swap_anyway=True).run().swapped
     assert parked_in(world, by_owner) == {}
-    assert dict(world.views[mended].items()) == fold(mended, *(recorded.event for recorded in world.events("ledgers")))
+    assert rows_of(world, mended) == folded(world, mended)
 
 
 @pytest.mark.parametrize("view", [product_sales], ids=repr)

@@ -1,4 +1,4 @@
-"""What the core knows of views that Spark computes: definition, rows on the way, fenced writes."""
+"""Rows that Spark computes: the view, the rows on their way, fenced writes, and how they are kept up to date."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from leftfold.compatibility import lock_of
 from leftfold.engine.rebuild.rebuilder import sealed_marks
 from leftfold.engine.rebuild.refresh import computed, write_computed
 from leftfold.engine.rebuild.tasks import BulkJob
-from leftfold.engine.streaming.computed_rows import QueryWriter, token
+from leftfold.engine.streaming.computed_rows import QueryWriter, batch_of, no_beginning, token
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.ports.bulk import CommittedLog
-from leftfold.ports.flush import BucketFlush, Generation, Phase
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase
 from leftfold.testing import fold
 from tests.ledger import Moved, by_owner, ledgers
 
@@ -188,3 +188,31 @@ def test_marks_that_no_stream_wrote_are_at_no_batch() -> None:
     assert store.flush([flush])
     assert QueryWriter(counts, made, store, ("owner",), "r").batch is None
     assert not writer.write(1, rows(("a", 2)), Position()), "a foreign token is a foreign writer"
+
+
+def at_tokens(*tokens: str) -> dict[int, Checkpoint]:
+    return {bucket: Checkpoint(Position(), token=token) for bucket, token in enumerate(tokens)}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "batch"),
+    [
+        ([token("ab12", 7)] * 3, 7),
+        ([token("ab12", -1)] * 3, -1),
+        ([token("ab12", 7), token("cd34", 7)], 7),
+        ([token("ab12", 7), token("ab12", 8)], None),
+        (["0123456789abcdef", "fedcba9876543210"], None),
+        (["1234567890123456"] * 2, None),
+        ([], None),
+    ],
+)
+def test_marks_tell_at_which_batch_of_a_stream_they_are(tokens: list[str], batch: int | None) -> None:
+    assert batch_of(at_tokens(*tokens)) == batch
+
+
+def test_a_stream_can_begin_only_where_its_topics_begin_at_nought() -> None:
+    starts = Position({"a.events": {0: 0, 1: 40}, "b.events": {0: 0}, "c.events": {0: 9}})
+    assert no_beginning(["b.events"], starts) == ""
+    assert no_beginning(["a.events", "b.events"], starts) == (
+        "a.events[1] begins at offset 40, and a stream, which reads no archive, would have to begin at 0"
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -19,10 +18,9 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange, ReadRecord
 from leftfold.ports.flush import Checkpoint
-from tests.engine.rebuild.test_rebuild_swap import live
+from tests.engine.ledger_world import NOW, live
 from tests.ledger import LedgerEvent, Move, Summary, app, by_owner, by_tag, summary
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEDGERS = 240
 
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from leftfold import FoldView, memory
-from leftfold.engine.verify.parked_retry import RowRetry
+from leftfold import FoldView
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.memory import World
-from leftfold.model.view import View
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush
-from leftfold.testing import fold
-from tests.engine.rebuild.test_rebuild_swap import live
-from tests.engine.verify.test_verifying import verify
-from tests.ledger import LedgerEvent, Moved, Summary, app, histories, stranger, summarise, summary
+from tests.engine.ledger_world import folded, live, parked, retry, rows_of, verify
+from tests.ledger import LedgerEvent, Moved, Summary, summarise, summary
 
 CENT = Decimal("0.01")
 
@@ -38,33 +31,22 @@ fixed = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=mended)
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        world.client.send_many(list(histories(stranger(5), 200, poison=0.03)))
-        yield world
-
-
-def retry(world: World, view: View[Any, Any]) -> RowRetry:
-    return RowRetry(view, world.store, lambda: CommittedLog(world.log.reader()))
-
-
-def parked(world: World) -> set[str]:
-    return {key for checkpoint in world.store.checkpoints(live(world, summary)).values() for key in checkpoint.parked}
+def world(poisoned_world: World) -> World:
+    return poisoned_world
 
 
 def test_a_mended_fold_frees_every_parked_row(world: World) -> None:
-    waiting = parked(world)
+    waiting = set(parked(world))
     assert waiting
     result = retry(world, fixed).run(live(world, summary))
     assert (set(result.freed), result.parked) == (waiting, {})
-    events = [recorded.event for recorded in world.events("ledgers")]
-    assert dict(world.views[summary].items()) == fold(fixed, *events)
+    assert rows_of(world, summary) == folded(world, fixed)
     assert verify(world, fixed).run(live(world, summary), deep=True).equal, "the checksum is whole again"
-    assert world.views[summary].describe().rows == len(dict(world.views[summary].items()))
+    assert world.views[summary].describe().rows == len(rows_of(world, summary))
 
 
 def test_a_sample_shows_what_mended_code_would_free_and_a_verification_leaves_it_out(world: World) -> None:
-    waiting, generation = parked(world), live(world, summary)
+    waiting, generation = set(parked(world)), live(world, summary)
     assert {row.key for row in verify(world, fixed).sample(generation, 1.0).differences} == waiting
     result = verify(world, fixed).run(generation, deep=True)
     assert (result.equal, set(result.parked)) == (True, waiting)
@@ -73,7 +55,7 @@ def test_a_sample_shows_what_mended_code_would_free_and_a_verification_leaves_it
 def test_the_same_fold_parks_them_again_and_changes_nothing(world: World) -> None:
     before = world.store.checkpoints(live(world, summary))
     result = retry(world, summary).run(live(world, summary))
-    assert (result.freed, set(result.parked)) == ((), parked(world))
+    assert (result.freed, set(result.parked)) == ((), set(parked(world)))
     assert all("cannot digest" in why for why in result.parked.values())
     assert world.store.checkpoints(live(world, summary)) == before
 
@@ -81,7 +63,7 @@ def test_the_same_fold_parks_them_again_and_changes_nothing(world: World) -> Non
 def test_one_key_is_freed_and_the_others_wait_on(world: World) -> None:
     one, *others = sorted(parked(world))
     assert retry(world, fixed).run(live(world, summary), [one]).freed == (one,)
-    assert parked(world) == set(others)
+    assert set(parked(world)) == set(others)
 
 
 def test_a_key_that_is_not_parked_is_told(world: World) -> None:
@@ -110,5 +92,5 @@ def test_a_tail_that_is_faster_makes_it_fold_on(world: World) -> None:
     store.flush = beaten  # type: ignore[method-assign]  # another writer, not another store
     result = retry(world, fixed).run(generation)
     assert (left, result.parked) == ([0], {})
-    assert parked(world) == set()
+    assert parked(world) == {}
     assert verify(world, fixed).run(generation, deep=True).equal
