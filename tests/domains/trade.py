@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from leftfold import App, Cancel, Command, Decider, DomainError, Event, Finished, Process, Rejected, Timer
 
-PATIENCE = timedelta(hours=1)
+NOW, PATIENCE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
 
 
 class Placed(Event, category="orders", key="order"):
@@ -208,3 +208,5 @@ checkout = Process(
     evolve=evolve,
 )
 app = App("trade", partitions=4, deciders=[orders, stock, payments], processes=[checkout])
+PLACED, PAID, RESERVED = Placed(order="o", product="p", at=NOW), Paid(order="o"), Reserved(product="p", order="o")
+"""One order, and what happens to it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import Command, Decider, Process
@@ -20,18 +19,12 @@ from leftfold.ports.codec import header as header_in
 from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import baskets
-from tests.domains.trade import PATIENCE, Paid, Placed, Reserved, checkout
+from tests.domains.trade import NOW, PATIENCE, Paid, Placed, Reserved, checkout
 
-__all__ = [
-    "DUE", "END", "NOW", "PAID", "PARTITIONS", "PLACED", "RESERVED", "CommandBench", "ProcessBench", "header",
-    "headers", "home",
-]  # fmt: skip
+__all__ = ["DUE", "END", "PARTITIONS", "CommandBench", "ProcessBench", "header", "headers", "home"]
 
 PARTITIONS, END = 4, 1000
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DUE = NOW + PATIENCE
-PLACED, PAID = Placed(order="o", product="p", at=NOW), Paid(order="o")
-RESERVED = Reserved(product="p", order="o")
 
 
 def home(key: bytes) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from uuid import UUID
 
@@ -19,10 +19,9 @@ from leftfold.engine.causation import FoundRecords, Trace, TraceNode, TraceStep,
 from leftfold.memory.event_log import MemoryLog
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.protocols import RawRecord
-from tests.domains.trade import PATIENCE, Pay, app
+from tests.domains.trade import NOW, PATIENCE, Pay, app
 from tests.domains.trade import Place as PlaceOrder
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOPICS = ("orders.commands", "orders.events", "checkout.commands")
 
 

@@ -18,10 +18,10 @@ from leftfold.engine.rebuild.end_offsets import between_decisions
 from leftfold.kafka.worker.offset_metadata import read_metadata
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord
-from tests.domains.receipts import paid, receipts_with
 from tests.domains.shop import Open
-from tests.domains.trade import checkout
-from tests.engine.processor_bench import PLACED, CommandBench, ProcessBench
+from tests.domains.trade import PLACED, checkout
+from tests.domains.visits import paid, receipts_with
+from tests.engine.processor_bench import CommandBench, ProcessBench
 
 STRANGE = ["²", "９", "٣", "9" * 20, "9" * 5000, "1_0", "+1", " 1", "-1", "1.0", "", "x"]
 """What `isdigit` or `int` takes for a number, or almost."""

@@ -1,18 +1,30 @@
+"""Processes in a world in memory: timers, rejections, stopped workers, and what comes behind an end."""
+
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from leftfold import App, Cancel, Finished, Rejected, Timer, World, memory
+from leftfold import App, Cancel, Finished, OutcomeUnknown, Rejected, Timer, World, memory
 from leftfold.engine.processing import log_time
+from leftfold.engine.processing.process_reactor import Reactor
+from leftfold.errors import ConfigurationError
+from leftfold.ports.codec import header
 from leftfold.testing import given
 from tests.domains.trade import (
+    NOW,
     PATIENCE,
+    PLACED,
+    RESERVED,
+    Checkout,
     Confirm,
     Confirmed,
     Drop,
     Dropped,
+    Input,
     OutOfStock,
     Paid,
     Pay,
@@ -24,12 +36,11 @@ from tests.domains.trade import (
     Reserved,
     app,
     checkout,
+    checkout_with,
 )
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PLACED = Placed(order="o", product="p", at=NOW)
-RESERVED = Reserved(product="p", order="o")
 PLACE = Place(order="o", product="p", at=NOW)
+LATE = Dropped(order="o", why="not paid in time")
 RESERVE, DROP = Reserve(product="p", order="o"), Drop(order="o", why="not paid in time")
 
 
@@ -37,6 +48,13 @@ RESERVE, DROP = Reserve(product="p", order="o"), Drop(order="o", why="not paid i
 def world() -> World:
     with memory(app, now=NOW) as world:
         return world
+
+
+@pytest.fixture
+def placed(world: World) -> World:
+    """An order that waits to be paid."""
+    world.client.send(PLACE)
+    return world
 
 
 def seen(world: World, category: str) -> list[object]:
@@ -56,12 +74,11 @@ def test_a_policy_reads_as_a_sentence() -> None:
         given(checkout).when(PLACED).then_nothing()
 
 
-def test_what_happened_in_one_service_leads_to_commands_in_others(world: World) -> None:
-    world.client.send(PLACE)
-    assert seen(world, "stock") == [Reserved(product="p", order="o")]
-    world.client.send(Pay(order="o"))
-    assert seen(world, "orders") == [PLACED, Confirmed(order="o")]
-    assert world.timers.list() == {}, "whoever is finished has no timers any more"
+def test_what_happened_in_one_service_leads_to_commands_in_others(placed: World) -> None:
+    assert seen(placed, "stock") == [RESERVED]
+    placed.client.send(Pay(order="o"))
+    assert seen(placed, "orders") == [PLACED, Confirmed(order="o")]
+    assert placed.timers.list() == {}, "whoever is finished has no timers any more"
 
 
 def test_a_rejection_comes_back_to_whoever_sent_the_command(world: World) -> None:
@@ -71,23 +88,21 @@ def test_a_rejection_comes_back_to_whoever_sent_the_command(world: World) -> Non
     assert set(world.timers.list()) == {("checkout", "a", "patience"), ("checkout", "b", "patience")}
 
 
-def test_a_timer_fires_when_its_time_has_come_and_not_before(world: World) -> None:
-    world.client.send(PLACE)
-    assert world.timers.list() == {("checkout", "o", "patience"): NOW + PATIENCE}
-    world.advance(PATIENCE - timedelta(seconds=1))
-    assert seen(world, "orders") == [PLACED]
-    world.advance(timedelta(seconds=1))
-    assert seen(world, "orders") == [PLACED, Dropped(order="o", why="not paid in time")]
-    assert seen(world, "stock") == [Reserved(product="p", order="o"), Released(product="p", order="o")]
-    world.advance(PATIENCE)
-    assert len(seen(world, "orders")) == 2, "a timer fires once"
+def test_a_timer_fires_when_its_time_has_come_and_not_before(placed: World) -> None:
+    assert placed.timers.list() == {("checkout", "o", "patience"): NOW + PATIENCE}
+    placed.advance(PATIENCE - timedelta(seconds=1))
+    assert seen(placed, "orders") == [PLACED]
+    placed.advance(timedelta(seconds=1))
+    assert seen(placed, "orders") == [PLACED, LATE]
+    assert seen(placed, "stock") == [RESERVED, Released(product="p", order="o")]
+    placed.advance(PATIENCE)
+    assert len(seen(placed, "orders")) == 2, "a timer fires once"
 
 
-def test_a_cancelled_timer_never_fires(world: World) -> None:
-    world.client.send(PLACE)
-    world.client.send(Pay(order="o"))
-    world.advance(2 * PATIENCE)
-    assert seen(world, "orders") == [PLACED, Confirmed(order="o")]
+def test_a_cancelled_timer_never_fires(placed: World) -> None:
+    placed.client.send(Pay(order="o"))
+    placed.advance(2 * PATIENCE)
+    assert seen(placed, "orders") == [PLACED, Confirmed(order="o")]
 
 
 def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> None:
@@ -103,10 +118,9 @@ def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> N
     assert orders == ["early", "late"]
 
 
-def test_an_effect_of_a_timer_happens_when_the_timer_is_due(world: World) -> None:
-    world.client.send(PLACE)
-    world.advance(3 * PATIENCE)
-    (dropped,) = [recorded for recorded in world.events("orders") if isinstance(recorded.event, Dropped)]
+def test_an_effect_of_a_timer_happens_when_the_timer_is_due(placed: World) -> None:
+    placed.advance(3 * PATIENCE)
+    (dropped,) = [recorded for recorded in placed.events("orders") if isinstance(recorded.event, Dropped)]
     assert dropped.time == NOW + PATIENCE
 
 
@@ -155,10 +169,104 @@ def test_last_years_timers_fire_in_their_places_while_last_year_is_loaded() -> N
     assert dropped.time == old + timedelta(days=2), "log time, when it was known that nobody had paid"
 
 
-def test_what_is_written_after_the_end_reaches_nobody(world: World) -> None:
-    world.client.send(PLACE)
-    world.client.send(Pay(order="o"))
-    world.client.send(Drop(order="o", why="afterwards"))
-    assert seen(world, "stock") == [Reserved(product="p", order="o")]
-    assert Release not in {type(e) for e in seen(world, "stock")}
+def test_what_is_written_after_the_end_reaches_nobody(placed: World) -> None:
+    placed.client.send(Pay(order="o"))
+    placed.client.send(Drop(order="o", why="afterwards"))
+    assert seen(placed, "stock") == [RESERVED]
+    assert Release not in {type(e) for e in seen(placed, "stock")}
+    assert placed.dead("checkout") == []
+
+
+def test_a_timer_fires_by_hand_once_and_says_who_wanted_it(placed: World) -> None:
+    placed.advance(timedelta(minutes=5))
+    placed.timers.fire("checkout", "o", "patience", reason="the customer left", by="anna")
+    assert seen(placed, "orders").count(LATE) == 1
+    assert placed.timers.list() == {}
+    placed.advance(2 * PATIENCE)
+    assert seen(placed, "orders").count(LATE) == 1
+    (order,) = [r for records in placed.log.of("checkout.commands") for r in records if b"anna" in (r.value or b"")]
+    assert header(order.headers, "ce_type") == b"leftfold.due.v1"
+    (dropped,) = [recorded for recorded in placed.events("orders") if recorded.event == LATE]
+    assert dropped.time == NOW + timedelta(minutes=5)
+
+
+def test_a_timer_that_is_cancelled_by_hand_never_fires(placed: World) -> None:
+    placed.timers.cancel("checkout", "o", "patience")
+    placed.advance(2 * PATIENCE)
+    assert LATE not in seen(placed, "orders")
+    placed.client.send(Pay(order="o"))
+    assert Confirmed(order="o") in seen(placed, "orders")
+
+
+def test_timers_are_listed_by_process_and_key(placed: World) -> None:
+    placed.client.send(Place(order="other", product="q", at=NOW))
+    assert set(placed.timers.list("checkout")) == {("checkout", "o", "patience"), ("checkout", "other", "patience")}
+    assert placed.timers.list(key="o") == {("checkout", "o", "patience"): NOW + PATIENCE}
+    assert placed.timers.list("elsewhere") == {}
+    for act in (placed.timers.fire, placed.timers.cancel):
+        with pytest.raises(
+            ConfigurationError, match=r"no timer 'late' is set in checkout 'o'; there are: .*o patience"
+        ):
+            act("checkout", "o", "late")
+
+
+def test_who_is_stopped_takes_nothing_until_it_is_started(placed: World) -> None:
+    placed.stop("payments")
+    with pytest.raises(OutcomeUnknown):
+        placed.client.send(Pay(order="o"), id="pay")
+    placed.stop("checkout")
+    placed.advance(2 * PATIENCE)
+    placed.start("payments")
+    assert LATE not in seen(placed, "orders"), "whose timer it is, is away"
+    assert len(seen(placed, "payments")) == 1
+    assert Confirmed(order="o") not in seen(placed, "orders")
+    placed.start("checkout")
+    assert Confirmed(order="o") in seen(placed, "orders"), "it was there before anybody said that the timer is due"
+    assert LATE not in seen(placed, "orders")
+    with pytest.raises(ConfigurationError, match=r"no decider or process 'paiments'; there are: .*payments"):
+        placed.stop("paiments")
+
+
+def ends_at_once(given: Input, state: Checkout) -> Sequence[Any]:
+    """Sends what may be refused, and ends."""
+    if isinstance(given, Placed):
+        return [Reserve(product=given.product, order=given.order), Finished()]
+    return [] if isinstance(given, Reserved) else [Drop(order=given.command.order, why=str(given.error))]  # type: ignore[union-attr]
+
+
+def sell_out(process: Any) -> World:
+    """Three orders of what there are two of."""
+    with memory(App("trade", partitions=4, deciders=app.deciders, processes=[process]), now=NOW) as world:
+        for order in "abc":
+            world.client.send(Place(order=order, product="p", at=NOW))
+        return world
+
+
+def test_a_refusal_behind_the_end_is_heard_by_who_listens_and_dead_where_nobody_does() -> None:
+    world = sell_out(checkout_with(react=ends_at_once))
+    assert Dropped(order="c", why="no p left") in seen(world, "orders")
     assert world.dead("checkout") == []
+    deaf = checkout_with(react=ends_at_once, inputs=Placed | Reserved, sends=Reserve | Release | Drop)
+    (letter,) = sell_out(deaf).dead("checkout")
+    assert b"has no input Rejected[Reserve]" in header(letter.headers, "dead_reason")
+
+
+def test_events_behind_the_end_reach_nobody_and_an_instance_that_forgot_its_end_would_take_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Input] = []
+
+    def noting(given: Input, state: Checkout) -> Sequence[Any]:
+        taken.append(given)
+        return ends_at_once(given, state)
+
+    sell_out(checkout_with(react=noting))
+    assert not any(isinstance(given, Reserved) for given in taken)
+    applied = Reactor._applied
+
+    def forgetful(self: Reactor, instance: Any, given: Any, effects: Any) -> Any:
+        return applied(self, instance, given, [(e, s) for e, s in effects if not isinstance(e, Finished)])
+
+    monkeypatch.setattr(Reactor, "_applied", forgetful)
+    sell_out(checkout_with(react=noting))
+    assert any(isinstance(given, Reserved) for given in taken)

@@ -7,6 +7,7 @@ import pytest
 from leftfold import App, Command, ConfigurationError, Event, Rejected, memory
 from leftfold.compatibility import Lock, compare, lock_of
 from tests.domains.trade import (
+    NOW,
     Checkout,
     Confirm,
     Drop,
@@ -24,7 +25,6 @@ from tests.domains.trade import (
     react,
     stock,
 )
-from tests.memory.test_processes import NOW
 
 
 class Stray(Event, category="orders", key="order"):

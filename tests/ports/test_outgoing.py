@@ -24,8 +24,8 @@ from leftfold.ports.outgoing import (
 )
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import baskets
-from tests.domains.trade import Checkout, Input, Sends, checkout, checkout_with
-from tests.engine.processor_bench import PLACED, ProcessBench
+from tests.domains.trade import PLACED, Checkout, Input, Sends, checkout, checkout_with
+from tests.engine.processor_bench import ProcessBench
 
 COMMAND = RawRecord(
     "baskets.commands", 1, 5, b"b-1", b'{"basket":"b-1"}',

@@ -21,7 +21,7 @@ from leftfold.redis import RedisViewStore, flusher
 from leftfold.redis import pubsub as subscriber
 from leftfold.redis.pubsub import Subscriber
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation
-from tests.client.watches import bench_on
+from tests.client.changes_contract import bench_on
 from tests.domains.shop import Spend, household_spend, open_baskets
 from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.commandstats import calls, counted

@@ -15,7 +15,7 @@ from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
-from tests.client.watches import Watches, bench_on
+from tests.client.changes_contract import Watches, bench_on
 from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import out
 from tests.redis.server import RedisServer

@@ -22,7 +22,8 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header as first
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, Open, app
-from tests.engine.processor_bench import END, PARTITIONS, PLACED, CommandBench, ProcessBench, header
+from tests.domains.trade import PLACED
+from tests.engine.processor_bench import END, PARTITIONS, CommandBench, ProcessBench, header
 from tests.hostility import worsened
 
 OPEN = Open(basket_id="b", household="h")

@@ -14,6 +14,10 @@ from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch
 from leftfold.testing import check_redelivery
 from tests.domains.trade import (
+    NOW,
+    PAID,
+    PLACED,
+    RESERVED,
     Checkout,
     Input,
     Paid,
@@ -23,7 +27,7 @@ from tests.domains.trade import (
     checkout,
     checkout_with,
 )
-from tests.engine.processor_bench import DUE, NOW, PAID, PLACED, RESERVED, ProcessBench, home
+from tests.engine.processor_bench import DUE, ProcessBench, home
 
 
 @pytest.fixture

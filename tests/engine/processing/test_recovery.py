@@ -18,8 +18,8 @@ from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogChec
 from leftfold.memory import MemoryStates
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, CheckOut, Open, baskets
-from tests.domains.trade import Checkout, Input, Paid, Placed, checkout, checkout_with, react
-from tests.engine.processor_bench import DUE, PAID, PLACED, RESERVED, CommandBench, ProcessBench, home
+from tests.domains.trade import PAID, PLACED, RESERVED, Checkout, Input, Paid, Placed, checkout, checkout_with, react
+from tests.engine.processor_bench import DUE, CommandBench, ProcessBench, home
 
 COMMANDS = [
     Open(basket_id="b", household="h"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,9 +22,8 @@ from leftfold.model.position import Position
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
-from tests.domains.trade import Checkout, Drop, Placed, checkout, checkout_with
+from tests.domains.trade import NOW, Checkout, Drop, Placed, checkout, checkout_with
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SOON = NOW + timedelta(minutes=5)
 
 

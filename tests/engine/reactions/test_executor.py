@@ -13,7 +13,7 @@ from leftfold import Delivery
 from leftfold.engine.reactions.delivery import PendingDelivery, PendingReader
 from leftfold.engine.reactions.executor import CLEAN, DEATHS, PoisonPillTracker
 from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
-from tests.domains.receipts import Paid, paid, receipts_with
+from tests.domains.visits import Paid, paid, receipts_with
 from tests.waiting import wait_until
 
 PLACE = ("visits.events", 0)

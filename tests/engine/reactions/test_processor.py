@@ -17,7 +17,7 @@ from leftfold.engine.reactions.delivery import Frontier, PendingDelivery, Pendin
 from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor
 from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
 from leftfold.errors import Fenced
-from tests.domains.receipts import Paid, paid, receipts_with
+from tests.domains.visits import Paid, paid, receipts_with
 from tests.waiting import wait_until
 
 # who is next

@@ -14,7 +14,7 @@ from leftfold.compatibility import lock_of
 from leftfold.engine.reactions.delivery import PendingReader
 from leftfold.model.reaction import idempotency_key
 from leftfold.ports.codec import header
-from tests.domains.receipts import Left, NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
+from tests.domains.visits import Left, NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

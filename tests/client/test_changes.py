@@ -9,7 +9,7 @@ import pytest
 from leftfold import ChangesNotKept, View, memory
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.protocols import ViewStore
-from tests.client.watches import Watches, bench_on
+from tests.client.changes_contract import Watches, bench_on
 from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import out
 from tests.engine.ledger_world import rebuild
