@@ -1,61 +1,25 @@
-"""What a reaction is, and what a world in memory does with it."""
+"""What a reaction is given, when it tries again, and what a world in memory does with it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold import App, ConfigurationError, ContractError, Delivery, Reaction, memory
+from leftfold import App, ConfigurationError, ContractError, Delivery, memory
 from leftfold.compatibility import lock_of
 from leftfold.engine.reactions.delivery import PendingReader
 from leftfold.model.reaction import idempotency_key
 from leftfold.ports.codec import header
-from tests.domains.visits import Left, NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
+from tests.domains.visits import NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def nothing(event: Paid, delivery: Delivery) -> None:
     raise AssertionError(f"nobody asked for {event}")
-
-
-# what may be said
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"name": "Receipts"}, "lower case"),
-        ({"attempts": 0}, "attempts=0"),
-        ({"at_once": 0}, "at_once=0"),
-        ({"timeout": 0.0}, "timeout=0.0"),
-        ({"backoff": -1.0}, "backoff=-1.0"),
-        ({"since": "now"}, "neither 'end' nor 'start'"),
-        ({"since": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001  # that is the mistake
-    ],
-)
-def test_a_slip_in_a_reaction_is_named(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        receipts_with(nothing, **wrong)
-
-
-def test_an_act_without_an_arm_for_an_event_is_named() -> None:
-    def act(event: Paid | Left, delivery: Delivery) -> None:
-        match event:
-            case Paid():
-                pass
-
-    with pytest.raises(ConfigurationError, match="act has no arm for Left"):
-        Reaction("receipts", events=Paid | Left, act=act)
-
-
-def test_a_reaction_and_a_decider_need_different_names() -> None:
-    with pytest.raises(ConfigurationError, match="two deciders, processes, reactions or streams are named 'visits'"):
-        app_with(receipts_with(nothing, name="visits"))
 
 
 def test_a_key_depends_on_the_reaction_and_the_event_alone() -> None:
@@ -69,9 +33,6 @@ def test_pauses_double_up_to_the_longest_and_lose_at_most_a_half(attempt: int, c
     reaction = receipts_with(nothing, backoff=1.0, longest=60.0)
     whole = min(60.0, 2.0 ** min(attempt - 1, 60))
     assert whole / 2 <= reaction.pause(attempt, chance) <= whole
-
-
-# in memory
 
 
 def test_a_world_in_memory_sends_nothing_and_tells_what_would_be_sent() -> None:
@@ -141,9 +102,6 @@ def test_acts_of_a_reaction_that_the_app_lacks_are_refused() -> None:
         memory(app_with(), now=NOW, acts={receipts_with(nothing, name="hooks"): nothing}),
     ):
         pass
-
-
-# reading
 
 
 def test_a_newer_event_is_waited_at_and_a_broken_one_is_parked() -> None:
