@@ -24,9 +24,9 @@ from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
 from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
-from tests.kafka.conftest import WaitUntil
 from tests.kafka.responder import Responder, accepted, refused
 from tests.kafka.shop import NoSeats, Reserve, app
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -256,7 +256,7 @@ def test_asyncio_raises_what_send_raises(client: KafkaClient, settings: KafkaSet
             asyncio.run(client.asend(Reserve(show_id="silent"), timeout=0.1))
 
 
-def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSettings, wait_until: WaitUntil) -> None:
+def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSettings) -> None:
     async def work(responder: Responder) -> None:
         task = asyncio.create_task(client.asend(Reserve(show_id="s-1"), id="cancelled"))
         await asyncio.to_thread(wait_until, lambda: bool(responder.seen), "the command")
@@ -298,7 +298,7 @@ def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:
         KafkaClient("nobody", settings)
 
 
-def test_closing_tells_whoever_still_waits(settings: KafkaSettings, wait_until: WaitUntil) -> None:
+def test_closing_tells_whoever_still_waits(settings: KafkaSettings) -> None:
     client = KafkaClient("theatre", settings)
     outcome: list[BaseException] = []
 

@@ -311,7 +311,9 @@ SLIPS: dict[str, tuple[Callable[[], object], str]] = {
     "a pause below nothing": (lambda: reaction(backoff=-1.0), "backoff=-1.0"),
     "since now": (lambda: reaction(since=wrong("now")), "neither 'end' nor 'start'"),
     "since no zone": (lambda: reaction(since=datetime(2026, 1, 1)), "no time zone"),  # noqa: DTZ001  # the mistake
-    "an arm of an act": (lambda: Reaction("tell", events=Placed | Confirmed, act=act_without_an_arm), "has no arm for Confirmed"),
+    "an arm of an act": (
+        lambda: Reaction("tell", events=Placed | Confirmed, act=act_without_an_arm), "has no arm for Confirmed"
+    ),
     "a reaction and a decider of one name": (
         lambda: App("trade", deciders=[orders], reactions=[reaction(name="orders")]),
         "two deciders, processes, reactions or streams are named 'orders'",

@@ -1,4 +1,4 @@
-"""The sender of answers is replaced when it can no longer send, and the operator hears of it."""
+"""Senders of answers and of commands are replaced when they can no longer send, and end in order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.client.command_producer import CommandProducer
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.replies import ASKED, ASKED_SECONDS, Replies
 from leftfold.ports.outgoing import Reply
+from tests.worker.bank import bank
 
 ANSWER = Reply(b"shop.replies/0", b"id", 0, 1, 1, None)
 Config = Mapping[str, Any]
@@ -101,3 +104,35 @@ def test_answers_that_may_not_be_written_end_a_worker_only_on_its_apps_own_topic
     with pytest.raises(ConfigurationError, match=r"answering in shop\.replies: .*TOPIC_AUTHORIZATION_FAILED"):
         replies.check()
     assert counts["replies_lost"] == 2
+
+
+_BANK = bank("shop")
+
+
+@pytest.fixture
+def outbox(silent: Config) -> CommandProducer:
+    settings = KafkaSettings(bootstrap_servers=silent["bootstrap.servers"])
+    return CommandProducer(settings, "shop", lambda id_, error: None)
+
+
+def test_a_sender_of_commands_that_met_a_fatal_error_is_replaced_at_the_next_command(outbox: CommandProducer) -> None:
+    encoded = outbox.pack(_BANK.deposit("account"), None, None, None, b"shop.replies/0")
+    provoke_fatal_error(outbox._producer)
+    with pytest.raises(InfrastructureError, match="_FATAL"):
+        outbox.put(encoded)
+    assert outbox.put(encoded)
+    assert len(outbox._producer) == 1
+
+
+def test_a_sender_of_commands_is_closed_though_a_fatal_error_is_pending(outbox: CommandProducer) -> None:
+    outbox.put(outbox.pack(_BANK.deposit("account"), None, None, None, b"shop.replies/0"))
+    provoke_fatal_error(outbox._producer)
+    outbox.close(0.1)
+
+
+def test_a_sender_of_answers_is_flushed_though_a_fatal_error_is_pending(silent: Config) -> None:
+    """A worker does so first when it ends, and leaves its partitions in order behind that."""
+    replies = Replies(silent, lambda topic: 1, Counter())
+    replies.send([ANSWER], "shop.events", {0: 1})
+    provoke_fatal_error(replies._producer)
+    replies.flush(0.1)

@@ -19,7 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord
-from tests.kafka.conftest import MakeTopic, ReadAll, WaitUntil
+from tests.kafka.conftest import MakeTopic, read_to
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -57,7 +57,7 @@ def write(settings: KafkaSettings, topic: str, values: list[bytes], *, partition
 
 
 def test_records_come_as_they_stand_in_the_log(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     producer = Producer(kafka.librdkafka())
@@ -71,7 +71,7 @@ def test_records_come_as_they_stand_in_the_log(
 
 
 def test_aborted_records_are_seen_by_no_reader(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     write(kafka, topic, [b"1", b"2"])
@@ -82,9 +82,7 @@ def test_aborted_records_are_seen_by_no_reader(
     assert [record.value for record in records] == [b"1", b"2", b"3"]
 
 
-def test_a_reader_of_uncommitted_records_sees_aborted_ones(
-    kafka: KafkaSettings, make_topic: MakeTopic, wait_until: WaitUntil
-) -> None:
+def test_a_reader_of_uncommitted_records_sees_aborted_ones(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
     topic = make_topic()
     write(kafka, topic, [b"lost"], commit=False)
     consumer = Consumer({**reader_config(kafka), "isolation.level": "read_uncommitted", "enable.partition.eof": False})
@@ -94,7 +92,7 @@ def test_a_reader_of_uncommitted_records_sees_aborted_ones(
 
 
 def test_the_position_passes_markers_and_aborted_records_at_the_end(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(2)
     write(kafka, topic, [b"1", b"2"])
@@ -120,7 +118,7 @@ def test_ends_are_behind_open_transactions(kafka: KafkaSettings, reader: KafkaLo
 
 
 def test_an_open_transaction_holds_back_what_comes_behind_it(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     open_one = transactional(kafka)
@@ -136,7 +134,7 @@ def test_an_open_transaction_holds_back_what_comes_behind_it(
 
 
 def test_no_more_than_the_limit_comes_at_once(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     write(kafka, topic, [b"%d" % n for n in range(50)])
@@ -149,9 +147,7 @@ def test_no_more_than_the_limit_comes_at_once(
     assert [record.offset for record in read_to(reader, 51)][-1] == 49
 
 
-def test_seeking_reads_again_and_elsewhere(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
-) -> None:
+def test_seeking_reads_again_and_elsewhere(kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic) -> None:
     topic = make_topic(2)
     for partition in (0, 1):
         write(kafka, topic, [b"%d" % partition] * 3, partition=partition)
@@ -163,7 +159,7 @@ def test_seeking_reads_again_and_elsewhere(
 
 
 def test_deleted_records_are_a_hole_not_a_skip(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     write(kafka, topic, [b"%d" % n for n in range(10)])
@@ -181,7 +177,7 @@ def test_deleted_records_are_a_hole_not_a_skip(
 
 
 def test_a_log_shorter_than_the_position_is_a_hole_too(
-    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     write(kafka, topic, [b"1"])
@@ -199,7 +195,7 @@ def test_partition_counts_and_missing_topics(reader: KafkaLogReader, make_topic:
 
 
 def test_a_deleted_topic_is_an_error(
-    kafka: KafkaSettings, cluster: ClusterAdmin, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, cluster: ClusterAdmin, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     write(kafka, topic, [b"1"])
@@ -210,7 +206,7 @@ def test_a_deleted_topic_is_an_error(
         read_to(reader, 2)
 
 
-def test_a_lost_broker_is_waited_for(tmp_path: Path, wait_until: WaitUntil, read_to: ReadAll) -> None:
+def test_a_lost_broker_is_waited_for(tmp_path: Path) -> None:
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
         ClusterAdmin(settings).create("log.events", 1, 1, {})

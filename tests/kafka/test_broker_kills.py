@@ -17,7 +17,7 @@ import pytest
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
-from tests.kafka.conftest import WaitUntil
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
@@ -52,7 +52,7 @@ def _counts(child: subprocess.Popen[str]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _wait_each(child: subprocess.Popen[str], what: str, wait_until: WaitUntil) -> None:
+def _wait_each(child: subprocess.Popen[str], what: str) -> None:
     """Waits until every question was answered, or refused, once more."""
     before = _counts(child)
     for name, counts in before.items():
@@ -63,16 +63,16 @@ def _more(child: subprocess.Popen[str], name: str, what: str, than: int) -> bool
     return _counts(child)[name][what] > than
 
 
-def test_no_question_aborts_the_process(tmp_path: Path, wait_until: WaitUntil) -> None:
+def test_no_question_aborts_the_process(tmp_path: Path) -> None:
     topic = f"t{uuid4().hex[:8]}.events"
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
         with ClusterAdmin(KafkaSettings(bootstrap_servers=servers.kafka)) as cluster:
             cluster.create(topic, 1, 1, {})
         with _asking(servers.kafka, topic) as child:
             for _ in range(KILLS):
-                _wait_each(child, "answered", wait_until)
+                _wait_each(child, "answered")
                 kill(tmp_path, "kafka")
-                _wait_each(child, "refused", wait_until)
+                _wait_each(child, "refused")
                 restart(tmp_path, "kafka")
             print(json.dumps(_counts(child), indent=1))
             assert child.stdin is not None
@@ -80,7 +80,7 @@ def test_no_question_aborts_the_process(tmp_path: Path, wait_until: WaitUntil) -
             assert child.wait(240.0) == 0
 
 
-def test_the_newer_questions_about_groups_abort_the_process(tmp_path: Path, wait_until: WaitUntil) -> None:
+def test_the_newer_questions_about_groups_abort_the_process(tmp_path: Path) -> None:
     """The twin: librdkafka asserts in its own thread (librdkafka#4605), which no process can catch."""
     with (
         embedded(tmp_path, want=frozenset({"kafka"})) as servers,
@@ -88,9 +88,9 @@ def test_the_newer_questions_about_groups_abort_the_process(tmp_path: Path, wait
     ):
         with suppress(AssertionError, BrokenPipeError):  # it ends while it is asked how far it is
             for _ in range(MOST):
-                _wait_each(child, "answered", wait_until)
+                _wait_each(child, "answered")
                 kill(tmp_path, "kafka")
-                _wait_each(child, "refused", wait_until)
+                _wait_each(child, "refused")
                 restart(tmp_path, "kafka")
         assert child.stdin is not None
         with suppress(BrokenPipeError):
