@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from leftfold import Command, DomainError
 from leftfold.engine.processing.command_wire import ack, command_id, nack, read_command, read_reply, to_error
 from leftfold.errors import ConflictError, ContractError, LeftfoldError
 from leftfold.model.position import Position, Receipt
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add
 from tests.engine.processor_bench import CommandBench
-from tests.kafka.shop import NoSeats, Reserve
 
 bench = CommandBench()
 ADD = Add(basket_id="b", product="p", price=Decimal(1))
@@ -111,6 +111,18 @@ def test_command_ids_are_uuid7_and_sort_by_time() -> None:
 
 
 PARTITIONS = 3
+
+
+class NoSeats(DomainError, message="show {show_id} has {left} seats left, at {price}"):
+    show_id: str
+    left: int
+    price: Decimal
+
+
+class Reserve(Command, category="shows", key="show_id", rejects=(NoSeats,)):
+    show_id: str
+
+
 GOOD: dict[str, Any] = {"position": {"shows.events": {"2": 7}}, "version": 1, "events": 1}
 DEEP = "[" * 10_000
 LONG = "9" * 5000
