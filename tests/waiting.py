@@ -8,7 +8,7 @@ from collections.abc import Callable
 from leftfold.model.position import Position
 from leftfold.ports.protocols import LogReader, RawRecord
 
-__all__ = ["WAIT_SECONDS", "read_until", "wait_until"]
+__all__ = ["WAIT_SECONDS", "read_until", "step_until", "wait_until"]
 
 WAIT_SECONDS = 240.0
 """How long a busy machine may take for what usually takes moments."""
@@ -37,10 +37,21 @@ def wait_until(
         pause = min(1.5 * pause, 0.1)
 
 
+def step_until(step: Callable[[], object], condition: Callable[[], object], awaited: str | Callable[[], str]) -> None:
+    """Makes steps until the condition holds, and fails saying what was awaited."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        what = awaited if isinstance(awaited, str) else awaited()
+        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {what}"
+        step()
+
+
 def read_until(reader: LogReader, ends: Position, limit: int = 100) -> list[RawRecord]:
     """Reads until the reader is at a position, and fails if it does not get there."""
-    found, deadline = list[RawRecord](), time.monotonic() + WAIT_SECONDS
-    while not reader.position().covers(ends):
-        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {ends}; at {reader.position()}"
-        found += reader.poll(limit, 0.1)
+    found: list[RawRecord] = []
+    step_until(
+        lambda: found.extend(reader.poll(limit, 0.1)),
+        lambda: reader.position().covers(ends),
+        lambda: f"{ends}; at {reader.position()}",
+    )
     return found

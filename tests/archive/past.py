@@ -35,13 +35,12 @@ from leftfold.ports.bulk import OpenArchive, OpenBulkLog
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from tests.ledger import app, histories, stranger
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, step_until, wait_until
 from tests.worker.receipts import behind
 
-__all__ = ["TOPIC", "WAIT_SECONDS", "Past"]
+__all__ = ["TOPIC", "Past"]
 
 TOPIC = names.events("ledgers")
-WAIT_SECONDS = 240.0
 Work = TypeVar("Work", bound=Rebuild)
 
 
@@ -118,11 +117,9 @@ class Past:
     def caught_up(self, redis: RedisSettings, reader: Callable[[], LogReader]) -> dict[str, dict[Any, Any]]:
         """The rows of a projector that begins with nothing, in another database, once it is at the end."""
         store = RedisViewStore(redis)
-        tail, deadline = Projector(app.views, reader, store), time.monotonic() + WAIT_SECONDS
+        tail = Projector(app.views, reader, store)
         try:
-            while not tail.caught_up():
-                assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for the tail to catch up"
-                tail.step()
+            step_until(tail.step, tail.caught_up, "the projector to catch up")
             return {view.name: dict(Views(store)[view].items()) for view in app.views}
         finally:
             tail.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -22,6 +21,7 @@ from leftfold.ports.codec import MessageCodec
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation
 from leftfold.ports.protocols import RawRecord, ViewStore
 from tests.domains.shop import CheckedOut, baskets, household_spend, open_baskets, product_sales
+from tests.waiting import step_until
 
 PARTITIONS = 4
 TOPIC = "baskets.events"
@@ -86,12 +86,9 @@ class FoldBench:
         self.until(tail, lambda: not tail.step(0.0) and tail.caught_up())
         return tail
 
-    def until(self, tail: Projector, done: Callable[[], bool], seconds: float = 240.0) -> None:
+    def until(self, tail: Projector, done: Callable[[], bool]) -> None:
         """Steps until a condition holds."""
-        deadline = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < deadline, f"the tail did not get there; {self.reports}"
-            tail.step(0.0)
+        step_until(lambda: tail.step(0.0), done, lambda: f"the projector to get there; {self.reports}")
 
     def live(self, view: View[Any, Any]) -> Generation:
         """The live generation of a view."""

@@ -80,7 +80,7 @@ def test_a_store_that_went_back_in_time_is_watched_on(server: RedisServer) -> No
     server.start()
     bench.write(out("c", "h1", p=4))
     whole = Spend(Decimal(7), "base")
-    bench.until(tail, lambda: steps(tail) and reader.get("h1") == whole, seconds=240.0)
+    bench.until(tail, lambda: steps(tail) and reader.get("h1") == whole)
     assert [one.row for one in reader.watch(after=second.position, timeout=0.0)] == [whole]
     assert next(watch).row == whole, "the entry seen last is gone, so it finds its place by position"
     watch.close()
@@ -114,7 +114,7 @@ def test_a_watcher_that_goes_on_after_each_death_of_the_server_misses_nothing(se
                     server.kill()
                     server.start()
                 steps(tail)
-            bench.until(tail, lambda: steps(tail) and folded(reader) == 60, seconds=240.0)
+            bench.until(tail, lambda: steps(tail) and folded(reader) == 60)
         finally:
             done.set()
         watching.result(240.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -28,12 +28,10 @@ from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.as_of import place_meant
 from leftfold.testing import fold
 from tests.archive.past import TOPIC, Past
-from tests.archive.topics import BEGUN, DAY, Topic, decision
+from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
 from tests.ledger import app, summary
 
 pytestmark = pytest.mark.servers
-
-MakeTopic = Callable[..., Topic]
 HOUR = DAY // 24
 TRIMS = {"nothing": {}, "some": {0: 10, 1: 2}, "much": {0: 20, 1: 21}, "all": {0: 24, 1: 24}}
 

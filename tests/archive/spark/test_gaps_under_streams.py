@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from leftfold.spark.core.offsets import Reach
 from leftfold.spark.queries.compute import refreshed
 from leftfold.spark.streaming.projection import ViewStream
 from leftfold.testing import fold
-from tests.archive.past import TOPIC, WAIT_SECONDS
-from tests.archive.stopped import Stopped
+from tests.archive.past import TOPIC
+from tests.archive.spark.stopped import Stopped
 from tests.ledger import app, by_owner
 from tests.servers import secret_url
 from tests.spark.oracle import events_of
 from tests.spark.queries import owner_sums
+from tests.waiting import step_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -42,13 +42,9 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failed(stream: ViewStream) -> InfrastructureError:
     """Steps until the stream raises."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {stream.view.name} to fail"
-        try:
-            stream.step(0.05)
-        except InfrastructureError as error:
-            return error
+    with pytest.raises(InfrastructureError) as error:
+        step_until(lambda: stream.step(0.05), lambda: False, f"{stream.view.name} to fail")
+    return error.value
 
 
 def test_a_query_stream_that_must_begin_with_the_first_event_refuses(stopped: Stopped, tmp_path: Path) -> None:

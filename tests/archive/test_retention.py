@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
-from leftfold.ports.protocols import RawRecord
-from tests.archive.topics import BEGUN, DAY, WAIT_SECONDS, Topic, decision
+from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
+from tests.waiting import read_until
 
 pytestmark = pytest.mark.servers
-
-MakeTopic = Callable[..., Topic]
 
 
 def trim(topic: Topic, before: dict[int, int], folder: str = "") -> Trim:
@@ -127,11 +124,7 @@ def test_a_reader_whose_next_records_are_trimmed_goes_on_in_the_archive(make_top
     trim(topic, ends)
     # What the client has fetched already it still hands out; from the start again, it meets the hole.
     reader._reader.seek(start)
-    found, deadline = list[RawRecord](), time.monotonic() + WAIT_SECONDS
-    while reader.position().next_offset(topic.name, 0) < ends[0]:
-        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {ends}; at {reader.position()}"
-        found += reader.poll(7, 0.2)
-    assert found == whole
+    assert read_until(reader, Position({topic.name: {0: ends[0]}}), limit=7) == whole
     # The twin: the topic's own reader stops there for good.
     bare = reader._reader
     bare.seek(start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -28,9 +27,10 @@ from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.redis import RedisSettings, RedisViewStore
-from tests.archive.past import TOPIC, WAIT_SECONDS, Past
+from tests.archive.past import TOPIC, Past
 from tests.ledger import app, ledgers
 from tests.servers import secret_url
+from tests.waiting import read_until, step_until
 
 pytestmark = pytest.mark.servers
 
@@ -144,7 +144,7 @@ def test_the_twin_that_does_not_ask_before_leaves_an_empty_generation(
     monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
     with nowhere(past, 4) as (tail, store, _):
         with pytest.raises(LogGap, match=GONE):
-            step_for_ever(tail)
+            step_until(tail.step, lambda: False, "an error")
         assert left(store) == {view.name for view in app.views}
 
 
@@ -159,14 +159,6 @@ def nowhere(past: Past, database: int) -> Iterator[tuple[Projector, RedisViewSto
     finally:
         tail.close()
         store.close()
-
-
-def step_for_ever(tail: Projector) -> None:
-    """Steps until something is raised."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        tail.step()
-    raise AssertionError(f"waited {WAIT_SECONDS:g} s for an error")
 
 
 def left(store: RedisViewStore) -> set[str]:
@@ -199,11 +191,7 @@ def test_reading_both_is_reading_one(past: Past) -> None:
     whole = records(past.log)
     reader = past.reader()
     reader.seek(Position({TOPIC: dict.fromkeys(range(app.partitions), 0)}))
-    ends, found = reader.ends([TOPIC]), list[Any]()
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not reader.position().covers(ends):
-        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {ends}; at {reader.position()}"
-        found += reader.poll(37, 0.5)
+    found = read_until(reader, reader.ends([TOPIC]), limit=37)
     reader.close()
     assert sorted(found, key=lambda r: (r.partition, r.offset)) == whole
     assert next(record.offset for record in whole if record.partition == 0) == 0
@@ -225,10 +213,7 @@ def restored(past: Past, supplier: KafkaClientSupplier) -> None:
     """A worker works until it serves every partition."""
     worker = Worker(app, "ledgers", supplier, stop=threading.Event())
     try:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while len(worker.served) < app.partitions:
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for all partitions: {worker.served}"
-            worker.step()
+        step_until(worker.step, lambda: len(worker.served) == app.partitions, lambda: f"all of {worker.served}")
     finally:
         worker.close()
         supplier.close()

@@ -1,4 +1,4 @@
-"""Runs a notebook's cells and keeps what they print and draw: `python -m tests.archive.notebook FILE`."""
+"""Runs a notebook's cells and keeps what they print and draw: `python -m tests.archive.spark.notebook FILE`."""
 
 from __future__ import annotations
 

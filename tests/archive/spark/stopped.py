@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,12 +20,12 @@ from leftfold.model.view import View
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.streaming.projection import StreamPorts, ViewStream
-from tests.archive.past import TOPIC, WAIT_SECONDS, Past
+from tests.archive.past import TOPIC, Past
 from tests.ledger import app
 from tests.servers import secret_url
 from tests.spark.queries import owner_sums
 from tests.spark.query_streams import Streaming, places
-from tests.waiting import wait_until
+from tests.waiting import step_until, wait_until
 
 __all__ = ["Stopped"]
 
@@ -94,15 +93,16 @@ class Stopped:
 
     def follow(self, stream: ViewStream, past: Past) -> None:
         """Steps until the live generation is at the end of the log."""
-        ends, deadline = self.ends(), time.monotonic() + WAIT_SECONDS
-        reader = past.views[stream.view]
-        while not self.is_live(past, stream.view) or not reader.describe().position.covers(ends):
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {stream.view.name} to be at {ends}"
-            stream.step(0.05)
+        ends, reader = self.ends(), past.views[stream.view]
+        step_until(
+            lambda: stream.step(0.05),
+            lambda: self.is_live(past, stream.view) and reader.describe().position.covers(ends),
+            f"{stream.view.name} to be at {ends}",
+        )
 
     def wait_committed(self, checkpoints: Path) -> None:
         """Waits until Spark has committed a batch, behind which a stream can go on."""
-        wait_until(lambda: any(checkpoints.glob("*/*/*/commits/[0-9]*")), f"a commit in {checkpoints}", WAIT_SECONDS)
+        wait_until(lambda: any(checkpoints.glob("*/*/*/commits/[0-9]*")), f"a commit in {checkpoints}")
 
     def write(self, seed: int) -> None:
         """More history, folded by the projector."""

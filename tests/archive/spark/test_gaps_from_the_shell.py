@@ -18,16 +18,14 @@ import pytest
 
 from leftfold.engine.rebuild.result import Agreement
 from tests.archive.past import Past
-from tests.archive.stopped import Stopped
+from tests.archive.spark.stopped import Stopped
 from tests.ledger import by_owner
 from tests.servers import secret_url
 from tests.spark.queries import owner_sums
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
-START_SECONDS = 240.0
-SECONDS = 240.0
 QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
 FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.ledger:app", "--master", "local[2]")
 HOLE = re.compile(
@@ -48,12 +46,7 @@ class Running:
         return [line for line in lines if line["event"] == event]
 
     def wait(self, reached: Any, awaited: str) -> None:
-        wait_until(
-            lambda: self._process.poll() is not None or reached(),
-            lambda: f"{awaited}: {self._log.read_text()}",
-            START_SECONDS,
-        )
-        assert self._process.poll() is None, self._log.read_text()
+        wait_until(reached, lambda: f"{awaited}: {self._log.read_text()}", running=lambda: self._process.poll() is None)
 
 
 def addresses(past: Past) -> list[str]:
@@ -63,7 +56,7 @@ def addresses(past: Past) -> list[str]:
 def leftfold(past: Past, *words: str) -> subprocess.CompletedProcess[str]:
     """Types a command and waits for its end."""
     typed = [sys.executable, "-m", "leftfold.cli", *words, *addresses(past)]
-    return subprocess.run(typed, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return subprocess.run(typed, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
 
 
 @contextmanager
@@ -81,7 +74,7 @@ def running(past: Past, folder: Path, *words: str, archive: str = "") -> Iterato
     try:
         yield Running(process, log)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(240.0) == 0, log.read_text()
+        assert process.wait(WAIT_SECONDS) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()

@@ -29,7 +29,7 @@ from leftfold.spark.sql.allowed import ASKED_FUNCTIONS, ASKED_TABLES
 from leftfold.spark.sql.results import check_question
 from leftfold.spark.tables.frames import EventTables
 from tests.archive.past import TOPIC, Past
-from tests.archive.topics import Topic, decision
+from tests.archive.topics import MakeTopic, decision
 from tests.ledger import Moved, app, by_owner, ledgers
 from tests.spark.hostile_sql import HARMFUL
 from tests.waiting import wait_until
@@ -190,7 +190,7 @@ class Happened(Event, category="things", key="thing"):
 
 @pytest.fixture
 def things(
-    past: Past, spark: SparkSession, make_topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+    past: Past, spark: SparkSession, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., EventTables]:
     """The tables of a topic of these values."""
 

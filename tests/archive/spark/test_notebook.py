@@ -24,13 +24,13 @@ from leftfold.local import embedded
 from services.baskets.app import app
 from services.baskets.history import history
 from services.baskets.truth import truth
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOTEBOOK = ROOT / "docs" / "notebooks" / "archive.ipynb"
 WEEKS = range(1, 3)
-WAIT_SECONDS = 240.0
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_notebook_runs_as_it_stands(tmp_path: Path) -> None:
     """In a process of its own, since it ends the Spark session that it makes."""
     copy = Path(shutil.copy(NOTEBOOK, tmp_path))
-    command = [sys.executable, "-m", "tests.archive.notebook", str(copy)]
+    command = [sys.executable, "-m", "tests.archive.spark.notebook", str(copy)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS)
     assert done.returncode == 0, done.stderr
     outputs = [output for cell in json.loads(copy.read_text())["cells"] for output in cell.get("outputs", ())]
