@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -14,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold import App, Command, Decider, DecisionFailed, Delivery, DomainError, Event, FoldView, Reaction, memory
+from leftfold import App, DecisionFailed, Delivery, DomainError, FoldView, memory
 from leftfold.errors import ContractError
 from leftfold.ports.outgoing import LOOKED_AT, looked_at, reason_of
 from leftfold.safety import printable, printable_json, shown, veiled
-from tests.engine.ledger_world import rebuild
+from tests.domains.shop import Open, Opened, Summary, baskets, baskets_with
+from tests.domains.visits import Paid, Pay, app_with, receipts_with
+from tests.engine.ledger_world import NOW, rebuild
 
 STEERING = {*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
 texts = st.text(st.characters() | st.sampled_from([chr(code) for code in [*STEERING, 0xD800, 0xDFFF]]))
@@ -106,32 +106,13 @@ def test_a_secret_within_another_hides_no_less_of_either(text: str, told: str) -
     assert reason_of(ContractError(text)) == told
 
 
-class Said(Event, category="words", key="word"):
-    word: str
+def test_neither_topics_nor_logs_hold_secrets_of_an_act_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+    def post(event: Paid, delivery: Delivery) -> None:
+        raise OSError(f"https://me:hunter2@hook/{event.visit}?token=SEKRET says 500")
 
-
-class Say(Command, category="words", key="word"):
-    word: str
-
-
-def post(event: Said, delivery: Delivery) -> None:
-    raise OSError(f"https://me:hunter2@hook/{event.word}?token=SEKRET says 500")
-
-
-def test_neither_topics_nor_logs_hold_what_an_act_let_out(caplog: pytest.LogCaptureFixture) -> None:
-    words: Decider[Say, int, Said] = Decider(
-        "words",
-        commands=Say,
-        events=Said,
-        state=int,
-        initial_state=0,
-        decide=lambda command, state: [Said(word=command.word)],
-        evolve=lambda state, event: state + 1,
-    )
-    hook = Reaction("hook", events=Said, act=post, attempts=2)
-    app = App("talk", deciders=[words], reactions=[hook])
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC), acts={hook: post}) as world:
-        world.client.send(Say(word="hi"))
+    hook = receipts_with(post, name="hook", attempts=2)
+    with memory(app_with(hook), now=NOW, acts={hook: post}) as world:
+        world.client.send(Pay(visit="hi"))
         (dead,) = world.dead("hook")
     kept = repr(dead.headers) + caplog.text
     assert "OSError: https://***@hook/hi?token=*** says 500" in kept
@@ -187,17 +168,6 @@ def test_a_word_that_the_cut_divides_is_kept_when_it_is_no_url() -> None:
     assert looked_at("a " * 9000) == ("a " * 9000)[:LOOKED_AT]
 
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Asked(Event, category="riddles", key="riddle"):
-    riddle: str
-
-
-class Ask(Command, category="riddles", key="riddle"):
-    riddle: str
-
-
 class Unshowable(Exception):
     """Says nothing of itself."""
 
@@ -221,57 +191,35 @@ RAISED: Sequence[tuple[Exception, str]] = [
 ]
 
 
-def riddles(raised: Exception, *, in_fold: bool) -> App:
-    def decide(command: Ask, state: int) -> Sequence[Asked]:
-        if command.riddle == "hard" and not in_fold:
+def failing(raised: Exception) -> Callable[..., Any]:
+    """A decide or a fold that fails on a basket called hard."""
+
+    def fail(given: Open | Opened | Summary | None, other: object) -> Any:
+        message = given if isinstance(given, Open) else other
+        if getattr(message, "basket_id", "") == "hard":
             raise raised
-        return [Asked(riddle=command.riddle)]
+        return [Opened(basket_id=given.basket_id, household="h")] if isinstance(given, Open) else Summary()
 
-    @dataclass(frozen=True)
-    class Row:
-        asked: int
-
-    def fold(row: Row | None, event: Asked) -> Row:
-        if event.riddle == "hard":
-            raise raised
-        return Row(1)
-
-    decider = Decider(
-        "riddles",
-        commands=Ask,
-        events=Asked,
-        state=int,
-        initial_state=0,
-        decide=decide,
-        evolve=lambda state, event: state + 1,
-    )
-    return App(
-        "riddling",
-        partitions=1,
-        deciders=[decider],
-        views=[FoldView("answers", events=Asked, row=Row, evolve=fold)],
-    )
+    return fail
 
 
-@pytest.mark.parametrize(("raised", "told"), RAISED, ids=lambda value: type(value).__name__)
-def test_a_decision_that_fails_of_it_is_told_and_the_next_is_made(raised: Exception, told: str) -> None:
-    with memory(riddles(raised, in_fold=False), now=NOW) as world:
+@pytest.mark.parametrize(("raised", "shown"), RAISED, ids=lambda value: type(value).__name__)
+def test_a_decision_that_fails_with_such_an_error_names_it_and_the_next_is_made(raised: Exception, shown: str) -> None:
+    with memory(App("shop", deciders=[baskets_with(decide=failing(raised))]), now=NOW) as world:
         with pytest.raises(DecisionFailed) as failed:
-            world.client.send(Ask(riddle="hard"))
-        assert told in str(failed.value)
-        assert world.client.send(Ask(riddle="easy")).version == 1
+            world.client.send(Open(basket_id="hard", household="h"))
+        assert shown in str(failed.value)
+        assert world.client.send(Open(basket_id="easy", household="h")).version == 1
 
 
 @pytest.mark.parametrize("raised", [raised for raised, _ in RAISED], ids=lambda value: type(value).__name__)
-def test_a_fold_that_fails_of_it_parks_its_row_and_the_others_are_folded(raised: Exception) -> None:
-    app = riddles(raised, in_fold=True)
-    with memory(app, now=NOW) as world:
-        for riddle in ("hard", "easy"):
-            world.client.send(Ask(riddle=riddle))
-        rows = world.views[app.views[0]]
-        assert getattr(rows.get("easy"), "asked", 0) == 1
-        assert rows.get("hard") is None
-        assert rebuild(world, app.views[0]).run().parked.keys() == {"hard"}
+def test_a_fold_that_fails_with_such_an_error_parks_its_row_and_the_others_are_folded(raised: Exception) -> None:
+    opened = FoldView("opened", events=Opened, row=Summary, evolve=failing(raised))
+    with memory(App("shop", deciders=[baskets], views=[opened]), now=NOW) as world:
+        for basket in ("hard", "easy"):
+            world.client.send(Open(basket_id=basket, household="h"))
+        assert dict(world.views[opened].items()) == {"easy": Summary()}
+        assert rebuild(world, opened).run().parked.keys() == {"hard"}
 
 
 def test_what_can_be_shown_is() -> None:

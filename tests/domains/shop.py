@@ -1,11 +1,11 @@
-"""A small shop that the tests of the core decide and fold with."""
+"""A small shop with three kinds of view: baskets that are opened, filled and checked out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from leftfold import App, Command, Decider, DomainError, Event, FoldView, SpreadView
 
@@ -112,15 +112,20 @@ def evolve(state: Basket, event: BasketEvent) -> Basket:
             return replace(state, closed=True)
 
 
-baskets = Decider(
-    "baskets",
-    commands=BasketCommand,
-    events=BasketEvent,
-    state=Basket,
-    initial_state=Basket(),
-    decide=decide,
-    evolve=evolve,
-)
+def baskets_with(**other: Any) -> Decider[Any, Any, Any]:
+    """The decider of baskets, in which something is different."""
+    fields: dict[str, Any] = {
+        "commands": BasketCommand,
+        "events": BasketEvent,
+        "state": Basket,
+        "initial_state": Basket(),
+        "decide": decide,
+        "evolve": evolve,
+    }
+    return Decider("baskets", **(fields | other))
+
+
+baskets: Decider[BasketCommand, Basket, BasketEvent] = baskets_with()
 
 
 @dataclass(frozen=True)

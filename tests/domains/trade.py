@@ -185,7 +185,7 @@ def evolve(state: Checkout, given: Input) -> Checkout:
 
 def checkout_with(**other: Any) -> Process[Any, Any, Any]:
     """The checkout, in which something is different."""
-    fields = {
+    fields: dict[str, Any] = {
         "inputs": Input,
         "sends": Sends,
         "state": Checkout,
@@ -194,19 +194,10 @@ def checkout_with(**other: Any) -> Process[Any, Any, Any]:
         "react": react,
         "evolve": evolve,
     }
-    return Process(other.pop("name", "checkout"), **{**fields, **other})
+    return Process(other.pop("name", "checkout"), **(fields | other))
 
 
-checkout = Process(
-    "checkout",
-    inputs=Input,
-    sends=Sends,
-    state=Checkout,
-    initial_state=Checkout(),
-    correlate=order_of,
-    react=react,
-    evolve=evolve,
-)
+checkout: Process[Input, Checkout, Sends] = checkout_with()
 app = App("trade", partitions=4, deciders=[orders, stock, payments], processes=[checkout])
 PLACED, PAID, RESERVED = Placed(order="o", product="p", at=NOW), Paid(order="o"), Reserved(product="p", order="o")
 """One order, and what happens to it."""

@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from leftfold import App, FoldView, Process, SpreadView, Timer, memory
 from leftfold.engine.processing.command_wire import ack, nack, read_reply
@@ -41,7 +40,7 @@ from tests.domains.shop import (
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench
 from tests.engine.fold_bench import out as checked_out
 from tests.engine.processor_bench import CommandBench
-from tests.hostility import worsened
+from tests.hostility import weight, worsened
 
 CASES = 10_000
 
@@ -100,9 +99,9 @@ def kept(record: RawRecord) -> bool:
         assert (letter.is_event, letter.reason) == (True, str(out))
         assert letter.source == f"{record.topic}/{record.partition}/{record.offset}"
         assert letter.text("dead_reference") or letter.record.value == record.value
-        assert bytes_of(out.letter) <= MAX_BYTES
+        assert weight(out.letter) <= MAX_BYTES
         return False
-    assert bytes_of(out) <= MAX_BYTES
+    assert weight(out) <= MAX_BYTES
     assert read_input(RawRecord("waiting.commands", out.partition, 0, *out[1:])).key == (out.key or b"").decode()
     return True
 
@@ -115,15 +114,6 @@ def tried(careful: Router, record: RawRecord) -> Outgoing | Unusable:
         return error
     assert out is not None
     return out
-
-
-def bytes_of(out: Outgoing) -> int:
-    """What a batch weighs that holds this record alone."""
-    batch = DefaultRecordBatchBuilder(
-        magic=2, compression_type=0, is_transactional=0, producer_id=1, producer_epoch=1, base_sequence=0, batch_size=1
-    )
-    assert batch.append(0, 1_767_225_600_000, out.key, out.value, list(out.headers)) is not None
-    return len(batch.build())
 
 
 def parked(bench: FoldBench) -> set[str]:
@@ -194,7 +184,7 @@ def test_an_input_is_weighed_as_the_broker_of_its_topic_weighs_it() -> None:
                 assert "bytes, and " in str(out)
                 left += 1
             else:
-                assert bytes_of(out) <= most
+                assert weight(out) <= most
                 taken += 1
     assert taken > 100
     assert left > 100

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from leftfold import Decider
 from leftfold.kafka.worker.batching import CHUNK, FIRST, BatchDecider, OutOfTime, Pace
 from leftfold.ports.outgoing import Batch
 from leftfold.ports.protocols import RawRecord
-from tests.domains.shop import Add, Basket, BasketCommand, BasketEvent, decide, evolve
+from tests.domains.shop import Add, Basket, BasketCommand, BasketEvent, baskets_with, decide
 from tests.engine.processor_bench import CommandBench
 
 TIMEOUT, SHARE = 10.0, 1.0
@@ -143,16 +142,7 @@ class Slow:
     def __init__(self, max_bytes: int = 1_000_000) -> None:
         self.now, self.decided = 0.0, 0
         self.dearer_after = float("inf")
-        decider = Decider(
-            "baskets",
-            commands=BasketCommand,
-            events=BasketEvent,
-            state=Basket,
-            initial_state=Basket(),
-            decide=self._decide,
-            evolve=evolve,
-        )
-        self.bench = CommandBench(decider, max_bytes)
+        self.bench = CommandBench(baskets_with(decide=self._decide), max_bytes)
         self.pace = Pace(16_000, SHARE, lambda: self.now)
         self.guarded = list[float]()
         self.deciding = BatchDecider[RawRecord](

@@ -16,7 +16,6 @@ from leftfold import (
     Cancel,
     Command,
     ConfigurationError,
-    Decider,
     Delivery,
     Event,
     FoldView,
@@ -34,13 +33,13 @@ from tests.domains.shop import (
     Add,
     Added,
     Basket,
-    BasketCommand,
     BasketEvent,
     CheckedOut,
     Open,
     Opened,
     Spend,
     baskets,
+    baskets_with,
     household_spend,
     lines,
     open_baskets,
@@ -160,14 +159,6 @@ def wrong(given: object) -> Any:
     return given
 
 
-def decider(**changes: Any) -> Decider[Any, Any, Any]:
-    parts: dict[str, Any] = {
-        "commands": BasketCommand, "events": BasketEvent, "state": Basket, "initial_state": Basket(),
-        "decide": shop.decide, "evolve": shop.evolve,
-    }  # fmt: skip
-    return Decider("baskets", **(parts | changes))
-
-
 def view(name: str = "v", **changes: Any) -> FoldView[Any, Any, Any]:
     parts: dict[str, Any] = {"events": CheckedOut, "row": Spend, "evolve": spend, "key": lambda e: e.household}
     return FoldView(name, **(parts | changes))
@@ -184,20 +175,20 @@ def sending(out: object) -> Process[Any, Any, Any]:
 LISTENS = Placed | Paid | Rejected[Reserve]
 SLIPS: dict[str, tuple[Callable[[], object], str]] = {
     "an arm of decide": (
-        lambda: decider(decide=no_arm_for_add), r"baskets.no_arm_for_add has no arm for Add; add: case Add\(\): ..."
+        lambda: baskets_with(decide=no_arm_for_add), r"no_arm_for_add has no arm for Add; add: case Add\(\): ..."
     ),
-    "an arm of evolve": (lambda: decider(evolve=no_arm_for_added), "baskets.no_arm_for_added has no arm for Added"),
+    "an arm of evolve": (lambda: baskets_with(evolve=no_arm_for_added), "no_arm_for_added has no arm for Added"),
     "events of others": (
-        lambda: decider(events=BasketEvent | Foreign), "decider baskets: Foreign belongs to category 'payments'"
+        lambda: baskets_with(events=BasketEvent | Foreign), "decider baskets: Foreign belongs to category 'payments'"
     ),
     "events as commands": (
-        lambda: decider(commands=Added), "decider baskets: .*Added.* is no subclass of Command"
+        lambda: baskets_with(commands=Added), "decider baskets: .*Added.* is no subclass of Command"
     ),
-    "a state that thaws": (lambda: decider(state=Thawed), "decider baskets: state: Thawed is not frozen"),
+    "a state that thaws": (lambda: baskets_with(state=Thawed), "decider baskets: state: Thawed is not frozen"),
     "a list as state": (
-        lambda: decider(state=list[int]), "decider baskets: state: .*can be changed in place; use tuple"
+        lambda: baskets_with(state=list[int]), "decider baskets: state: .*can be changed in place; use tuple"
     ),
-    "decider version 0": (lambda: decider(version=0), "decider baskets: version=0 must be 1 or more"),
+    "decider version 0": (lambda: baskets_with(version=0), "decider baskets: version=0 must be 1 or more"),
     "view v v": (lambda: view("v v"), "view 'v v': a name is letters"),
     "view version 0": (lambda: view(version=0), "view v: version=0"),
     "a row that thaws": (lambda: view(row=Thawed), "view v: row: Thawed is not frozen"),
@@ -221,7 +212,7 @@ SLIPS: dict[str, tuple[Callable[[], object], str]] = {
     "App Shop": (lambda: App("Shop"), "app 'Shop': a name is lower case"),
     "no partition": (lambda: App("shop", partitions=0), "app shop: partitions=0 must be between 1 and 4096"),
     "two deciders": (
-        lambda: App("shop", deciders=[baskets, decider()]), "app shop: two deciders are named 'baskets'"
+        lambda: App("shop", deciders=[baskets, baskets_with()]), "app shop: two deciders are named 'baskets'"
     ),
     "two views": (
         lambda: App("shop", views=[open_baskets, open_baskets]), "app shop: two views are named 'open_baskets'"

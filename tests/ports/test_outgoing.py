@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from leftfold.engine.processing.recovery import Refold
 from leftfold.memory import MemoryStates
@@ -26,6 +25,7 @@ from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import baskets
 from tests.domains.trade import PLACED, Checkout, Input, Sends, checkout, checkout_with
 from tests.engine.processor_bench import ProcessBench
+from tests.hostility import weight
 
 COMMAND = RawRecord(
     "baskets.commands", 1, 5, b"b-1", b'{"basket":"b-1"}',
@@ -70,15 +70,6 @@ def test_a_letter_fits_wherever_the_record_did(headers: list[tuple[str, bytes]],
     assert weight(letter) <= MOST
     assert header(letter.headers, "dead_reference") == b"true"
     assert (letter.key or b"") == key[:2000]
-
-
-def weight(out: Outgoing) -> int:
-    """What a batch weighs that holds this record alone."""
-    batch = DefaultRecordBatchBuilder(
-        magic=2, compression_type=0, is_transactional=0, producer_id=1, producer_epoch=1, base_sequence=0, batch_size=1
-    )
-    assert batch.append(0, 1_767_225_600_000, out.key, out.value, list(out.headers)) is not None
-    return len(batch.build())
 
 
 def test_marks_of_one_partition_say_nothing_of_another() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as generated
 from hypothesis import strategies as st
 
-from leftfold import Decider, FoldView
+from leftfold import FoldView
 from leftfold.testing import check_deciding_twice, check_interleavings, fold, given
 from tests.domains.shop import (
     Add,
@@ -27,8 +27,7 @@ from tests.domains.shop import (
     TooDear,
     Undeclared,
     baskets,
-    decide,
-    evolve,
+    baskets_with,
     household_spend,
     open_baskets,
     product_sales,
@@ -100,18 +99,6 @@ def test_deciding_twice_adds_nothing(history: list[BasketCommand]) -> None:
     check_deciding_twice(baskets, history)
 
 
-def decider(decide: object, evolve: object = evolve) -> Decider[BasketCommand, Basket, BasketEvent]:
-    return Decider(
-        "baskets",
-        commands=BasketCommand,
-        events=BasketEvent,
-        state=Basket,
-        initial_state=Basket(),
-        decide=decide,  # type: ignore[arg-type]
-        evolve=evolve,  # type: ignore[arg-type]
-    )
-
-
 def test_deciding_twice_finds_a_rule_that_depends_on_more_than_command_and_state() -> None:
     numbers = count()
 
@@ -119,7 +106,7 @@ def test_deciding_twice_finds_a_rule_that_depends_on_more_than_command_and_state
         return [Added(basket_id=command.basket_id, product=str(next(numbers)), price=ONE)]
 
     with pytest.raises(AssertionError, match="decide must be pure"):
-        check_deciding_twice(decider(impure), [ADD])
+        check_deciding_twice(baskets_with(decide=impure), [ADD])
 
 
 def test_deciding_twice_finds_a_state_that_storing_changes() -> None:
@@ -135,7 +122,7 @@ def test_deciding_twice_finds_a_state_that_storing_changes() -> None:
         return replace(state, household=Shouting("H")) if isinstance(event, Opened) else state
 
     with pytest.raises(AssertionError, match="storing changed the state"):
-        check_deciding_twice(decider(decide, shouting), [Open(basket_id="b", household="h"), ADD])
+        check_deciding_twice(baskets_with(evolve=shouting), [Open(basket_id="b", household="h"), ADD])
 
 
 def latest(row: Spend | None, event: CheckedOut) -> Spend | None:

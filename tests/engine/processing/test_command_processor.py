@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leftfold import ConflictError, ContractError, Decider, DecisionFailed, DomainError
+from leftfold import ConflictError, ContractError, DecisionFailed, DomainError
 from leftfold.engine.processing.command_processor import Accepted, Duplicate, Refused, decide
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, Received, deadline_header, to_error
 from leftfold.engine.processing.process_wire import NO_INPUT
@@ -24,13 +24,12 @@ from tests.domains.shop import (
     Added,
     Basket,
     BasketCommand,
-    BasketEvent,
     CheckOut,
     Closed,
     Open,
     TooDear,
     baskets,
-    evolve,
+    baskets_with,
 )
 from tests.engine.processor_bench import PARTITIONS, CommandBench, header, headers
 
@@ -495,15 +494,7 @@ def test_a_decide_that_returns_nonsense_fails(answer: Any) -> None:
     def nonsense(command: BasketCommand, state: Basket) -> Any:
         return answer
 
-    decider = Decider(
-        "baskets",
-        commands=BasketCommand,
-        events=BasketEvent,
-        state=Basket,
-        initial_state=Basket(),
-        decide=nonsense,
-        evolve=evolve,
-    )
+    decider = baskets_with(decide=nonsense)
     outcome = decide(decider, codec, stream(), NEW, 0.0)
     assert isinstance(outcome, Refused)
     assert isinstance(outcome.error, DecisionFailed)
@@ -513,15 +504,7 @@ def test_a_rejection_that_cannot_be_written_down_fails_and_does_not_stop_the_lan
     def odd(command: BasketCommand, state: Basket) -> Any:
         raise Odd(what=object())
 
-    decider = Decider(
-        "baskets",
-        commands=BasketCommand | Oddly,
-        events=BasketEvent,
-        state=Basket,
-        initial_state=Basket(),
-        decide=odd,
-        evolve=evolve,
-    )
+    decider = baskets_with(commands=BasketCommand | Oddly, decide=odd)
     received = NEW._replace(command=Oddly(basket_id="b", product="p", price=Decimal(1)))
     outcome = decide(decider, codec, stream(), received, 0.0)
     assert isinstance(outcome, Refused)

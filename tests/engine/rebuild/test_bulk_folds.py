@@ -66,6 +66,7 @@ def halves(event: Counted) -> Iterable[tuple[str, int]]:
 
 
 def add(row: Row | None, item: int) -> Row | None:
+    """A sum that goes when it is 0 and cannot be stored, for its label, when it is 3, 10, 17 …"""
     if item == 13:
         raise ValueError("thirteen")
     total = (row.total if row else 0) + item

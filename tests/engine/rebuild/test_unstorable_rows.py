@@ -7,7 +7,6 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import ViewStore
 from tests.engine.fold_bench import run_tasks
-from tests.engine.rebuild.test_bulk_folds import PARTITIONS, TOPIC, rebuild_of, rebuilt, usual
+from tests.engine.rebuild.test_bulk_folds import PARTITIONS, TOPIC, Row, add, rebuild_of, rebuilt, usual
 
 NAMES = ("a", "b", "c")
 
@@ -39,20 +38,6 @@ NAMES = ("a", "b", "c")
 class Step(Event, category="counts", key="name"):
     name: str
     by: int
-
-
-@dataclass(frozen=True)
-class Row:
-    total: int
-    label: str | None = None
-
-
-def add(row: Row | None, by: int) -> Row | None:
-    """A sum that goes when it is 0 and cannot be stored, for its label, when it is 3, 10, 17 …"""
-    if by == 13:
-        raise ValueError("thirteen")
-    total = (row.total if row else 0) + by
-    return Row(total, 14 if total % 7 == 3 else None) if total else None  # type: ignore[arg-type]  # what this is about
 
 
 def both(event: Step) -> Iterable[tuple[str, int]]:

@@ -1,46 +1,32 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from decimal import Decimal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold import Event, FoldView
 from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
 from leftfold.errors import ContractError
 from leftfold.ports.protocols import RawRecord
+from tests.domains.shop import Added, open_baskets
 
-LANE = (
+PROCESSOR = (
     ("ce_specversion", b"1.0"),
     ("ce_id", b"0"),
-    ("ce_source", b"/shop/tills"),
-    ("ce_type", b"tills.Rung.v1"),
-    ("ce_subject", b"till-1"),
+    ("ce_source", b"/shop/baskets"),
+    ("ce_type", b"baskets.Added.v1"),
+    ("ce_subject", b"b-1"),
     ("ce_time", b"2026-01-01T00:00:00Z"),
     ("ce_sequence", b"7"),
     ("ce_decision", b"1/2"),
 )
 
 
-class Rung(Event, category="tills", key="till"):
-    till: str
-    cents: int
+VALUE = b'{"basket_id":"b-1","product":"p","price":"5"}'
 
 
-@dataclass(frozen=True)
-class Takings:
-    cents: int
-
-
-def ring(row: Takings | None, event: Rung) -> Takings:
-    return Takings(event.cents + (row.cents if row else 0))
-
-
-takings = FoldView("takings", events=Rung, row=Takings, evolve=ring)
-
-
-def record(headers: list[tuple[str, bytes]], key: bytes | None = b"till-1", value: bytes | None = None) -> RawRecord:
-    return RawRecord("tills.events", 3, 41, key, value or b'{"till":"till-1","cents":5}', headers)
+def record(headers: list[tuple[str, bytes]], key: bytes | None = b"b-1", value: bytes | None = None) -> RawRecord:
+    return RawRecord("baskets.events", 3, 41, key, value or VALUE, headers)
 
 
 def same(one: Decoded, other: Decoded) -> bool:
@@ -49,32 +35,32 @@ def same(one: Decoded, other: Decoded) -> bool:
     return fields[0] == fields[1]
 
 
-def test_a_record_of_a_lane_is_decoded_whole() -> None:
-    found = EventDecoder([takings]).decode(record(list(LANE)))
+def test_a_record_of_a_processor_is_decoded_whole() -> None:
+    found = EventDecoder([open_baskets]).decode(record(list(PROCESSOR)))
     assert found == Decoded(
-        "tills.events",
+        "baskets.events",
         3,
         41,
-        "till-1",
-        Rung(till="till-1", cents=5),
+        "b-1",
+        Added(basket_id="b-1", product="p", price=Decimal(5)),
         None,
         7,
         False,
         "2026-01-01T00:00:00Z",
-        b"tills.Rung.v1",
+        b"baskets.Added.v1",
     )
 
 
 def test_a_broken_sequence_in_its_usual_place_is_an_error_of_the_record() -> None:
-    broken = [(name, b"seven" if name == "ce_sequence" else value) for name, value in LANE]
-    assert isinstance(EventDecoder([takings]).decode(record(broken)).error, ContractError)
+    broken = [(name, b"seven" if name == "ce_sequence" else value) for name, value in PROCESSOR]
+    assert isinstance(EventDecoder([open_baskets]).decode(record(broken)).error, ContractError)
 
 
 values = st.sampled_from(
     [
-        b"tills.Rung.v1",
-        b"tills.Rung.v9",
-        b"tills.Other.v1",
+        b"baskets.Added.v1",
+        b"baskets.Added.v9",
+        b"baskets.Other.v1",
         b"",
         b"\xff",
         b"7",
@@ -89,11 +75,11 @@ values = st.sampled_from(
 
 
 @given(
-    st.permutations(range(len(LANE))),
-    st.dictionaries(st.integers(0, len(LANE) - 1), values, max_size=3),
-    st.integers(0, len(LANE)),
-    st.sampled_from([b"till-1", b"", b"\xff", None]),
-    st.sampled_from([b'{"till":"till-1","cents":5}', b"{}", b"\xff", None]),
+    st.permutations(range(len(PROCESSOR))),
+    st.dictionaries(st.integers(0, len(PROCESSOR) - 1), values, max_size=3),
+    st.integers(0, len(PROCESSOR)),
+    st.sampled_from([b"b-1", b"", b"\xff", None]),
+    st.sampled_from([VALUE, b"{}", b"\xff", None]),
     st.booleans(),
 )
 def test_the_short_way_decodes_as_the_long_way_does(
@@ -104,14 +90,14 @@ def test_the_short_way_decodes_as_the_long_way_does(
     value: bytes | None,
     in_order: bool,
 ) -> None:
-    places = list(range(len(LANE))) if in_order else order[:kept]
-    headers = [(LANE[place][0], changed.get(place, LANE[place][1])) for place in places]
-    whole, decoder = RawRecord("tills.events", 3, 41, key, value, headers), EventDecoder([takings])
+    places = list(range(len(PROCESSOR))) if in_order else order[:kept]
+    headers = [(PROCESSOR[place][0], changed.get(place, PROCESSOR[place][1])) for place in places]
+    whole, decoder = RawRecord("baskets.events", 3, 41, key, value, headers), EventDecoder([open_baskets])
     assert same(decoder.decode(whole), decoder._decode_any(whole))
 
 
 def decoded(partition: int, offset: int, last: bool) -> Decoded:
-    return Decoded("tills.events", partition, offset, "till-1", None, None, 1, last, "")
+    return Decoded("baskets.events", partition, offset, "b-1", None, None, 1, last, "")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=20))
