@@ -67,8 +67,11 @@ class Watches:
     def store(self) -> ViewStore:
         raise NotImplementedError
 
-    def test_a_watcher_is_told_rows_as_they_change(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    @pytest.fixture
+    def bench(self, store: ViewStore) -> FoldBench:
+        return bench_on(store, household_spend)
+
+    def test_a_watcher_is_told_rows_as_they_change(self, bench: FoldBench) -> None:
         bench.write(out("a", "h1", p=1))
         tail = bench.settle()
         watch = bench.views[household_spend].watch(timeout=0.0)
@@ -92,8 +95,7 @@ class Watches:
         assert (opened.key, opened.version, opened.row is None) == ("b", 2, False)
         assert (gone.key, gone.row, gone.version) == ("b", None, None)
 
-    def test_only_the_keys_asked_for_are_told(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    def test_only_the_keys_asked_for_are_told(self, bench: FoldBench) -> None:
         tail = bench.settle()
         start = bench.views[household_spend].describe().position
         for number in range(20):
@@ -102,8 +104,7 @@ class Watches:
         watch = bench.views[household_spend].watch(after=start, keys=["h3", "h17", "nobody"], timeout=0.0)
         assert sorted(one.key for one in watch) == ["h17", "h3"]
 
-    def test_a_watcher_waits_for_the_next_change(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    def test_a_watcher_waits_for_the_next_change(self, bench: FoldBench) -> None:
         tail = bench.settle()
         watch = bench.views[household_spend].watch(timeout=SOON)
         bench.write(out("a", "h1", p=1))
@@ -114,8 +115,7 @@ class Watches:
         timer.join()
         watch.close()
 
-    def test_asyncio_watches_alike(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    def test_asyncio_watches_alike(self, bench: FoldBench) -> None:
         tail = bench.settle()
         reader = bench.views[household_spend]
         start = reader.describe().position
@@ -171,8 +171,7 @@ class Watches:
         follow(reader, round_[-1].position, rows, None)
         assert rows != bench.rows(household_spend)
 
-    def test_a_watch_goes_on_in_the_next_generation(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    def test_a_watch_goes_on_in_the_next_generation(self, bench: FoldBench) -> None:
         bench.write(out("a", "h1", p=1))
         tail = bench.settle()
         watch = bench.views[household_spend].watch(timeout=SOON)
@@ -197,8 +196,7 @@ class Watches:
         totals = told_by_a_generation_that_is_behind(store)
         assert totals != sorted(totals)
 
-    def test_a_generation_that_does_not_reach_back_is_told(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    def test_a_generation_that_does_not_reach_back_is_told(self, bench: FoldBench, store: ViewStore) -> None:
         bench.write(out("a", "h1", p=1))
         tail = bench.settle()
         reader = bench.views[household_spend]
@@ -217,8 +215,7 @@ class Watches:
             reader.watch(after=start)
         assert list(reader.watch(after=reader.describe().position, timeout=0.0)) == []
 
-    def test_a_position_ahead_of_the_view_waits_for_what_comes_behind_it(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    def test_a_position_ahead_of_the_view_waits_for_what_comes_behind_it(self, bench: FoldBench) -> None:
         tail = bench.settle()
         (first,) = bench.write(out("a", "h1", p=1))
         ahead = Position.at(TOPIC, first.partition, first.offset + 1)
@@ -228,8 +225,7 @@ class Watches:
         bench.settle(tail)
         assert "h2" in told(watch)
 
-    def test_reads_after_a_position_wake_when_a_tail_gets_there(self, store: ViewStore) -> None:
-        bench = bench_on(store, household_spend)
+    def test_reads_after_a_position_wake_when_a_tail_gets_there(self, bench: FoldBench, store: ViewStore) -> None:
         tail, reader = bench.settle(), bench.views[household_spend]
         (record,) = bench.write(out("a", "h1", p=1))
         position = Position.at(TOPIC, record.partition, record.offset + 1)

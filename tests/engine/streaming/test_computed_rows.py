@@ -110,14 +110,23 @@ def checksum(*told: tuple[str, int]) -> str:
     return f"{total % (1 << 128):032x}"
 
 
-def test_rows_of_one_key_are_refused_wherever_they_meet() -> None:
-    store = MemoryViewStore()
+@pytest.fixture
+def store() -> MemoryViewStore:
+    return MemoryViewStore()
+
+
+@pytest.fixture
+def made(store: MemoryViewStore) -> Generation:
+    """A generation with one row, which the first batch of run r has filled."""
+    return sealed(store, "r", ("a", 1))
+
+
+def test_rows_of_one_key_are_refused_wherever_they_meet(store: MemoryViewStore) -> None:
     with pytest.raises(ContractError, match="view counts: the query gives several rows for the key a"):
         sealed(store, "r", ("a", 1), ("a", 2))
 
 
-def test_batches_change_rows_checksums_indexes_and_every_mark() -> None:
-    store = MemoryViewStore()
+def test_batches_change_rows_checksums_indexes_and_every_mark(store: MemoryViewStore) -> None:
     made = sealed(store, "r", ("a", 1), ("b", 2))
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     assert writer.batch == 0
@@ -133,9 +142,7 @@ def test_batches_change_rows_checksums_indexes_and_every_mark() -> None:
     ] == []
 
 
-def test_a_batch_that_is_in_the_marks_is_not_written_again() -> None:
-    store = MemoryViewStore()
-    made = sealed(store, "r", ("a", 1))
+def test_a_batch_that_is_in_the_marks_is_not_written_again(store: MemoryViewStore, made: Generation) -> None:
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     assert writer.write(1, rows(("a", 2)), Position())
     before = store.checkpoints(made)
@@ -143,9 +150,7 @@ def test_a_batch_that_is_in_the_marks_is_not_written_again() -> None:
     assert store.checkpoints(made) == before
 
 
-def test_groups_that_share_a_key_are_refused_between_batches() -> None:
-    store = MemoryViewStore()
-    made = sealed(store, "r", ("a", 1))
+def test_groups_that_share_a_key_are_refused_between_batches(store: MemoryViewStore, made: Generation) -> None:
     writer = QueryWriter(counts, made, store, ("moves",), "r")  # as if it grouped by moves
     with pytest.raises(ContractError, match="several rows for the key a"):
         writer.write(1, rows(("a", 2)), Position())
@@ -160,8 +165,9 @@ class Forgetful(QueryWriter):
 
 
 @pytest.mark.parametrize(("kind", "after"), [(QueryWriter, 7), (Forgetful, 2)], ids=["fenced", "twin"])
-def test_a_run_that_was_taken_over_cannot_write_its_older_rows(kind: type[QueryWriter], after: int) -> None:
-    store = MemoryViewStore()
+def test_a_run_that_was_taken_over_cannot_write_its_older_rows(
+    kind: type[QueryWriter], after: int, store: MemoryViewStore
+) -> None:
     made = sealed(store, "old", ("a", 1))
     zombie = kind(counts, made, store, ("owner",), "old")
     heir = QueryWriter(counts, made, store, ("owner",), "new")
@@ -171,17 +177,14 @@ def test_a_run_that_was_taken_over_cannot_write_its_older_rows(kind: type[QueryW
     assert read(store, made) == {"a": after}
 
 
-def test_a_claim_fails_when_the_run_before_moved_meanwhile() -> None:
-    store = MemoryViewStore()
+def test_a_claim_fails_when_the_run_before_moved_meanwhile(store: MemoryViewStore) -> None:
     made = sealed(store, "old", ("a", 1))
     old, heir = (QueryWriter(counts, made, store, ("owner",), run) for run in ("old", "new"))
     assert old.write(1, rows(("a", 2)), Position())
     assert not heir.claim()
 
 
-def test_marks_that_no_stream_wrote_are_at_no_batch() -> None:
-    store = MemoryViewStore()
-    made = sealed(store, "r", ("a", 1))
+def test_marks_that_no_stream_wrote_are_at_no_batch(store: MemoryViewStore, made: Generation) -> None:
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     one = store.checkpoints(made)[0]
     flush = BucketFlush(made, 0, one.token, replace(one, token="of-a-tail"), counts.rows.columns, counts.rows.indexes)

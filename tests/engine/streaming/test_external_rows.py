@@ -43,18 +43,26 @@ def at(*offsets: int) -> Position:
     return Position({TOPIC: dict(enumerate(offsets))})
 
 
+@pytest.fixture
+def store() -> MemoryViewStore:
+    return MemoryViewStore()
+
+
 def opened(store: MemoryViewStore) -> tuple[ExternalRows[Level, str], Generation]:
     rows = ExternalRows(levels, store, TOPICS)
     return rows, rows.open()
 
 
-def test_rows_are_read_like_those_of_any_view_once_they_are_shown() -> None:
-    store = MemoryViewStore()
+def write(rows: ExternalRows[Level, str], reached: Position, *put: Level) -> None:
+    """Writes a batch of rows, and what was put or deleted before."""
+    for row in put:
+        rows.put(row)
+    rows.write(rows.take(), reached)
+
+
+def test_rows_are_read_like_those_of_any_view_once_they_are_shown(store: MemoryViewStore) -> None:
     rows, generation = opened(store)
-    rows.put(Level("a", 1))
-    rows.put(Level("a", 2))
-    rows.put(Level("b", 3))
-    rows.write(rows.take(), at(2, 1))
+    write(rows, at(2, 1), Level("a", 1), Level("a", 2), Level("b", 3))
     with pytest.raises(ViewNotBuilt, match="start its stream"):
         Views(store)[levels].get("a")
     rows.show()
@@ -65,61 +73,52 @@ def test_rows_are_read_like_those_of_any_view_once_they_are_shown() -> None:
     assert (told.rows, told.position) == (2, at(2, 1))
 
 
-def test_a_row_without_a_key_is_refused_where_it_is_put_and_the_others_stay() -> None:
-    store = MemoryViewStore()
+def test_a_row_without_a_key_is_refused_where_it_is_put_and_the_others_stay(store: MemoryViewStore) -> None:
     rows, _ = opened(store)
     rows.put(Level("a", 1))
     with pytest.raises(ContractError, match="a row key may not be empty"):
         rows.put(Level("", 2))
-    rows.write(rows.take(), at(2, 1))
+    write(rows, at(2, 1))
     rows.show()
     assert dict(Views(store)[levels].items()) == {"a": Level("a", 1)}
 
 
-def test_a_row_that_is_deleted_leaves_rows_index_count_and_checksum() -> None:
-    store, fresh = MemoryViewStore(), MemoryViewStore()
+def test_a_row_that_is_deleted_leaves_rows_index_count_and_checksum(store: MemoryViewStore) -> None:
+    fresh = MemoryViewStore()
     rows, generation = opened(store)
-    for gauge in ("a", "b"):
-        rows.put(Level(gauge, 1))
-    rows.write(rows.take(), at(1, 1))
+    write(rows, at(1, 1), Level("a", 1), Level("b", 1))
     rows.delete("a")
     rows.delete("never there")
-    rows.write(rows.take(), at(2, 1))
+    write(rows, at(2, 1))
     rows.show()
     other, same = opened(fresh)
-    other.put(Level("b", 1))
-    other.write(other.take(), at(2, 1))
+    write(other, at(2, 1), Level("b", 1))
     left, right = describe(levels, generation, store), describe(levels, same, fresh)
     assert (left.rows, left.checksum) == (right.rows, right.checksum)
     assert Views(store)[levels].find(level=1) == {"b": Level("b", 1)}
     rows.delete("b")
-    rows.put(Level("b", 7))
-    rows.write(rows.take(), at(3, 1))
+    write(rows, at(3, 1), Level("b", 7))
     assert dict(Views(store)[levels].items()) == {"b": Level("b", 7)}
 
 
-def test_who_comes_later_goes_on_with_the_rows_and_the_earlier_one_is_refused() -> None:
-    store = MemoryViewStore()
+def test_who_comes_later_goes_on_with_the_rows_and_the_earlier_one_is_refused(store: MemoryViewStore) -> None:
     first, generation = opened(store)
-    first.put(Level("a", 1))
-    first.write(first.take(), at(1, 0))
+    write(first, at(1, 0), Level("a", 1))
     first.show()
     second, same = opened(store)
     assert same.id == generation.id
     assert (second.is_live, second.position()) == (True, at(1, 0))
     first.put(Level("a", 100))
     with pytest.raises(Fenced, match="another one keeps it"):
-        first.write(first.take(), at(2, 0))
-    second.put(Level("b", 2))
-    second.write(second.take(), at(2, 2))
+        write(first, at(2, 0))
+    write(second, at(2, 2), Level("b", 2))
     assert dict(Views(store)[levels].items()) == {"a": Level("a", 1), "b": Level("b", 2)}
     assert second.position() == at(2, 2)
 
 
-def test_another_version_and_other_partitions_begin_with_nothing() -> None:
-    store = MemoryViewStore()
+def test_another_version_and_other_partitions_begin_with_nothing(store: MemoryViewStore) -> None:
     rows, generation = opened(store)
-    rows.write(rows.take(), at(1, 1))
+    write(rows, at(1, 1))
     wider = ExternalRows(levels, store, {TOPIC: 3}).open()
     raised = StreamedView("levels", events=Read, row=Level, key=gauge_of, indexes=("level",), version=2)
     next_rows = ExternalRows(raised, store, TOPICS)
@@ -128,12 +127,10 @@ def test_another_version_and_other_partitions_begin_with_nothing() -> None:
     assert wider.id in store.registry("levels").generations, "another version's is nobody else's business"
 
 
-def test_rows_that_nobody_can_go_on_with_are_seen_until_others_are_whole() -> None:
+def test_rows_of_different_batches_are_seen_until_others_are_whole(store: MemoryViewStore) -> None:
     """A store of several servers, killed between the flushes of two buckets, leaves them behind different batches."""
-    store = MemoryViewStore()
     rows, torn = opened(store)
-    rows.put(Level("a", 1))
-    rows.write(rows.take(), at(1, 1))
+    write(rows, at(1, 1), Level("a", 1))
     rows.show()
     checkpoint = store.checkpoints(torn)[0]
     assert store.flush(
@@ -142,25 +139,22 @@ def test_rows_that_nobody_can_go_on_with_are_seen_until_others_are_whole() -> No
     after, made = opened(store)
     assert made.id != torn.id
     assert Views(store)[levels].get("a", after=at(1, 1)) == Level("a", 1)
-    after.put(Level("a", 2))
-    after.write(after.take(), at(2, 1))
+    write(after, at(2, 1), Level("a", 2))
     after.show()
     assert Views(store)[levels].get("a") == Level("a", 2)
     assert opened(store)[1].id == made.id
 
 
-def test_a_discarded_generation_is_gone() -> None:
-    store = MemoryViewStore()
+def test_a_discarded_generation_is_gone(store: MemoryViewStore) -> None:
     rows, generation = opened(store)
     rows.discard()
     assert not store.registry("levels").generations
     assert opened(store)[1].id != generation.id
 
 
-def test_a_generation_that_another_rebuild_has_removed_is_not_shown() -> None:
-    store = MemoryViewStore()
+def test_a_generation_that_another_rebuild_has_removed_is_not_shown(store: MemoryViewStore) -> None:
     rows, live = opened(store)
-    rows.write(rows.take(), at(1, 1))
+    write(rows, at(1, 1))
     rows.show()
     first = ExternalRows(levels, store, TOPICS, anew=True)
     first.open()

@@ -46,6 +46,11 @@ def parked(bench: FoldBench, view: Any = open_baskets) -> dict[str, Any]:
     return dict(bench.views[view].describe().parked)
 
 
+@pytest.fixture
+def bench() -> FoldBench:
+    return FoldBench(open_baskets)
+
+
 def test_an_event_that_a_fold_cannot_digest_parks_its_row_at_its_last_good_state() -> None:
     bench = FoldBench()
     bench.write(opened("b"), added("b"))
@@ -96,8 +101,7 @@ def test_a_new_tail_keeps_what_is_parked_parked() -> None:
     assert parked(bench)["b"].waiting == 2
 
 
-def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view() -> None:
-    bench = FoldBench(open_baskets)
+def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view(bench: FoldBench) -> None:
     bench.write(opened("b"))
     tail = bench.settle()
     bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1", ce_sequence=b"2")
@@ -108,8 +112,7 @@ def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view() -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff\xfe"])
-def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(key: bytes | None) -> None:
-    bench = FoldBench(open_baskets)
+def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: FoldBench, key: bytes | None) -> None:
     bench.raw(key, b"{", ce_type=b"baskets.Added.v1")
     bench.write(opened("c"))
     bench.settle()
@@ -158,8 +161,7 @@ def test_an_unreadable_event_concerns_only_the_views_that_read_its_class() -> No
     assert set(parked(bench)) == {"b"}
 
 
-def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing() -> None:
-    bench = FoldBench(open_baskets)
+def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing(bench: FoldBench) -> None:
     tail = bench.settle()
     for number in range(101):
         bench.write(added(f"b{number}", "unfoldable"))

@@ -56,6 +56,14 @@ def writer_of(bench: FoldBench, view: View[Any, Any] = household_spend, **option
     return ProjectionWriter(view, bench.live(view), bench.store, **options)
 
 
+@pytest.fixture
+def bench() -> FoldBench:
+    """A view whose generation is live and empty."""
+    bench = FoldBench(household_spend)
+    bench.settle()
+    return bench
+
+
 def test_a_backlog_is_folded_into_one_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = FoldBench(household_spend)
     tail = bench.settle(bench.tail(batch=10, growth=64))
@@ -172,9 +180,7 @@ def test_without_reading_them_again_forgotten_rows_would_begin_anew(monkeypatch:
         test_rows_that_are_forgotten_to_save_memory_are_read_again(household_spend)
 
 
-def test_rows_that_wait_for_their_flush_are_never_forgotten() -> None:
-    bench = FoldBench(household_spend)
-    bench.settle()
+def test_rows_that_wait_for_their_flush_are_never_forgotten(bench: FoldBench) -> None:
     writer = writer_of(bench, most=1)
     decode, ends = EventDecoder([household_spend]).decode, dict.fromkeys(range(PARTITIONS), 0)
     sent, flying, kept = ["h1", "h2", "h3"], ["h2", "h3", "h4"], ["h2", "h3", "h4", "h2"]
@@ -192,18 +198,14 @@ def test_rows_that_wait_for_their_flush_are_never_forgotten() -> None:
     assert totals(bench) == {"h1": 1, "h2": 4, "h3": 3, "h4": 2}
 
 
-def test_a_decision_with_more_events_than_a_part_is_folded_at_once() -> None:
-    bench = FoldBench(household_spend)
-    bench.settle()
+def test_a_decision_with_more_events_than_a_part_is_folded_at_once(bench: FoldBench) -> None:
     group = SharedSubscription(bench.log.reader, [writer_of(bench)], bench.store)
     many = 3 * FLUSH_EVENTS
     bench.write(*[out("b", "h", p=1)] * many)
     assert group.step(2000, 0.0)[0] == many
 
 
-def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits() -> None:
-    bench = FoldBench(household_spend)
-    bench.settle()
+def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits(bench: FoldBench) -> None:
     group = SharedSubscription(bench.log.reader, [writer_of(bench)], bench.store)
     for number in range(10 * FLUSH_EVENTS):
         bench.write(out(f"b{number}", f"h{number}", p=1))
@@ -215,9 +217,7 @@ def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits() -> None:
     assert group.step(2000, 0.0)[0] == 1
 
 
-def test_rows_of_a_bucket_that_was_empty_are_never_read_until_one_is_forgotten() -> None:
-    bench = FoldBench(household_spend)
-    bench.settle()
+def test_rows_of_a_bucket_that_was_empty_are_never_read_until_one_is_forgotten(bench: FoldBench) -> None:
     writer = writer_of(bench, most=3)
     read, ends = [], dict.fromkeys(range(PARTITIONS), 0)
     for number, name in enumerate(["h1", "h2", "h3", "h4", "h5"]):
@@ -379,9 +379,7 @@ def fold(writer: ProjectionWriter, *records: Any) -> bool:
     return writer.fold([decode(record) for record in records], reached)
 
 
-def test_of_two_writers_the_later_flush_writes_nothing_until_it_has_read_the_marks_again() -> None:
-    bench = FoldBench(household_spend)
-    bench.settle()
+def test_of_two_writers_the_later_flush_writes_nothing_until_it_has_read_the_marks_again(bench: FoldBench) -> None:
     mine, other = writer_of(bench), writer_of(bench)
     records = bench.write(out("b", "h", p=1))
     assert fold(other, *records)
@@ -391,10 +389,8 @@ def test_of_two_writers_the_later_flush_writes_nothing_until_it_has_read_the_mar
     assert bench.rows(household_spend) == {"h": Spend(Decimal(1), "base")}
 
 
-def test_without_the_token_a_stale_writer_would_lose_what_the_other_wrote() -> None:
+def test_without_the_token_a_stale_writer_would_lose_what_the_other_wrote(bench: FoldBench) -> None:
     """The twin: a stale writer that is given the current token overwrites with what it remembers."""
-    bench = FoldBench(household_spend)
-    bench.settle()
     stale = writer_of(bench)
     assert fold(stale, *bench.write(out("a", "h", p=1)))
     assert fold(writer_of(bench), *bench.write(out("b", "h", p=2)))
@@ -469,18 +465,14 @@ def test_a_lost_mark_discards_the_generation_and_a_new_one_is_folded() -> None:
     assert bench.rows(household_spend) == {"h": Spend(Decimal(2), "base")}
 
 
-def test_a_follower_of_a_generation_without_all_marks_refuses_to_begin() -> None:
-    bench = FoldBench(household_spend)
-    bench.settle()
+def test_a_follower_of_a_generation_without_all_marks_refuses_to_begin(bench: FoldBench) -> None:
     generation = bench.live(household_spend)
     del bench.store._buckets[generation.view, generation.id, 3]
     with pytest.raises(ViewNotBuilt, match=r"lost the checkpoints of buckets \[3\]; build it again"):
         writer_of(bench)
 
 
-def test_a_flush_is_all_or_nothing() -> None:
-    bench = FoldBench(household_spend)
-    bench.settle()
+def test_a_flush_is_all_or_nothing(bench: FoldBench) -> None:
     generation = bench.live(household_spend)
     checkpoints = bench.store.checkpoints(generation)
     flushes = [

@@ -65,8 +65,12 @@ def test_a_checksum_is_the_sum_of_its_rows_however_it_came_about(history: list[t
         assert (int(a.checksum, 16) == 0) == (not one.rows(view))
 
 
-def test_a_row_that_evolves_to_none_is_deleted_with_its_index_entries() -> None:
-    bench = FoldBench()
+@pytest.fixture
+def bench() -> FoldBench:
+    return FoldBench()
+
+
+def test_a_row_that_evolves_to_none_is_deleted_with_its_index_entries(bench: FoldBench) -> None:
     bench.write(OPENED, ADDED)
     tail = bench.settle()
     assert bench.rows(open_baskets) == {"b": Summary(1, ONE)}
@@ -76,16 +80,14 @@ def test_a_row_that_evolves_to_none_is_deleted_with_its_index_entries() -> None:
     assert bench.views[open_baskets].describe().rows == 0
 
 
-def test_a_stream_keyed_row_carries_the_version_of_its_stream() -> None:
-    bench = FoldBench()
+def test_a_stream_keyed_row_carries_the_version_of_its_stream(bench: FoldBench) -> None:
     bench.write(OPENED, ADDED)
     bench.settle()
     assert bench.views[open_baskets].entry("b").version == 2
     assert bench.views[household_spend].entry("h").version is None
 
 
-def test_every_mark_moves_touched_or_not() -> None:
-    bench = FoldBench()
+def test_every_mark_moves_touched_or_not(bench: FoldBench) -> None:
     tail = bench.settle()
     before = bench.store.checkpoints(bench.live(household_spend))
     (record,) = bench.write(out("b", "h", p=1))
@@ -97,16 +99,14 @@ def test_every_mark_moves_touched_or_not() -> None:
     assert bench.views[household_spend].get("nobody-else", after=behind, timeout=0.0) is None
 
 
-def test_a_bucket_of_a_stream_keyed_view_speaks_of_its_own_partition_only() -> None:
-    bench = FoldBench()
+def test_a_bucket_of_a_stream_keyed_view_speaks_of_its_own_partition_only(bench: FoldBench) -> None:
     bench.write(OPENED)
     bench.settle()
     for bucket, checkpoint in bench.store.checkpoints(bench.live(open_baskets)).items():
         assert set(checkpoint.position.offsets.get(TOPIC, {})) <= {bucket}
 
 
-def test_no_flush_falls_inside_a_decision() -> None:
-    bench = FoldBench()
+def test_no_flush_falls_inside_a_decision(bench: FoldBench) -> None:
     tail = bench.settle(bench.tail(batch=1))
     bench.write(OPENED, ADDED, ADDED)
     totals = set()
@@ -117,8 +117,7 @@ def test_no_flush_falls_inside_a_decision() -> None:
     assert totals == {None, 2}
 
 
-def test_half_a_decision_waits_for_its_other_half() -> None:
-    bench = FoldBench()
+def test_half_a_decision_waits_for_its_other_half(bench: FoldBench) -> None:
     tail = bench.settle()
     (first,) = bench.write(OPENED, ce_decision=b"1/2")
     for _ in range(5):
@@ -131,8 +130,7 @@ def test_half_a_decision_waits_for_its_other_half() -> None:
     assert bench.rows(open_baskets) == {"b": Summary(1, ONE)}
 
 
-def test_a_broken_event_inside_a_decision_does_not_cut_it() -> None:
-    bench = FoldBench()
+def test_a_broken_event_inside_a_decision_does_not_cut_it(bench: FoldBench) -> None:
     tail = bench.settle()
     bench.write(OPENED, ce_decision=b"1/3")
     bench.write(ADDED, ce_decision=b"2/3", ce_type=b"baskets.Added.v9")
@@ -146,8 +144,7 @@ def test_a_broken_event_inside_a_decision_does_not_cut_it() -> None:
     assert bench.views[open_baskets].describe().parked["b"].waiting == 2
 
 
-def test_a_new_tail_goes_on_where_the_marks_are() -> None:
-    bench = FoldBench()
+def test_a_new_tail_goes_on_where_the_marks_are(bench: FoldBench) -> None:
     bench.write(out("b", "h", p=1))
     bench.settle()
     bench.write(out("c", "h", p=2))
@@ -170,8 +167,7 @@ def test_a_tail_makes_a_generation_and_points_at_it_once_it_is_past_the_ends_see
     assert [what for what, _ in bench.reports] == ["generation begun", "generation live"]
 
 
-def test_checksums_are_kept_per_bucket_and_add_up() -> None:
-    bench = FoldBench()
+def test_checksums_are_kept_per_bucket_and_add_up(bench: FoldBench) -> None:
     for number in range(20):
         bench.write(out(f"b{number}", f"h{number}", p=1))
     bench.settle()
@@ -181,8 +177,7 @@ def test_checksums_are_kept_per_bucket_and_add_up() -> None:
     assert {checkpoint.time for checkpoint in checkpoints.values()} == {"", "2026-01-01T00:00:00Z"}
 
 
-def test_all_kinds_of_view_have_the_buckets_that_their_kind_has() -> None:
-    bench = FoldBench()
+def test_all_kinds_of_view_have_the_buckets_that_their_kind_has(bench: FoldBench) -> None:
     bench.settle()
     assert bench.live(open_baskets).buckets == PARTITIONS
     assert bench.live(household_spend).buckets == bench.live(product_sales).buckets == 16
