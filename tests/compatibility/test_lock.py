@@ -14,6 +14,7 @@ import pytest
 
 from leftfold import App, ConfigurationError
 from leftfold.compatibility import Lock, compare, lock_of
+from leftfold.compatibility.lock import CheckFinding
 
 SOURCE = '''
 """A service in one file."""
@@ -86,8 +87,13 @@ def load(tmp_path: Path) -> Load:
     return make
 
 
+def findings(load: Load, *replacements: tuple[str, str]) -> list[CheckFinding]:
+    """What a lock of the source finds in the source with some text replaced."""
+    return compare(lock_of(load()), lock_of(load(*replacements)))
+
+
 def said(load: Load, *replacements: tuple[str, str]) -> list[str]:
-    return [str(finding) for finding in compare(lock_of(load()), lock_of(load(*replacements)))]
+    return [str(finding) for finding in findings(load, *replacements)]
 
 
 def test_the_same_code_in_another_file_changes_nothing(load: Load) -> None:
@@ -135,24 +141,15 @@ def test_a_view_whose_key_function_changes_asks_for_a_version(load: Load) -> Non
 
 
 def test_a_view_with_another_row_gets_its_new_generation_by_itself(load: Load) -> None:
-    (finding,) = compare(
-        lock_of(load()),
-        lock_of(
-            load(
-                (
-                    "class Row:\n    total: Decimal = Decimal(0)",
-                    "class Row:\n    total: Decimal = Decimal(0)\n    n: int = 0",
-                )
-            )
-        ),
-    )
+    row = "class Row:\n    total: Decimal = Decimal(0)"
+    (finding,) = findings(load, (row, row + "\n    n: int = 0"))
     assert not finding.wrong
     assert "gets a new generation" in finding.message
 
 
 def test_a_raised_version_is_only_recorded(load: Load) -> None:
     changed = ("till.total + net", "till.total - net"), ("evolve=evolve)", "evolve=evolve, version=2)")
-    (finding,) = compare(lock_of(load()), lock_of(load(*changed)))
+    (finding,) = findings(load, *changed)
     assert not finding.wrong
     assert str(finding) == "decider tills: version=2 is not in leftfold.lock yet; record it: leftfold check --write"
 
@@ -176,7 +173,7 @@ def test_a_lowered_version_is_wrong(load: Load) -> None:
     ],
 )
 def test_a_released_event_that_changes_is_wrong(load: Load, old: str, new: str, what: str) -> None:
-    (finding,) = compare(lock_of(load()), lock_of(load((old, new))))
+    (finding,) = findings(load, (old, new))
     assert finding.wrong
     assert finding.about == "event tills.Paid.v1"
     assert what in finding.message
@@ -184,15 +181,13 @@ def test_a_released_event_that_changes_is_wrong(load: Load, old: str, new: str, 
 
 
 def test_a_released_command_that_changes_is_wrong_since_some_may_be_under_way(load: Load) -> None:
-    (finding,) = compare(
-        lock_of(load()), lock_of(load(("    amount: Decimal\n\n@", "    amount: Decimal\n    by: str\n\n@")))
-    )
+    (finding,) = findings(load, ("    amount: Decimal\n\n@", "    amount: Decimal\n    by: str\n\n@"))
     assert (finding.wrong, finding.about) == (True, "command tills.Pay.v1")
     assert finding.message.endswith("give Pay version=2 and upcasts={..., 1: ...}")
 
 
 def test_a_command_that_is_gone_is_only_recorded(load: Load) -> None:
-    (gone, new) = compare(lock_of(load()), lock_of(load(("class Pay(Command,", 'class Pay(Command, name="Settle",'))))
+    (gone, new) = findings(load, ("class Pay(Command,", 'class Pay(Command, name="Settle",'))
     assert [gone.wrong, new.wrong] == [False, False]
     assert "become dead letters" in gone.message
     assert new.about == "command tills.Settle.v1"
@@ -205,7 +200,7 @@ def test_a_lock_from_before_commands_were_in_it_is_read(load: Load) -> None:
 
 
 def test_a_new_field_with_a_default_is_only_recorded(load: Load) -> None:
-    (finding,) = compare(lock_of(load()), lock_of(load(("    note: str", '    by: str = ""\n    note: str'))))
+    (finding,) = findings(load, ("    note: str", '    by: str = ""\n    note: str'))
     assert not finding.wrong
     assert finding.about == "event tills.Paid.v1"
 
@@ -221,10 +216,7 @@ def test_a_new_version_of_an_event_keeps_the_old_schema_in_the_lock(load: Load) 
 
 
 def test_an_event_class_that_is_gone_is_wrong(load: Load) -> None:
-    renamed = ("Paid", "Settled")
-    wrong = [
-        str(f) for f in compare(lock_of(load()), lock_of(load(renamed))) if f.about.startswith("event") and f.wrong
-    ]
+    wrong = [str(f) for f in findings(load, ("Paid", "Settled")) if f.about.startswith("event") and f.wrong]
     assert wrong == [
         (
             "event tills.Paid.v1: was released and no class reads it any more, but the log may hold it for ever; "

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import types
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -45,78 +47,42 @@ def test_what_a_command_rejects_adds_to_what_it_inherits() -> None:
     assert Add.__leftfold__.rejects == (Closed, TooDear)
 
 
-def test_a_misspelt_class_keyword_of_an_event_is_refused() -> None:
-    with pytest.raises((TypeError, ConfigurationError), match="categori"):
-
-        class Torn(Event, categori="things", key="id"):
-            id: str
-
-
-def test_a_misspelt_class_keyword_of_a_command_is_refused() -> None:
-    with pytest.raises((TypeError, ConfigurationError), match="reject"):
-
-        class Torn(Command, category="things", key="id", reject=(Closed,)):
-            id: str
-
-
-def test_a_key_that_is_no_field_is_refused_with_the_fields_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"Torn: key='thing_id' is no field of it \(fields: id, size\)"):
-
-        class Torn(Event, category="things", key="thing_id"):
-            id: str
-            size: int
-
-
-def test_a_key_that_is_no_plain_string_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Torn: the key field 'id' must be a plain str"):
-
-        class Torn(Event, category="things", key="id"):
-            id: int
-
-
-def test_a_category_without_a_key_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Torn: a category without a key; add key="):
-
-        class Torn(Event, category="things"):
-            id: str
-
-
-@pytest.mark.parametrize("category", ["Things", "9things", "thin gs", "things.events", "things/x", "Ding\u00e9"])
-def test_a_category_that_is_no_part_of_a_topic_name_is_refused(category: str) -> None:
-    with pytest.raises(ConfigurationError, match="must be lower case"):
-        type("Torn", (Event,), {"__annotations__": {"id": str}, "__module__": __name__}, category=category, key="id")
+ID: dict[str, type] = {"id": str}
+THING: dict[str, Any] = {"category": "things", "key": "id"}
+NAMESAKE = type("Closed", (DomainError,), {"__annotations__": {}, "__module__": __name__})
+UPCASTS = "Torn: version={} needs one upcast from each earlier"
 
 
 @pytest.mark.parametrize(
-    ("version", "upcasts"),
-    [(2, {}), (3, {1: upcast}), (3, {2: upcast}), (1, {1: upcast}), (2, {1: upcast, 2: upcast}), (0, {})],
-)
-def test_a_gap_in_the_upcasts_is_refused_when_the_class_is_made(version: int, upcasts: dict[int, object]) -> None:
-    with pytest.raises(ConfigurationError, match=f"Torn: version={version} needs one upcast from each earlier"):
-        type(
-            "Torn",
-            (Event,),
-            {"__annotations__": {"id": str}, "__module__": __name__},
-            category="things",
-            key="id",
-            version=version,
-            upcasts=upcasts,
+    ("base", "fields", "options", "message"),
+    [
+        (Event, ID, {"categori": "things", "key": "id"}, "categori"),
+        (Command, ID, {**THING, "reject": (Closed,)}, "reject"),
+        (
+            Event, {"id": str, "size": int}, {"category": "things", "key": "thing_id"},
+            r"Torn: key='thing_id' is no field of it \(fields: id, size\)",
+        ),
+        (Event, {"id": int}, THING, "Torn: the key field 'id' must be a plain str"),
+        (Event, ID, {"category": "things"}, "Torn: a category without a key; add key="),
+        (Command, ID, {**THING, "rejects": (ValueError,)}, r"Torn: rejects=<class 'ValueError'> is no subclass of Dom"),
+        (Command, ID, {**THING, "rejects": (Closed, NAMESAKE)}, "Torn: two errors in rejects have one name"),
+        *(
+            (Event, ID, {"category": category, "key": "id"}, "must be lower case")
+            for category in ("Things", "9things", "thin gs", "things.events", "things/x", "Ding\u00e9")
+        ),
+        *(
+            (Event, ID, {**THING, "version": version, "upcasts": dict.fromkeys(of, upcast)}, UPCASTS.format(version))
+            for version, of in ((2, ()), (3, (1,)), (3, (2,)), (1, (1,)), (2, (1, 2)), (0, ()))
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_class_is_refused_when_it_is_made(
+    base: type, fields: dict[str, type], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ConfigurationError), match=message):
+        types.new_class(
+            "Torn", (base,), options, lambda space: space.update(__annotations__=fields, __module__=__name__)
         )
-
-
-def test_rejecting_what_is_no_domain_error_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"Torn: rejects=<class 'ValueError'> is no subclass of DomainError"):
-
-        class Torn(Command, category="things", key="id", rejects=(ValueError,)):
-            id: str
-
-
-def test_two_rejections_of_one_name_are_refused() -> None:
-    namesake = type("Closed", (DomainError,), {"__annotations__": {}, "__module__": __name__})
-    with pytest.raises(ConfigurationError, match="Torn: two errors in rejects have one name"):
-
-        class Torn(Command, category="things", key="id", rejects=(Closed, namesake)):
-            id: str
 
 
 def test_validation_turns_json_numbers_and_texts_into_exact_money() -> None:

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pytest
@@ -100,22 +101,14 @@ def test_a_gap_in_the_events_is_refused() -> None:
         refold.add(records[2])
 
 
-@pytest.mark.parametrize("name", ["ce_sequence", "ce_decision", "ce_causationid", "ce_type"])
-def test_an_event_with_broken_headers_is_refused(name: str) -> None:
-    record = history(CommandBench())[0]
-    broken: Any = [(n, b"\xff" if n == name else v) for n, v in record.headers]
-    with pytest.raises(ContractError):
-        Refold(baskets, MemoryStates()).add(record._replace(headers=broken))
+HEADERS = ("ce_sequence", "ce_decision", "ce_causationid", "ce_type")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("ce_sequence", None), ("ce_sequence", b"9" * 4300), ("ce_decision", None), ("ce_decision", b"-1/1"),
-        ("ce_causationid", None), ("ce_type", None),
-    ],
-)  # fmt: skip
-def test_headers_that_no_worker_writes_are_refused_and_not_a_crash(name: str, value: bytes | None) -> None:
+    [*product(HEADERS, (b"\xff", None)), ("ce_sequence", b"9" * 4300), ("ce_decision", b"-1/1")],
+)
+def test_an_event_with_headers_that_no_worker_writes_is_refused(name: str, value: bytes | None) -> None:
     record = history(CommandBench())[0]
     headers: Any = [(n, value if n == name else v) for n, v in record.headers]
     with pytest.raises(ContractError, match="the partition is not served"):

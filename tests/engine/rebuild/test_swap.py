@@ -10,7 +10,7 @@ import pytest
 
 from leftfold import FoldView
 from leftfold.engine.rebuild.planner import RebuildPlan
-from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions
+from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.verify.row_differences import diff
@@ -33,6 +33,7 @@ from tests.ledger import (
     Summary,
     Total,
     add,
+    app,
     by_owner,
     histories,
     stranger,
@@ -147,14 +148,24 @@ def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: W
     assert world.store.checkpoints(first) == {}
 
 
-def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: World) -> None:
-    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        send(world, 6, 50)
-        return run_locally(job, plan, tell)
+def interfering(
+    world: World, before: Callable[[BulkJob], object] = id, after: Callable[[BulkJob], object] = id
+) -> Rebuild:
+    """A rebuild of the summary, and what happens before and after its fold."""
 
-    slow = rebuild(world, summary)
-    slow._run = run
-    result = slow.run()
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
+        before(job)
+        results = run_locally(job, plan, tell)
+        after(job)
+        return results
+
+    work = rebuild(world, summary)
+    work._run = run
+    return work
+
+
+def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: World) -> None:
+    result = interfering(world, before=lambda job: send(world, 6, 50)).run()
     assert result.agreement is Agreement.EQUAL
     ends = world.log.reader().ends(["ledgers.events"])
     assert world.views[summary].describe().position.covers(ends)
@@ -164,15 +175,8 @@ def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: Wo
 def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
     before = live(world, summary)
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        results = run_locally(job, plan, tell)
-        remove(world.store, job.generation)
-        return results
-
-    fenced = rebuild(world, summary)
-    fenced._run = run
     with pytest.raises(Fenced):
-        fenced.run()
+        interfering(world, after=lambda job: remove(world.store, job.generation)).run()
     assert world.store.registry(summary.name).live_of(summary.hash) == before
     assert ids(world, summary) == {before.id}
 
@@ -180,13 +184,8 @@ def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
 def test_a_generation_that_a_tail_began_meanwhile_goes_when_the_rebuilt_one_is_live(world: World) -> None:
     change(world.store, summary.name, lambda registry: registry.without(live(world, summary).id))
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        open_generation(world.store, summary, plan.topics, Phase.SEALED)
-        return run_locally(job, plan, tell)
-
-    alone = rebuild(world, summary)
-    alone._run = run
-    result = alone.run()
+    topics = {"ledgers.events": app.partitions}
+    result = interfering(world, before=lambda job: open_generation(world.store, summary, topics, Phase.SEALED)).run()
     assert (result.agreement, result.swapped) == (Agreement.ALONE, True)
     assert ids(world, summary) == {result.generation}
 
