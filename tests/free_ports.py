@@ -16,7 +16,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on, and that is given to nobody else."""
+    """A port of loopback without a listener, given to one caller only."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
     while True:
         port = _FIRST + number * _EACH + random.randrange(_EACH)

@@ -77,7 +77,7 @@ def test_an_error_without_a_message_says_its_name() -> None:
     assert str(Sleepy()) == "Sleepy"
 
 
-def test_a_message_that_names_no_field_is_refused_with_the_class_and_the_mend() -> None:
+def test_a_message_that_names_no_field_is_refused_with_the_class() -> None:
     with pytest.raises(ConfigurationError, match=r"Torn: the message names \['basket'\], which are no fields"):
 
         class Torn(DomainError, message="basket {basket} is torn"):

@@ -29,7 +29,7 @@ def steers(text: str) -> bool:
 
 
 @given(texts)
-def test_nothing_that_is_printed_steers_and_everything_else_stays(text: str) -> None:
+def test_printed_text_has_no_control_characters_and_is_otherwise_unchanged(text: str) -> None:
     told = printable(text)
     assert not steers(told)
     assert printable(told) == told
@@ -38,7 +38,7 @@ def test_nothing_that_is_printed_steers_and_everything_else_stays(text: str) -> 
 
 
 @given(texts)
-def test_json_says_the_same(text: str) -> None:
+def test_printed_json_has_no_control_characters_and_the_same_value(text: str) -> None:
     told = printable_json(json.dumps({text: [text]}, ensure_ascii=False))
     assert not steers(told)
     assert json.loads(told) == {text: [text]}
@@ -87,7 +87,7 @@ def test_a_reason_names_the_kind_of_error_unless_it_is_ours() -> None:
     assert len(reason_of(OSError("x" * 9000))) == 2000
 
 
-def test_a_reason_holds_no_named_secret() -> None:
+def test_a_reason_holds_no_named_password() -> None:
     assert reason_of(OSError("sasl.password=hunter2 refused")) == "OSError: sasl.password=*** refused"
 
 
@@ -178,7 +178,7 @@ class Unshowable(Exception):
 
 
 class TooDear(DomainError, message="{price:.2f} is too dear"):
-    """Whose message takes a number, which nobody checks."""
+    """Whose message takes a number, which is not checked."""
 
     price: Any
 
@@ -222,5 +222,5 @@ def test_a_fold_that_fails_with_such_an_error_parks_its_row_and_the_others_are_f
         assert rebuild(world, opened).run().parked.keys() == {"hard"}
 
 
-def test_what_can_be_shown_is() -> None:
+def test_values_that_can_be_shown_are_shown() -> None:
     assert (shown("text"), shown(3, str)) == ("'text'", "3")

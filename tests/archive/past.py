@@ -1,4 +1,4 @@
-"""The ledgers App with a past that only the archive has: archived, then trimmed away, then gone on with."""
+"""The ledgers App with a past that only the archive has: archived, then trimmed, then continued."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Past:
                 thread.join()
 
     def follow(self, reader: Callable[[], LogReader], stop: threading.Event) -> None:
-        """A projector until told to stop."""
+        """A projector until the event is set."""
         tail = Projector(app.views, reader, self.store)
         while not stop.is_set():
             tail.step()
@@ -138,7 +138,7 @@ class Past:
         log: OpenBulkLog | None = None,
         **told: Any,
     ) -> Work:
-        """A rebuild of some kind, which reads archive and topic unless told otherwise."""
+        """A rebuild of some kind, which by default reads archive and topic."""
         return kind(
             view,
             self.store,
@@ -154,7 +154,7 @@ class Past:
         return {view.name: dict(self.views[view].items()) for view in app.views}
 
     def wipe_state(self) -> None:
-        """Deletes the state topic and makes it anew, empty."""
+        """Deletes the state topic and makes it again, empty."""
         topic, admin = names.state("ledgers", 1), AdminClient(self.kafka.librdkafka())
         admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
         with ClusterAdmin(self.kafka) as cluster:

@@ -39,7 +39,7 @@ GONE = r"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers as most programs have them: what is gone is passed over."""
+    """Readers as most programs have them: lost offsets are passed over."""
     careful = reader.reader_config
 
     def careless(settings: KafkaSettings) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def records(open_log: OpenBulkLog) -> list[Any]:
         return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]
 
 
-def test_most_of_the_past_is_gone_from_the_topic(past: Past) -> None:
+def test_most_of_the_past_is_trimmed_from_the_topic(past: Past) -> None:
     with closing(past.topic()) as log:
         starts = log.starts([TOPIC]).offsets[TOPIC]
         assert min(starts.values()) > 50
@@ -70,7 +70,7 @@ def test_most_of_the_past_is_gone_from_the_topic(past: Past) -> None:
 
 
 @pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
-def test_a_rebuild_from_archive_and_topic_equals_the_tail(past: Past, view: Any) -> None:
+def test_a_rebuild_from_archive_and_topic_equals_the_projector(past: Past, view: Any) -> None:
     before = past.views[view].describe()
     assert before.rows > 5
     result = past.rebuild(view, past.log).run()
@@ -88,12 +88,12 @@ def test_a_rebuild_without_the_archive_is_refused_before_it_begins(past: Past, v
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
-def test_the_twin_that_does_not_look_folds_wrong_rows(past: Past, view: Any) -> None:
+def test_twin_an_unchecked_rebuild_folds_wrong_rows(past: Past, view: Any) -> None:
     result = past.rebuild(view, past.topic).run()
     assert result.agreement is Agreement.DIFFERENT
 
 
-def test_an_archive_that_ends_too_early_is_a_hole(past: Past, tmp_path: Path) -> None:
+def test_an_archive_that_ends_too_early_is_a_gap(past: Past, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     def log() -> ArchivedLog:
@@ -112,7 +112,7 @@ def test_an_archive_longer_than_the_topic_belongs_to_another_one(past: Past, mon
         log.stable_ends([TOPIC])
 
 
-def test_an_archive_of_a_topic_that_was_made_anew_is_not_read(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_of_a_topic_that_was_made_again_is_not_read(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     start = Position({TOPIC: {0: 0}})
     monkeypatch.setattr(ParquetArchive, "identity", lambda self, topic: "another")
     other = "with id another, but the topic has id"
@@ -125,11 +125,11 @@ def test_an_archive_of_a_topic_that_was_made_anew_is_not_read(past: Past, monkey
     assert records(past.log)
 
 
-def test_a_tail_that_begins_with_nothing_reads_the_past_from_the_archive(past: Past) -> None:
+def test_a_new_projector_reads_the_past_from_the_archive(past: Past) -> None:
     assert past.caught_up(elsewhere(past, 1), past.reader) == past.rows()
 
 
-def test_a_tail_without_the_archive_refuses_and_begins_no_generation(past: Past) -> None:
+def test_a_projector_without_the_archive_begins_no_generation(past: Past) -> None:
     with nowhere(past, 2) as (tail, store, told):
         for _ in range(3):
             tail.step()
@@ -138,9 +138,7 @@ def test_a_tail_without_the_archive_refuses_and_begins_no_generation(past: Past)
         assert left(store) == set()
 
 
-def test_the_twin_that_does_not_ask_before_leaves_an_empty_generation(
-    past: Past, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twin_an_unchecked_projector_leaves_an_empty_generation(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
     with nowhere(past, 4) as (tail, store, _):
         with pytest.raises(LogGap, match=GONE):
@@ -150,7 +148,7 @@ def test_the_twin_that_does_not_ask_before_leaves_an_empty_generation(
 
 @contextmanager
 def nowhere(past: Past, database: int) -> Iterator[tuple[Projector, RedisViewStore, list[tuple[str, Any]]]]:
-    """A projector without the archive on a Redis database of which nothing is known, and what it tells."""
+    """A projector without the archive on an empty Redis database, and its reports."""
     told: list[tuple[str, Any]] = []
     store = RedisViewStore(elsewhere(past, database))
     tail = Projector(app.views, past.bare_reader, store, look=0.0, report=lambda *what: told.append(what))
@@ -168,7 +166,7 @@ def left(store: RedisViewStore) -> set[str]:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_twin_of_the_tail_folds_wrong_rows(past: Past) -> None:
+def test_twin_an_unchecked_projector_folds_wrong_rows(past: Past) -> None:
     found = past.caught_up(elsewhere(past, 3), past.bare_reader)
     assert all(found[view.name] != past.rows()[view.name] for view in app.views)
 
@@ -182,7 +180,7 @@ def test_the_states_agree_with_archive_and_topic(past: Past) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_twin_of_the_check_finds_differences_that_are_none(past: Past) -> None:
+def test_twin_an_unchecked_comparison_of_states_finds_false_differences(past: Past) -> None:
     checks = check_locally(StateCheck.plan(ledgers, past.topic), lambda count: None)
     assert [check for check in checks if check.differences]
 

@@ -71,7 +71,7 @@ def test_a_part_of_a_file_can_be_read(make_topic: MakeTopic) -> None:
     assert topic.archived(start=20) == topic.records(20)
 
 
-def test_files_are_of_one_day_and_anybody_can_read_them(make_topic: MakeTopic) -> None:
+def test_files_are_of_one_day_and_readable_by_other_tools(make_topic: MakeTopic) -> None:
     topic = make_topic()
     topic.history(days=3)
     topic.archive()
@@ -89,7 +89,7 @@ def test_files_are_of_one_day_and_anybody_can_read_them(make_topic: MakeTopic) -
     assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_a_run_goes_on_where_the_last_one_ended(make_topic: MakeTopic) -> None:
+def test_a_run_continues_where_the_last_one_ended(make_topic: MakeTopic) -> None:
     topic = make_topic()
     topic.history()
     first = topic.archive()
@@ -161,7 +161,7 @@ def test_a_header_that_cannot_be_read_stops_the_archive(make_topic: MakeTopic) -
         topic.archive()
 
 
-def test_a_topic_that_was_made_anew_is_another_one(make_topic: MakeTopic) -> None:
+def test_a_topic_that_was_made_again_is_another_one(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     topic.history()
     topic.archive()
@@ -222,7 +222,7 @@ def test_a_killed_archiver_leaves_nothing_twice_and_misses_nothing(make_topic: M
     assert verified.records == len(whole)
 
 
-def test_the_twin_that_reads_what_lies_about_counts_twice(make_topic: MakeTopic) -> None:
+def test_twin_reading_every_file_counts_records_twice(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     topic.history(days=1)
     assert archive_and_die(topic, "put", 2, "before")
@@ -265,7 +265,7 @@ def test_a_flipped_bit_is_found_by_checksums_and_by_nothing_else(make_topic: Mak
     assert pq.read_table(file, partitioning=None).column("value")[10].as_py() != value
 
 
-def test_a_missing_file_is_a_hole_and_not_a_shorter_log(make_topic: MakeTopic) -> None:
+def test_a_missing_file_is_a_gap_and_not_a_shorter_log(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     topic.history(days=3)
     topic.archive()
@@ -279,7 +279,7 @@ def test_a_missing_file_is_a_hole_and_not_a_shorter_log(make_topic: MakeTopic) -
     assert pq.read_table(folder).num_rows == len(topic.records()) - 5
 
 
-def test_manifests_older_than_the_files_tell_of_less_and_never_of_something_wrong(make_topic: MakeTopic) -> None:
+def test_manifests_older_than_the_files_list_less_and_nothing_wrong(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     topic.history(days=1)
     first = topic.archive()
@@ -308,7 +308,7 @@ def test_two_archivers_at_once_one_is_refused(make_topic: MakeTopic) -> None:
     assert topic.archive().records == len(topic.records())
 
 
-def test_the_twin_without_a_lease_does_the_work_twice_and_is_still_read_once(
+def test_twin_without_a_lease_records_are_written_twice_and_read_once(
     make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(1)
@@ -370,7 +370,7 @@ def test_days_and_sizes_make_files(make_topic: MakeTopic) -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 3, 6])
-def test_an_interrupted_run_leaves_no_trace_but_what_is_done(make_topic: MakeTopic, nth: int) -> None:
+def test_an_interrupted_run_leaves_only_complete_files(make_topic: MakeTopic, nth: int) -> None:
     topic = make_topic(1)
     topic.write(*(decision(b"%d" % n) for n in range(1000)))
     calls = itertools.count(1)

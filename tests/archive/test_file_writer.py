@@ -1,4 +1,4 @@
-"""A disk that is full while the archive is written: an error that says what to do, and no file that anybody names."""
+"""A disk that is full while the archive is written: an error with the remedy, and no file is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(place: Path, limit: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_full_disk_is_told_with_the_file_and_what_to_do(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_with_the_file_and_the_remedy(tmp_path: Path) -> None:
     told = written(tmp_path, 10_000)
     assert told.startswith(f"the archive {tmp_path}: t.events/day=1970-01-01/00000-")
     assert told.endswith("make room and run it again: it continues after the last complete file")

@@ -95,7 +95,7 @@ def test_a_trim_moves_no_moment(days: Topic, trim: str) -> None:
         assert covered(whole, place) == behind(whole, moment), moment
 
 
-def test_the_twin_that_asks_the_topic_alone_takes_all_that_was_trimmed_for_older(days: Topic) -> None:
+def test_twin_the_topic_alone_takes_all_trimmed_records_for_older(days: Topic) -> None:
     whole = days.records()
     days.trim({0: 20, 1: 20})
     place = days.cluster.starts_at(days.name, BEGUN + DAY)
@@ -227,7 +227,7 @@ def test_rows_as_of_a_time_in_the_archived_past_are_those_of_then(past: Past, vi
     assert rows(past, view, alone) != expected
 
 
-def test_a_version_in_the_archived_past_is_found_with_what_was_there_beside_it(past: Past) -> None:
+def test_a_version_in_the_archived_past_is_found_with_the_position_of_all_partitions(past: Past) -> None:
     whole = everything(past)
     with ClusterAdmin(past.kafka) as cluster:
         low = cluster.starts([TOPIC]).offsets[TOPIC]

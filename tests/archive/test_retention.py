@@ -34,7 +34,7 @@ def starts(topic: Topic) -> dict[int, int]:
     return dict(topic.cluster.starts([topic.name]).offsets[topic.name])
 
 
-def test_what_is_archived_may_go(make_topic: MakeTopic) -> None:
+def test_archived_records_are_trimmed(make_topic: MakeTopic) -> None:
     topic = make_topic()
     topic.history()
     whole = topic.records()
@@ -48,7 +48,7 @@ def test_what_is_archived_may_go(make_topic: MakeTopic) -> None:
     assert not trim(topic, ends).parts
 
 
-def test_what_is_not_archived_stays(make_topic: MakeTopic) -> None:
+def test_records_that_are_not_archived_are_not_trimmed(make_topic: MakeTopic) -> None:
     topic = make_topic()
     topic.history()
     ends = dict(topic.archive().position.offsets[topic.name])
@@ -113,7 +113,7 @@ def test_a_time_is_the_first_record_that_is_not_older(make_topic: MakeTopic) -> 
     assert topic.cluster.starts_at(topic.name, tomorrow) == topic.cluster.ends([topic.name])
 
 
-def test_a_reader_whose_next_records_are_trimmed_goes_on_in_the_archive(make_topic: MakeTopic) -> None:
+def test_a_reader_whose_next_records_are_trimmed_continues_in_the_archive(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     topic.write(*(decision(b"%d" % n) for n in range(20)))
     whole = topic.records()

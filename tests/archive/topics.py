@@ -135,7 +135,7 @@ class Topic:
         return verify_archive(ArchiveFileSystem(self.folder), self.name)
 
     def trim(self, before: dict[int, int]) -> None:
-        """Deletes records as an operator with Kafka's own tools would: nobody is asked."""
+        """Deletes records as an operator with Kafka's own tools would, without a check."""
         self.cluster.delete_records(self.name, before)
 
     def records(self, start: int = 0) -> list[RawRecord]:

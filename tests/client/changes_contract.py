@@ -71,7 +71,7 @@ class Watches:
     def bench(self, store: ViewStore) -> FoldBench:
         return bench_on(store, household_spend)
 
-    def test_a_watcher_is_told_rows_as_they_change(self, bench: FoldBench) -> None:
+    def test_a_watcher_gets_rows_as_they_change(self, bench: FoldBench) -> None:
         bench.write(out("a", "h1", p=1))
         tail = bench.settle()
         watch = bench.views[household_spend].watch(timeout=0.0)
@@ -80,7 +80,7 @@ class Watches:
         found = {one.key: one.row for one in watch}
         assert found == {"h1": Spend(Decimal(3), "base"), "h2": Spend(Decimal(5), "base")}
 
-    def test_a_row_that_goes_is_told_as_none_and_a_stream_has_its_version(self, store: ViewStore) -> None:
+    def test_a_removed_row_is_none_and_a_row_of_a_stream_has_its_version(self, store: ViewStore) -> None:
         bench = bench_on(store, open_baskets)
         tail = bench.settle()
         watch = bench.views[open_baskets].watch()
@@ -95,7 +95,7 @@ class Watches:
         assert (opened.key, opened.version, opened.row is None) == ("b", 2, False)
         assert (gone.key, gone.row, gone.version) == ("b", None, None)
 
-    def test_only_the_keys_asked_for_are_told(self, bench: FoldBench) -> None:
+    def test_a_watcher_gets_only_the_keys_it_asked_for(self, bench: FoldBench) -> None:
         tail = bench.settle()
         start = bench.views[household_spend].describe().position
         for number in range(20):
@@ -143,7 +143,7 @@ class Watches:
         stops=st.lists(st.integers(0, 9), max_size=6),
         batches=st.lists(st.booleans(), min_size=25, max_size=25),
     )
-    def test_a_watcher_that_stops_anywhere_and_goes_on_misses_nothing(
+    def test_a_watcher_that_stops_anywhere_and_continues_misses_nothing(
         self, store: ViewStore, households: list[str], stops: list[int], batches: list[bool]
     ) -> None:
         bench = bench_on(store, household_spend)
@@ -158,7 +158,7 @@ class Watches:
         follow(reader, position, rows, None)
         assert rows == bench.rows(household_spend)
 
-    def test_twin_going_on_from_the_end_of_a_round_misses_what_was_not_told(self, store: ViewStore) -> None:
+    def test_twin_continuing_from_the_end_of_a_round_misses_changes(self, store: ViewStore) -> None:
         bench = bench_on(store, household_spend)
         reader, tail = bench.views[household_spend], bench.settle()
         start = reader.describe().position
@@ -171,7 +171,7 @@ class Watches:
         follow(reader, round_[-1].position, rows, None)
         assert rows != bench.rows(household_spend)
 
-    def test_a_watch_goes_on_in_the_next_generation(self, bench: FoldBench) -> None:
+    def test_a_watch_continues_in_the_next_generation(self, bench: FoldBench) -> None:
         bench.write(out("a", "h1", p=1))
         tail = bench.settle()
         watch = bench.views[household_spend].watch(timeout=SOON)
@@ -184,7 +184,7 @@ class Watches:
         assert next(watch).row == Spend(Decimal(6), "base")
         watch.close()
 
-    def test_a_generation_that_is_behind_tells_nothing_until_it_has_caught_up(self, store: ViewStore) -> None:
+    def test_a_generation_that_is_behind_gives_no_changes_until_it_has_caught_up(self, store: ViewStore) -> None:
         totals = told_by_a_generation_that_is_behind(store)
         assert totals == sorted(totals)
         assert totals[-1] == Decimal(6)
@@ -196,7 +196,7 @@ class Watches:
         totals = told_by_a_generation_that_is_behind(store)
         assert totals != sorted(totals)
 
-    def test_a_generation_that_does_not_reach_back_is_told(self, bench: FoldBench, store: ViewStore) -> None:
+    def test_a_generation_without_older_changes_is_an_error(self, bench: FoldBench, store: ViewStore) -> None:
         bench.write(out("a", "h1", p=1))
         tail = bench.settle()
         reader = bench.views[household_spend]
@@ -225,7 +225,7 @@ class Watches:
         bench.settle(tail)
         assert "h2" in told(watch)
 
-    def test_reads_after_a_position_wake_when_a_tail_gets_there(self, bench: FoldBench, store: ViewStore) -> None:
+    def test_reads_after_a_position_wake_when_the_view_reaches_it(self, bench: FoldBench, store: ViewStore) -> None:
         tail, reader = bench.settle(), bench.views[household_spend]
         (record,) = bench.write(out("a", "h1", p=1))
         position = Position.at(TOPIC, record.partition, record.offset + 1)
@@ -255,7 +255,7 @@ class Watches:
 
 
 def told_by_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
-    """The totals that a watcher is told when a generation goes live that has yet to fold everything."""
+    """The totals that a watcher gets when a generation goes live that has yet to fold everything."""
     bench = bench_on(store, household_spend)
     for number in range(5):
         bench.write(out(f"b{number}", "h1", p=1))

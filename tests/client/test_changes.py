@@ -24,7 +24,7 @@ class TestWatchesInMemory(Watches):
         return MemoryViewStore()
 
 
-def test_a_watcher_that_was_away_for_too_long_is_told_and_does_not_skip() -> None:
+def test_a_watcher_that_paused_for_too_long_gets_an_error_and_skips_nothing() -> None:
     bench = bench_on(MemoryViewStore(history=5), household_spend)
     tail, reader = bench.settle(), bench.views[household_spend]
     watch = reader.watch(timeout=0.0)
@@ -36,7 +36,7 @@ def test_a_watcher_that_was_away_for_too_long_is_told_and_does_not_skip() -> Non
 
 
 @pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
-def test_a_watch_goes_on_across_a_rebuild(view: View[Any, Any]) -> None:
+def test_a_watch_continues_across_a_rebuild(view: View[Any, Any]) -> None:
     with memory(app, now=NOW) as world:
         moves = list(histories(stranger(3), 200))
         world.client.send_many(moves[:100])
@@ -52,7 +52,7 @@ def test_a_watch_goes_on_across_a_rebuild(view: View[Any, Any]) -> None:
         assert told[-1].position == world.views[view].describe().position
 
 
-def test_changes_that_are_not_kept_any_more_are_told_with_the_mend() -> None:
+def test_changes_that_are_not_kept_any_more_are_an_error_with_the_remedy() -> None:
     bench = bench_on(MemoryViewStore(history=5), household_spend)
     tail, reader = bench.settle(), bench.views[household_spend]
     start = reader.describe().position

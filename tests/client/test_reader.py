@@ -122,7 +122,7 @@ def test_a_scan_pages_through_every_row_once(reader: Reader[Spend, str]) -> None
     assert dict(reader.items()) == dict(row for rows in pages for row in rows)
 
 
-def test_a_cursor_carries_its_generation_and_says_when_it_is_gone(bench: FoldBench, reader: Reader[Spend, str]) -> None:
+def test_a_cursor_of_a_generation_that_was_removed_is_an_error(bench: FoldBench, reader: Reader[Spend, str]) -> None:
     cursor = reader.scan(limit=5).cursor
     assert cursor is not None
     old = bench.live(household_spend)
@@ -151,7 +151,7 @@ def test_find_reads_by_index(reader: Reader[Spend, str]) -> None:
     assert reader.find(tier="silver") == {}
 
 
-def test_find_on_a_field_without_an_index_names_the_mend(reader: Reader[Spend, str]) -> None:
+def test_find_on_a_field_without_an_index_names_the_remedy(reader: Reader[Spend, str]) -> None:
     with pytest.raises(ConfigurationError, match=r"no index on 'total'; it has \['tier'\]; add it to"):
         reader.find(total=1)
 
@@ -182,7 +182,7 @@ def test_every_read_follows_the_pointer_to_a_new_generation(bench: FoldBench, re
     assert warm.describe().generation == new.id
 
 
-def test_a_view_that_nobody_built_says_how_to_build_it() -> None:
+def test_reading_a_view_that_was_never_built_names_the_command() -> None:
     with pytest.raises(ViewNotBuilt, match="leftfold run household_spend, or build it: leftfold rebuild"):
         Views(MemoryViewStore())[household_spend].get("h")
 
@@ -254,7 +254,7 @@ def test_a_reader_is_found_by_the_view_and_not_by_its_name(bench: FoldBench) -> 
 
 @pytest.mark.parametrize("limit", [0, -1, 2.5])
 def test_a_page_has_at_least_one_row(reader: Reader[Spend, str], limit: Any) -> None:
-    """A page of none would have a cursor to itself: whoever pages to the end would never get there."""
+    """A page of none would have a cursor to itself, and paging would never end."""
     with pytest.raises(ConfigurationError, match=f"limit={limit} must be a whole number from 1 on"):
         reader.scan(limit=limit)
 

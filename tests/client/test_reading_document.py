@@ -76,7 +76,7 @@ def test_the_document_has_code() -> None:
     assert len(BLOCKS) == 2
 
 
-def test_its_code_runs_as_it_stands() -> None:
+def test_the_code_of_the_document_runs_as_it_stands() -> None:
     def save(position: Position) -> None:
         raise Saved
 

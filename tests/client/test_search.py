@@ -98,7 +98,7 @@ A = TypeVar("A")
 
 
 class Racing(MemoryViewStore):
-    """A store where somebody else gets in between an answer of the indexes and the reading of rows, once."""
+    """A store in which rows change between an answer of the indexes and the reading of rows, once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def test_a_row_that_moved_away_is_not_found(bench: FoldBench) -> None:
     assert set(racing(bench).find(tier="base")) == {"h1", "h2", "h3"}
 
 
-def test_twin_without_looking_at_the_row_it_is_found_with_another_value(
+def test_twin_without_confirming_a_row_it_is_found_with_another_value(
     bench: FoldBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def believing(self: Search[Any, Any], ranges: Any, hits: Any, rows: Any) -> list[tuple[str, Any]]:
@@ -239,7 +239,7 @@ handovers = FoldView(
 )
 
 
-def test_fields_of_these_names_are_meant_where_they_have_an_index() -> None:
+def test_indexed_fields_called_after_and_timeout_can_be_searched() -> None:
     bench = FoldBench(handovers)
     (record,) = bench.write(out("b1", "h", p=10))
     bench.settle()

@@ -186,7 +186,7 @@ def test_a_released_command_that_changes_is_wrong_since_some_may_be_under_way(lo
     assert finding.message.endswith("give Pay version=2 and upcasts={..., 1: ...}")
 
 
-def test_a_command_that_is_gone_is_only_recorded(load: Load) -> None:
+def test_a_removed_command_is_only_recorded(load: Load) -> None:
     (gone, new) = findings(load, ("class Pay(Command,", 'class Pay(Command, name="Settle",'))
     assert [gone.wrong, new.wrong] == [False, False]
     assert "become dead letters" in gone.message
@@ -215,7 +215,7 @@ def test_a_new_version_of_an_event_keeps_the_old_schema_in_the_lock(load: Load) 
     assert compare(kept, now) == []
 
 
-def test_an_event_class_that_is_gone_is_wrong(load: Load) -> None:
+def test_a_removed_event_class_is_wrong(load: Load) -> None:
     wrong = [str(f) for f in findings(load, ("Paid", "Settled")) if f.about.startswith("event") and f.wrong]
     assert wrong == [
         (
@@ -232,7 +232,7 @@ def test_a_lock_survives_its_file(load: Load) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"leftfold.lock": 1, "deciders": 3}'])
-def test_a_broken_lock_says_what_to_do(text: str) -> None:
+def test_a_broken_lock_names_the_remedy(text: str) -> None:
     with pytest.raises(ConfigurationError, match="leftfold check --write"):
         Lock.from_json(text)
 

@@ -33,7 +33,7 @@ MARK = {
         (lambda: read_mark(MARK, "sums"), ContractError),
     ],
 )
-def test_what_is_nested_too_deeply_is_refused(read: Callable[[], object], error: type[Exception]) -> None:
+def test_json_that_is_nested_too_deeply_is_refused(read: Callable[[], object], error: type[Exception]) -> None:
     with pytest.raises(error):
         read()
 
@@ -55,10 +55,10 @@ def deep() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("schema", [layered(40), deep(), {"properties": 1}, {"properties": {"field": 1}}])
-def test_a_schema_that_stands_for_too_much_is_refused(schema: dict[str, Any]) -> None:
+def test_a_schema_that_is_too_deep_or_too_large_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(ContractError, match=r"take leftfold\.lock from version control"):
         breaks(schema, {"properties": {"field": {"type": "string"}}})
 
 
-def test_what_a_class_says_of_itself_is_compared_as_ever() -> None:
+def test_equal_layered_schemas_are_compatible() -> None:
     assert breaks(layered(5), layered(5)) == []

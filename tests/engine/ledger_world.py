@@ -57,7 +57,7 @@ def folded(world: World, view: View[Any, Any]) -> dict[Any, Any]:
 
 
 def rebuild(world: World | FoldBench, view: View[Any, Any], **options: Any) -> Rebuild:
-    """A rebuild in this process, which keeps nothing of what it replaces unless told."""
+    """A rebuild in this process, which by default keeps nothing of what it replaces."""
     return Rebuild(
         view,
         world.store,

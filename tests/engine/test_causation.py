@@ -37,7 +37,7 @@ def shape(trace: Trace) -> list[tuple[str, int, bool, tuple[RecordAddress, ...],
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[TraceStep]:
-    """Records that name each other, themselves and nobody, some of one id."""
+    """Records that name each other, themselves or no cause, some of one id."""
     ids = st.sampled_from([f"i{n}" for n in range(8)])
     count = draw(st.integers(0, 14))
     return [
@@ -97,7 +97,7 @@ def test_a_loop_is_cut_at_its_earliest_step() -> None:
     ]
 
 
-def test_of_two_commands_with_one_id_an_event_follows_from_that_of_its_own_category() -> None:
+def test_an_event_follows_from_the_command_of_its_own_category() -> None:
     commands = [step("x", "", 1, "orders.commands"), step("x", "", 2, "payments.commands")]
     event = step("e", "x", 3, "payments.events", "payments.commands")
     first, second = Trace([*commands, event]).roots
@@ -134,7 +134,7 @@ def test_headers_say_what_a_record_is(topic: str, headers: dict[str, str], kind:
     assert found.kind == kind
 
 
-def test_a_dead_letter_is_told_at_the_record_that_it_was_even_by_reference_alone() -> None:
+def test_a_dead_letter_is_shown_at_its_original_record_even_by_reference() -> None:
     taken = record("orders.commands", {"ce_id": "i"}, offset=7)
     other = record("orders.commands", {"ce_id": "j"}, offset=8)
     dead = record("orders.dead", {"ce_id": "i", "dead_source": "orders.commands/0/7", "dead_reason": "why"})
@@ -197,7 +197,7 @@ def test_every_id_of_a_trace_leads_to_the_whole_of_it(log: MemoryLog) -> None:
         assert shape(traced(log, node.id)) == shape(whole)
 
 
-def test_an_id_that_nobody_has_finds_nothing(log: MemoryLog) -> None:
+def test_an_unknown_id_finds_nothing(log: MemoryLog) -> None:
     assert traced(log, "nobody").roots == []
 
 
@@ -222,7 +222,7 @@ def since(log: MemoryLog, id_: str) -> Position:
 
 
 def bounded(log: MemoryLog, id_: str) -> FoundRecords:
-    """What is found by whoever begins where an id says."""
+    """What a search finds that begins at the time of an id."""
     reader, topics = log.reader(), list(log.topics)
     starts = Position({topic: dict.fromkeys(range(app.partitions), 0) for topic in topics})
     return search(reader, id_, starts, reader.ends(topics), begun=lambda id_: since(log, id_))
@@ -233,7 +233,7 @@ def tree(found: FoundRecords) -> Trace:
 
 
 def days(ahead: timedelta, again: timedelta | None = None) -> tuple[MemoryLog, str]:
-    """Ten days of orders, and one among them that nobody pays for; its id is of a clock that is ahead."""
+    """Ten days of orders, and one among them without a payment; its id is of a clock that is ahead."""
     with memory(app, now=NOW) as world:
         for day in range(10):
             if day == 5:
@@ -249,7 +249,7 @@ def days(ahead: timedelta, again: timedelta | None = None) -> tuple[MemoryLog, s
         return world.log, id_
 
 
-def test_what_was_written_before_an_id_was_made_is_not_looked_at_and_a_timer_much_later_is_found() -> None:
+def test_a_search_begins_at_the_time_of_the_id_and_finds_a_timer_much_later() -> None:
     log, id_ = days(timedelta())
     everything = sum(len(records) for partitions in log.topics.values() for records in partitions)
     whole = traced(log, id_)
@@ -270,7 +270,7 @@ def test_what_was_written_before_an_id_was_made_is_not_looked_at_and_a_timer_muc
     ],
     ids=["nothing is there", "the end is there", "behind", "sent again"],
 )
-def test_an_id_of_a_clock_that_is_wrong_has_its_whole_trace_all_the_same(
+def test_an_id_of_a_wrong_clock_has_its_whole_trace(
     ahead: timedelta, again: timedelta | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin believes the clock."""
@@ -282,7 +282,7 @@ def test_an_id_of_a_clock_that_is_wrong_has_its_whole_trace_all_the_same(
     assert (shape(tree(bounded(log, id_))) == shape(whole)) is (ahead < timedelta())
 
 
-def test_a_cause_that_is_gone_is_looked_for_and_said_to_be_gone() -> None:
+def test_a_cause_that_was_deleted_is_shown_as_missing() -> None:
     log, id_ = days(timedelta())
     (partition,) = {r.partition for rs in log.of("orders.commands") for r in rs if ("ce_id", id_.encode()) in r.headers}
     records = log.of("orders.commands")[partition]
@@ -295,5 +295,5 @@ def test_a_cause_that_is_gone_is_looked_for_and_said_to_be_gone() -> None:
 @pytest.mark.parametrize(
     ("id_", "at"), [(made(NOW), int(NOW.timestamp() * 1000)), ("place-o1", None), (str(UUID(int=0)), None)]
 )
-def test_an_id_of_a_client_says_when_it_was_made(id_: str, at: int | None) -> None:
+def test_an_id_of_a_client_holds_its_time(id_: str, at: int | None) -> None:
     assert id_time(id_) == at

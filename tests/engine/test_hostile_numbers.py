@@ -51,14 +51,14 @@ def test_an_input_whose_version_is_no_number_is_dead_lettered_by_a_process(versi
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "x"])
 @pytest.mark.parametrize("name", ["ce_type", "expected_version", "origin"])
-def test_a_command_with_a_number_that_is_none_is_dead_lettered(number: str, name: str) -> None:
+def test_a_command_with_a_broken_number_is_dead_lettered(number: str, name: str) -> None:
     bench, stem = CommandBench(), {"ce_type": "baskets.Open.v", "expected_version": "", "origin": "t/0/0/"}[name]
     record = bench.record(Open(basket_id="b", household="h"), headers={name: f"{stem}{number}".encode()})
     assert bench.run(record).counts == {"dead": 1}
 
 
 @pytest.mark.parametrize("number", STRANGE)
-def test_what_a_dead_letter_says_of_its_place_may_be_no_number(number: str) -> None:
+def test_a_dead_letter_with_a_broken_source_offset_is_read(number: str) -> None:
     source = ("dead_source", f"checkout.commands/0/{number}".encode())
     letter = RawRecord("checkout.dead", 0, 3, b"o", b"{}", [("ce_id", b"1"), source])
     ProcessRefold(checkout, MemoryStates()).skip(letter)
@@ -67,7 +67,7 @@ def test_what_a_dead_letter_says_of_its_place_may_be_no_number(number: str) -> N
 
 
 @pytest.mark.parametrize("number", STRANGE)
-def test_an_event_with_numbers_that_are_none_is_shown(number: str) -> None:
+def test_an_event_with_a_broken_version_is_shown_without_it(number: str) -> None:
     record = paid("v", 7)
     strange = record._replace(headers=named(record.headers, "ce_sequence", number.encode()))
     assert fields_of(strange)["version"] is None
@@ -93,20 +93,20 @@ class OneRecord:
 
 
 @pytest.mark.parametrize("number", [*STRANGE[:5], "2"])
-def test_a_place_between_decisions_is_found_whatever_the_last_one_says(number: str) -> None:
+def test_a_position_between_decisions_is_found_despite_a_broken_header(number: str) -> None:
     log: Any = OneRecord(f"{number}/3".encode())
     offset = between_decisions(log, Position.at("visits.events", 0, 8)).next_offset("visits.events", 0)
     assert offset == (6 if number == "2" else 8)
 
 
 @pytest.mark.parametrize("value", [b'{"sources":{},"inputs":{"0":1e999}}', b"[" * 100_000])
-def test_a_time_that_is_none_breaks_the_contract(value: bytes) -> None:
+def test_a_watermark_with_a_broken_time_breaks_the_contract(value: bytes) -> None:
     with pytest.raises(ContractError, match="says no time"):
         Watermark.decode(value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("ce_type", b"\xff"), ("ce_id", b"\xff"), ("reply_key", b"\xff")])
-def test_a_process_is_answered_whatever_its_headers_say(name: str, value: bytes) -> None:
+def test_a_process_is_answered_despite_broken_headers(name: str, value: bytes) -> None:
     bench = CommandBench()
     bench.processor._partitions = lambda topic: 4
     told = {"ce_type": b"baskets.None.v1", "reply_to": b"checkout.commands", "reply_key": b"k", name: value}
@@ -123,7 +123,7 @@ def test_a_process_is_answered_whatever_its_headers_say(name: str, value: bytes)
         ({"error": []}, "error is [], and no str"),
     ],
 )
-def test_an_answer_that_says_no_error_is_dead_lettered(body: Any, why: str) -> None:
+def test_a_rejection_without_an_error_is_dead_lettered(body: Any, why: str) -> None:
     bench = ProcessBench()
     bench.take(bench.event(PLACED, 7))
     (reserve,) = bench.sent
@@ -141,5 +141,5 @@ def test_a_broken_event_of_an_impossible_time_is_parked(time: int) -> None:
 
 
 @pytest.mark.parametrize("number", STRANGE)
-def test_attempts_that_are_no_number_are_none(number: str) -> None:
+def test_attempts_that_are_no_number_count_as_0(number: str) -> None:
     assert read_metadata(f"a:{number}").attempts == 0

@@ -1,4 +1,4 @@
-"""What hostile writers leave in the log: projectors, routers and clients read it, and go on for everybody else."""
+"""Records of hostile writers: projectors, routers and clients read them, and keep serving others."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def parked(bench: FoldBench) -> set[str]:
     }
 
 
-def test_whatever_clients_send_the_events_that_come_of_it_are_folded_and_routed() -> None:
+def test_events_of_any_commands_are_folded_and_routed() -> None:
     rng, processor, bench = random.Random(15), CommandBench(), FoldBench(open_baskets, checkouts)
     commands = [Open(basket_id="b", household="h"), Add(basket_id="b", product="p", price=Decimal(1))]
     for _ in range(CASES // 100):
@@ -143,7 +143,7 @@ def test_whatever_clients_send_the_events_that_come_of_it_are_folded_and_routed(
     assert parked(bench) == set()
 
 
-def test_whatever_name_of_an_instance_a_client_chooses_it_is_an_input_or_a_dead_letter() -> None:
+def test_any_instance_key_that_a_client_chooses_gives_an_input_or_a_dead_letter() -> None:
     rng, processor, letters, inputs = random.Random(18), CommandBench(), set[str](), set[str]()
     for number in range(CASES // 100):
         processor.now += 120
@@ -190,7 +190,7 @@ def test_an_input_is_weighed_as_the_broker_of_its_topic_weighs_it() -> None:
     assert left > 100
 
 
-def test_a_world_in_memory_goes_on_behind_an_event_that_names_no_instance() -> None:
+def test_a_world_in_memory_dead_letters_events_that_name_no_instance() -> None:
     by_product = trade.checkout_with(correlate=lambda given: getattr(given, "product", None))
     app = App("trade", partitions=1, deciders=trade.app.deciders, processes=[by_product])
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -208,7 +208,7 @@ def test_a_world_in_memory_goes_on_behind_an_event_that_names_no_instance() -> N
     assert not any(letter.is_input for letter in letters)
 
 
-def test_whatever_else_stands_among_the_events_those_of_others_are_folded() -> None:
+def test_any_broken_events_leave_the_rows_of_others_folded() -> None:
     rng, bench, alone, refused = random.Random(16), FoldBench(open_baskets), FoldBench(open_baskets), 0
     model = FoldBench().write(Opened(basket_id="bad", household="h"))[0]
     for number in range(CASES):
@@ -228,7 +228,7 @@ def test_whatever_else_stands_among_the_events_those_of_others_are_folded() -> N
     assert refused > 100
 
 
-def test_whatever_stands_in_an_answer_it_is_one_or_refused() -> None:
+def test_any_answer_is_read_or_refused() -> None:
     rng, taken = random.Random(17), 0
     nacked = json.dumps(nack(TooDear(price=Decimal(101)))).encode()
     goods = [ack(1, 1, Position.at(TOPIC, 0, 7).to_json()), nacked]
@@ -249,7 +249,7 @@ by_product = SpreadView("by_product", events=CheckedOut, row=Spend, each=lines, 
 
 
 @pytest.mark.parametrize("view", [by_household, by_product], ids=lambda view: view.name)
-def test_whatever_a_client_chooses_as_a_row_key_stops_no_view(view: Any) -> None:
+def test_any_row_key_that_a_client_chooses_stops_no_view(view: Any) -> None:
     """In any order, between flushes as they fall: every row that has a name is there, and what has none is counted."""
     chance = random.Random(4711)
     bench = FoldBench(view)

@@ -8,7 +8,7 @@ from typing import Any
 from leftfold.engine.progress import AGAIN, ReportLimiter
 
 
-def test_a_thousand_of_one_kind_are_one_report_and_then_a_count() -> None:
+def test_repeated_reports_are_one_report_and_then_a_count() -> None:
     told: list[tuple[str, Mapping[str, Any]]] = []
     now = 5.0
     seldom = ReportLimiter(lambda what, details: told.append((what, details)), lambda: now)

@@ -76,7 +76,7 @@ def test_a_backlog_of_slow_commands_is_worked_off_in_short_transactions(seconds:
     assert max(processor.taken) <= SHARE / seconds + 1
 
 
-def test_with_cheap_commands_and_a_backlog_it_grows_to_the_most() -> None:
+def test_with_cheap_commands_and_a_backlog_the_limit_grows_to_its_maximum() -> None:
     processor = Lane()
     processor.work_off(200_000, 20e-6)
     assert processor.taken[:4] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
@@ -117,7 +117,7 @@ def test_a_slow_broker_does_not_make_single_commands_of_a_backlog() -> None:
     assert processor.pace.limit >= FIRST
 
 
-def test_it_halves_down_to_one_and_waits_longer_each_time() -> None:
+def test_after_failures_the_limit_halves_down_to_one_and_waits_grow() -> None:
     pace = Pace(4000, SHARE, Clock())
     waits = [pace.failed() for _ in range(14)]
     assert (pace.limit, pace.failures) == (1, 14)
@@ -125,7 +125,7 @@ def test_it_halves_down_to_one_and_waits_longer_each_time() -> None:
     assert waits[-1] == 1.0
 
 
-def test_it_grows_in_steps_so_that_most_tries_fit() -> None:
+def test_the_limit_grows_in_steps_so_that_most_transactions_fit() -> None:
     processor = Lane(4000)
     processor.work_off(50_000, 20e-6)
     processor.pace.failed()
@@ -215,7 +215,7 @@ def test_a_new_producer_that_takes_its_time_does_not_count_as_deciding() -> None
     assert slow.pace.is_cheap
 
 
-def test_what_is_decided_again_to_weigh_the_state_stops_by_time_too() -> None:
+def test_a_second_decision_that_weighs_the_state_stops_by_time() -> None:
     slow = Slow(max_bytes=5_000)
     heavy = Add(basket_id="b", product="p" * 200, price=Decimal("0.001"))
     records = [slow.bench.record(heavy) for _ in range(60)]

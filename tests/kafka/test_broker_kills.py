@@ -80,7 +80,7 @@ def test_no_question_aborts_the_process(tmp_path: Path) -> None:
             assert child.wait(240.0) == 0
 
 
-def test_the_newer_questions_about_groups_abort_the_process(tmp_path: Path) -> None:
+def test_twin_the_newer_questions_about_groups_abort_the_process(tmp_path: Path) -> None:
     """The twin: librdkafka asserts in its own thread (librdkafka#4605), which no process can catch."""
     with (
         embedded(tmp_path, want=frozenset({"kafka"})) as servers,

@@ -63,7 +63,7 @@ def test_an_accepted_command_returns_its_receipt(client: KafkaClient, settings: 
     assert receipt.position == Position.at("baskets.events", 0, 3)
 
 
-def test_a_command_on_the_wire_is_what_a_lane_reads(client: KafkaClient, settings: KafkaSettings) -> None:
+def test_a_command_on_the_wire_is_read_by_a_processor(client: KafkaClient, settings: KafkaSettings) -> None:
     at = datetime(2017, 1, 1, tzinfo=UTC)
     with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
         client.send(add("s-ü"), id="my key", expected_version=0, at=at)
@@ -86,7 +86,7 @@ def test_a_refusal_raises_the_commands_own_error(client: KafkaClient, settings: 
     assert caught.value == error
 
 
-def test_other_refusals_are_told_apart(client: KafkaClient, settings: KafkaSettings) -> None:
+def test_other_errors_keep_their_classes(client: KafkaClient, settings: KafkaSettings) -> None:
     errors = [ConflictError("s-1", 3, 4), ContractError("unreadable"), DecisionFailed("a bug")]
     answers = iter([refused(error) for error in errors])
     with Responder(settings, COMMANDS, lambda record: [next(answers)]):
@@ -150,7 +150,7 @@ def test_send_each_that_is_left_early_waits_for_no_more(client: KafkaClient, set
 
 @pytest.fixture
 def _asks_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wonders why nobody answers gives the broker more than a second."""
+    """A client without an answer gives the broker more than a second to explain why."""
     monkeypatch.setattr("leftfold.kafka.client.in_flight._ASK_SECONDS", 60.0)
 
 
@@ -300,7 +300,7 @@ def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:
         KafkaClient("nobody", settings)
 
 
-def test_closing_tells_whoever_still_waits(settings: KafkaSettings) -> None:
+def test_closing_a_client_ends_its_waiting_calls(settings: KafkaSettings) -> None:
     client = KafkaClient("shop", settings)
     outcome: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""The log reader against a real broker: only committed records, true ends, and no hole is ever skipped."""
+"""The log reader against a real broker: only committed records, true ends, and no gap is ever skipped."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_seeking_reads_again_and_elsewhere(kafka: KafkaSettings, reader: KafkaLo
     assert reader.position() == Position({topic: {1: 4}})
 
 
-def test_deleted_records_are_a_hole_not_a_skip(
+def test_deleted_records_are_a_gap_and_not_skipped(
     kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
@@ -176,7 +176,7 @@ def test_deleted_records_are_a_hole_not_a_skip(
     assert [record.offset for record in read_to(reader, 11)] == [6, 7, 8, 9]
 
 
-def test_a_log_shorter_than_the_position_is_a_hole_too(
+def test_a_log_shorter_than_the_position_is_a_gap(
     kafka: KafkaSettings, reader: KafkaLogReader, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()

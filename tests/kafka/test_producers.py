@@ -66,7 +66,7 @@ def test_a_fatal_error_that_comes_between_two_batches_costs_no_answer_of_the_nex
     assert (len(replies._producer), counts) == (1, {"reply_senders_replaced": 1})
 
 
-def test_made_up_names_are_asked_for_now_and_then_and_those_that_are_there_once(silent: Config) -> None:
+def test_unknown_reply_topics_are_looked_up_now_and_then_and_known_ones_once(silent: Config) -> None:
     now, asked, counts = [0.0], list[str](), Counter[str]()
 
     def partitions(topic: str) -> int:

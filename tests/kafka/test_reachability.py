@@ -53,7 +53,7 @@ def settings(address: str, **others: str) -> KafkaSettings:
         ("[::1]:1,127.0.0.1:1", r"; nothing listens at 127\.0\.0\.1:1,"),
     ],
 )
-def test_each_mistake_has_its_own_sentence(address: str, why: str) -> None:
+def test_each_unreachable_address_has_its_own_reason(address: str, why: str) -> None:
     with pytest.raises(Unreachable, match=why) as caught:
         check_reachable(settings(address))
     assert isinstance(caught.value, InfrastructureError)

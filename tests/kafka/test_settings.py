@@ -57,7 +57,7 @@ def test_a_plain_broker_needs_only_its_address() -> None:
     assert settings.java() == settings.librdkafka()
 
 
-def test_without_an_address_the_mend_is_named() -> None:
+def test_a_missing_address_is_an_error_with_the_remedy() -> None:
     with pytest.raises(ConfigurationError, match=r"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port.*leftfold up"):
         KafkaSettings()
 
@@ -207,7 +207,7 @@ def test_ssl_settings_need_a_protocol_with_tls(name: str, sasl: bool, monkeypatc
         KafkaSettings.model_validate({"bootstrap_servers": "h:1", "security_protocol": protocol, **login})
 
 
-def test_how_names_are_checked_needs_tls_too() -> None:
+def test_the_check_of_host_names_needs_tls() -> None:
     with pytest.raises(ConfigurationError, match="does not encrypt; use SSL, or"):
         KafkaSettings(bootstrap_servers="h:1", ssl_endpoint_identification_algorithm="https")
 

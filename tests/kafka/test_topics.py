@@ -53,7 +53,7 @@ def new_app(category: str, partitions: int = 3) -> App:
 
 @pytest.fixture
 def category() -> str:
-    """A category that nobody else uses."""
+    """A category of this test alone."""
     return f"c{uuid4().hex}"
 
 

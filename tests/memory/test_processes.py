@@ -81,7 +81,7 @@ def test_what_happened_in_one_service_leads_to_commands_in_others(placed: World)
     assert placed.timers.list() == {}, "whoever is finished has no timers any more"
 
 
-def test_a_rejection_comes_back_to_whoever_sent_the_command(world: World) -> None:
+def test_a_rejection_comes_back_to_the_process_that_sent_the_command(world: World) -> None:
     for order in ("a", "b", "o"):
         world.client.send(Place(order=order, product="p", at=NOW))
     assert Dropped(order="o", why="no p left") in seen(world, "orders")
@@ -129,7 +129,7 @@ def ends(world: World) -> list[object]:
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_old_events_are_loaded_one_category_after_another_and_no_timer_fires_before_what_cancels_it(
+def test_no_timer_fires_before_its_cancellation_while_old_categories_are_loaded(
     knows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin goes by the wall clock where nothing has come yet."""
@@ -152,7 +152,7 @@ def test_old_events_are_loaded_one_category_after_another_and_no_timer_fires_bef
     assert (Dropped(order="o0", why="not paid in time") in ends(world)) is not knows
 
 
-def test_last_years_timers_fire_in_their_places_while_last_year_is_loaded() -> None:
+def test_old_timers_fire_in_their_places_while_old_events_are_loaded() -> None:
     one_partition, old = App("trade", partitions=1, deciders=app.deciders, processes=app.processes), NOW.replace(2025)
     with memory(one_partition, now=NOW) as world:
         for number, order in enumerate(("paid", "late", "next")):
@@ -169,7 +169,7 @@ def test_last_years_timers_fire_in_their_places_while_last_year_is_loaded() -> N
     assert dropped.time == old + timedelta(days=2), "log time, when it was known that nobody had paid"
 
 
-def test_what_is_written_after_the_end_reaches_nobody(placed: World) -> None:
+def test_events_after_the_end_of_an_instance_are_ignored(placed: World) -> None:
     placed.client.send(Pay(order="o"))
     placed.client.send(Drop(order="o", why="afterwards"))
     assert seen(placed, "stock") == [RESERVED]
@@ -177,7 +177,7 @@ def test_what_is_written_after_the_end_reaches_nobody(placed: World) -> None:
     assert placed.dead("checkout") == []
 
 
-def test_a_timer_fires_by_hand_once_and_says_who_wanted_it(placed: World) -> None:
+def test_an_operator_fires_a_timer_once_and_is_named_in_its_record(placed: World) -> None:
     placed.advance(timedelta(minutes=5))
     placed.timers.fire("checkout", "o", "patience", reason="the customer left", by="anna")
     assert seen(placed, "orders").count(LATE) == 1
@@ -190,7 +190,7 @@ def test_a_timer_fires_by_hand_once_and_says_who_wanted_it(placed: World) -> Non
     assert dropped.time == NOW + timedelta(minutes=5)
 
 
-def test_a_timer_that_is_cancelled_by_hand_never_fires(placed: World) -> None:
+def test_a_timer_that_an_operator_cancels_never_fires(placed: World) -> None:
     placed.timers.cancel("checkout", "o", "patience")
     placed.advance(2 * PATIENCE)
     assert LATE not in seen(placed, "orders")
@@ -210,7 +210,7 @@ def test_timers_are_listed_by_process_and_key(placed: World) -> None:
             act("checkout", "o", "late")
 
 
-def test_who_is_stopped_takes_nothing_until_it_is_started(placed: World) -> None:
+def test_a_stopped_worker_takes_nothing_until_it_is_started(placed: World) -> None:
     placed.stop("payments")
     with pytest.raises(OutcomeUnknown):
         placed.client.send(Pay(order="o"), id="pay")
@@ -242,7 +242,7 @@ def sell_out(process: Any) -> World:
         return world
 
 
-def test_a_refusal_behind_the_end_is_heard_by_who_listens_and_dead_where_nobody_does() -> None:
+def test_a_rejection_after_the_end_is_an_input_where_declared_and_else_a_dead_letter() -> None:
     world = sell_out(checkout_with(react=ends_at_once))
     assert Dropped(order="c", why="no p left") in seen(world, "orders")
     assert world.dead("checkout") == []
@@ -251,7 +251,7 @@ def test_a_refusal_behind_the_end_is_heard_by_who_listens_and_dead_where_nobody_
     assert b"has no input Rejected[Reserve]" in header(letter.headers, "dead_reason")
 
 
-def test_events_behind_the_end_reach_nobody_and_an_instance_that_forgot_its_end_would_take_them(
+def test_events_after_the_end_are_ignored_and_twin_an_instance_that_forgot_its_end_takes_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[Input] = []

@@ -1,4 +1,4 @@
-"""Values as stored bytes, and the numbers and times in headers that anybody may have written."""
+"""Values as stored bytes, and numbers and times in headers of any origin."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Deep:
         (Sequence[int], "cannot be stored"),
     ],
 )
-def test_a_type_that_cannot_be_stored_is_refused_with_place_and_mend(type_: Any, message: str) -> None:
+def test_a_type_that_cannot_be_stored_is_refused_with_place_and_remedy(type_: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Storage(type_, "test")
 
@@ -162,7 +162,7 @@ def test_unknown_fields_are_ignored(value: Circle | Square) -> None:
 @example("²")
 @example("9" * 5000)
 @example(str(1 << 63))
-def test_whatever_is_written_is_a_number_or_none(text: str | bytes) -> None:
+def test_any_text_is_a_number_from_0_or_none(text: str | bytes) -> None:
     number = number_in(text)
     assert number is None or 0 <= number < 1 << 63
 
@@ -183,11 +183,11 @@ def test_any_text_is_a_time_with_its_zone_or_none(text: bytes) -> None:
     "text",
     [b"", b"yesterday", b"2026-01-01", b"2026-01-01T00:00:00", b"0001-01-01T00:00:00+23:59", b"\xff"],
 )
-def test_what_is_no_moment_is_none(text: bytes) -> None:
+def test_a_text_without_date_time_and_zone_is_no_time(text: bytes) -> None:
     assert time_in(text) is None
 
 
-def test_a_moment_is_in_utc_however_it_was_written() -> None:
+def test_a_time_is_in_utc_however_it_was_written() -> None:
     assert time_in(b"2026-01-01T01:00:00+01:00") == datetime(2026, 1, 1, tzinfo=UTC)
     assert time_in(b"2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
     assert time_at(1_767_225_600_000) == datetime(2026, 1, 1, tzinfo=UTC)

@@ -112,7 +112,7 @@ def test_the_key_type_comes_from_the_annotation_or_from_the_field_a_lambda_reads
 
 
 @pytest.mark.parametrize("key", [untyped, lambda e: e.nothing, lambda e: 1, lambda e: e.price + 1])
-def test_a_key_whose_type_cannot_be_told_is_refused_with_the_mend(key: Any) -> None:
+def test_a_key_of_unknown_type_is_refused_with_the_remedy(key: Any) -> None:
     with pytest.raises(ConfigurationError, match="test: cannot tell the type of its key .*write the key as a function"):
         key_type(key, [Added], "test")
 

@@ -35,7 +35,7 @@ def test_pauses_double_up_to_the_longest_and_lose_at_most_a_half(attempt: int, c
     assert whole / 2 <= reaction.pause(attempt, chance) <= whole
 
 
-def test_a_world_in_memory_sends_nothing_and_tells_what_would_be_sent() -> None:
+def test_a_world_in_memory_only_lists_the_deliveries_of_a_reaction() -> None:
     receipts = receipts_with(nothing)
     with memory(app_with(receipts), now=NOW) as world:
         world.client.send(Pay(visit="v"))
@@ -50,7 +50,7 @@ def test_a_world_in_memory_sends_nothing_and_tells_what_would_be_sent() -> None:
     assert first.correlation_id == recorded[0].correlation_id
 
 
-def test_a_test_may_have_acts_run_which_are_tried_again_and_then_parked() -> None:
+def test_a_world_runs_chosen_acts_again_and_then_parks_their_event() -> None:
     sent: Sent = []
 
     def act(event: Paid, delivery: Delivery) -> None:
@@ -71,7 +71,7 @@ def test_a_test_may_have_acts_run_which_are_tried_again_and_then_parked() -> Non
     assert dead.value == Paid(visit="lost").model_dump_json().encode()
 
 
-def test_a_rule_that_says_no_is_not_asked_twice() -> None:
+def test_a_domain_error_of_an_act_is_final() -> None:
     def act(event: Paid, delivery: Delivery) -> None:
         raise NoAddress(visit=event.visit)
 
@@ -82,7 +82,7 @@ def test_a_rule_that_says_no_is_not_asked_twice() -> None:
         assert header(world.dead("receipts")[0].headers, "dead_reason") == b"NoAddress: v has no address"
 
 
-def test_what_an_act_causes_comes_behind_what_there_is() -> None:
+def test_commands_of_an_act_are_decided_in_order() -> None:
     seen: list[int] = []
 
     def act(event: Paid, delivery: Delivery) -> None:

@@ -12,7 +12,7 @@ from tests.process.alarms import bells
 PARTS = ("worker", "process", "reaction", "stream", "tail")
 
 
-def test_a_part_that_an_app_lacks_is_granted_nothing() -> None:
+def test_a_role_without_a_part_in_the_app_has_no_rights() -> None:
     bare = App("bare", partitions=1, deciders=[bells])
     assert [role for role in PARTS if rights_of(bare, role)] == ["worker"]
     assert [role for role in PARTS if rights_of(guild, role)] == ["worker", "process", "reaction", "tail"]
@@ -21,7 +21,7 @@ def test_a_part_that_an_app_lacks_is_granted_nothing() -> None:
     assert rights_of(App("none", partitions=1), "deployer"), "the topic of answers"
 
 
-def test_a_tail_reads_the_events_of_its_views_and_no_others() -> None:
+def test_a_projector_may_read_the_events_of_its_views_and_no_others() -> None:
     views = App("views", partitions=1, views=guild.views)
     assert {right.name for right in rights_of(views, "tail") if "Read" in right.operations} == {"bells.events"}
     bare = App("bare", partitions=1, deciders=[bells])
@@ -29,6 +29,6 @@ def test_a_tail_reads_the_events_of_its_views_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_only_a_deployer_makes_topics_and_a_stream_those_that_begin_with_its_name(role: str) -> None:
+def test_only_a_deployer_may_make_topics(role: str) -> None:
     makes = {right.role for right in rights_of(guild, role) if "Create" in right.operations}
     assert makes <= {"deployer"}

@@ -147,7 +147,7 @@ def test_event_ids_are_uuid5_and_belong_to_one_place(category: str, key: str, ot
     assert (one == event_id(category, other, command, 0)) == (key == other)
 
 
-def test_digests_tell_bodies_apart() -> None:
+def test_different_bodies_have_different_digests() -> None:
     assert digest(b"a") == digest(b"a") != digest(b"b")
     assert len(digest(b"")) == 16
 

@@ -16,7 +16,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=60))
-def test_a_flush_tells_exactly_those_whose_position_flushes_have_reached(taken: list[tuple[str, object]]) -> None:
+def test_a_flush_wakes_exactly_the_waiters_whose_position_is_reached(taken: list[tuple[str, object]]) -> None:
     waiters: Waiters[int] = Waiters(new_generation())
     wanted: dict[int, Position | None] = {}
     seen: dict[int, Position] = {}
@@ -38,7 +38,7 @@ def test_a_flush_tells_exactly_those_whose_position_flushes_have_reached(taken: 
     assert len(waiters) == len(wanted)
 
 
-def test_those_who_gave_up_are_not_kept_for_ever() -> None:
+def test_waiters_that_gave_up_are_not_kept() -> None:
     waiters: Waiters[int] = Waiters(new_generation())
     waiters.add(-1, Position.at("t", 0, 1))
     for number in range(10_000):

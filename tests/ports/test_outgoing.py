@@ -47,7 +47,7 @@ def stored(out: Outgoing, offset: int) -> RawRecord:
 LETTER = stored(dead_letter(COMMAND, "no such product", 1, 1_000_000), 0)
 
 
-def test_a_letter_waits_until_a_mark_behind_it_says_otherwise() -> None:
+def test_a_letter_waits_until_a_later_marker_says_that_it_was_handled() -> None:
     (letter,) = letters_in([LETTER])
     assert (letter.handled, letter.reason, letter.source) == ("", "no such product", "baskets.commands/1/5")
     begun = stored(handled_marker(letter, SENDING, "ann: mended"), 1)
@@ -72,7 +72,7 @@ def test_a_letter_fits_wherever_the_record_did(headers: list[tuple[str, bytes]],
     assert (letter.key or b"") == key[:2000]
 
 
-def test_marks_of_one_partition_say_nothing_of_another() -> None:
+def test_markers_count_for_letters_of_their_own_partition_only() -> None:
     other = stored(dead_letter(COMMAND, "no such product", 2, 1_000_000), 0)
     found = letters_in([LETTER, other, stored(handled_marker(Letter(other), DISCARDED, "ann: old"), 1)])
     assert [letter.handled for letter in found] == ["", DISCARDED]
@@ -109,7 +109,7 @@ def test_an_input_that_failed_is_taken_under_a_new_origin_once_and_never_under_i
     assert mended.take(mended.record(new), mended.record(new)) == {"taken": 1, "sent": 1, "duplicates": 1}
 
 
-def test_a_sender_cannot_say_what_becomes_of_its_letter_nor_of_another() -> None:
+def test_headers_of_a_sender_mark_no_letter_as_handled() -> None:
     forged = [("dead_how", PASSED.encode()), ("dead_source", b"baskets.events/1/3"), ("dead_handled", b"0")]
     letter = stored(dead_letter(COMMAND._replace(headers=[*COMMAND.headers, *forged]), "no", 1, 1_000_000), 1)
     assert [found.handled for found in letters_in([LETTER, letter])] == ["", ""]
@@ -119,7 +119,7 @@ def test_a_sender_cannot_say_what_becomes_of_its_letter_nor_of_another() -> None
     assert (refold.noted, refold.passed) == ({}, set())
 
 
-def test_an_event_is_passed_over_once_a_mark_behind_its_letter_says_so() -> None:
+def test_an_event_is_passed_over_once_a_later_marker_says_so() -> None:
     event = RawRecord("baskets.events", 1, 3, b"b", b"{}", ())
     noted = stored(dead_letter(event, "no event", 1, 1_000_000), 7)
     refold = Refold(baskets, MemoryStates())

@@ -101,7 +101,7 @@ class Stopped:
         )
 
     def wait_committed(self, checkpoints: Path) -> None:
-        """Waits until Spark has committed a batch, behind which a stream can go on."""
+        """Waits until Spark has committed a batch, after which a stream can continue."""
         wait_until(lambda: any(checkpoints.glob("*/*/*/commits/[0-9]*")), f"a commit in {checkpoints}")
 
     def write(self, seed: int) -> None:

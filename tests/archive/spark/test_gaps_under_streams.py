@@ -47,7 +47,7 @@ def failed(stream: ViewStream) -> InfrastructureError:
     return error.value
 
 
-def test_a_query_stream_that_must_begin_with_the_first_event_refuses(stopped: Stopped, tmp_path: Path) -> None:
+def test_a_query_stream_that_needs_the_first_event_is_refused(stopped: Stopped, tmp_path: Path) -> None:
     past = stopped.elsewhere(2)
     with stopped.querying(past, tmp_path) as stream:
         error = stream.wait_ended()
@@ -59,7 +59,7 @@ def test_a_query_stream_that_must_begin_with_the_first_event_refuses(stopped: St
     assert not list(tmp_path.rglob("*"))
 
 
-def test_a_query_stream_whose_checkpoint_stands_before_the_start_refuses(stopped: Stopped) -> None:
+def test_a_query_stream_with_a_checkpoint_before_the_start_is_refused(stopped: Stopped) -> None:
     before = stopped.past.store.registry(owner_sums.name)
     with stopped.querying(stopped.past, stopped.checkpoints) as stream, pytest.raises(LogGap, match=LATER):
         raise stream.wait_ended()
@@ -68,9 +68,7 @@ def test_a_query_stream_whose_checkpoint_stands_before_the_start_refuses(stopped
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_query_stream_for_which_the_check_came_too_early_fails_when_it_reads(
-    stopped: Stopped, tmp_path: Path
-) -> None:
+def test_twin_an_unchecked_query_stream_fails_when_it_reads(stopped: Stopped, tmp_path: Path) -> None:
     past = stopped.elsewhere(3)
     with stopped.querying(past, tmp_path) as stream:
         error = stream.wait_ended()
@@ -79,7 +77,7 @@ def test_a_query_stream_for_which_the_check_came_too_early_fails_when_it_reads(
     assert not past.store.registry(owner_sums.name).generations
 
 
-def test_the_twin_that_begins_where_the_topic_does_shows_wrong_rows(
+def test_twin_a_query_stream_that_begins_where_the_topic_does_shows_wrong_rows(
     stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     past = stopped.elsewhere(4)
@@ -98,7 +96,7 @@ def test_the_twin_that_begins_where_the_topic_does_shows_wrong_rows(
 
 
 @VIEWS
-def test_a_fold_that_must_begin_with_the_first_event_refuses(stopped: Stopped, view: Any) -> None:
+def test_a_fold_that_needs_the_first_event_is_refused(stopped: Stopped, view: Any) -> None:
     past = stopped.elsewhere(5)
     with (
         closing(stopped.folding(past, view)) as stream,
@@ -109,7 +107,7 @@ def test_a_fold_that_must_begin_with_the_first_event_refuses(stopped: Stopped, v
 
 
 @VIEWS
-def test_a_fold_that_stands_before_the_start_refuses_and_goes_on_when_rebuilt(stopped: Stopped, view: Any) -> None:
+def test_a_fold_before_the_start_of_the_topic_is_refused_until_a_rebuild(stopped: Stopped, view: Any) -> None:
     past, told = stopped.elsewhere(6), list[tuple[str, Any]]()
     begun = open_generation(past.store, view, {TOPIC: app.partitions}, Phase.SEALED)
     with closing(stopped.folding(past, view, told)) as stream:
@@ -123,7 +121,7 @@ def test_a_fold_that_stands_before_the_start_refuses_and_goes_on_when_rebuilt(st
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_twin_that_does_not_ask_fails_in_spark_each_time(stopped: Stopped) -> None:
+def test_twin_an_unchecked_fold_fails_in_spark_each_time(stopped: Stopped) -> None:
     with closing(stopped.folding(stopped.behind, by_owner)) as stream:
         errors = [failed(stream) for _ in range(2)]
     assert [type(error) for error in errors] == [InfrastructureError] * 2
@@ -131,7 +129,7 @@ def test_the_twin_that_does_not_ask_fails_in_spark_each_time(stopped: Stopped) -
 
 
 @VIEWS
-def test_a_live_fold_that_stands_before_the_start_stays_as_it_is(stopped: Stopped, view: Any) -> None:
+def test_a_live_fold_before_the_start_of_the_topic_is_left_unchanged(stopped: Stopped, view: Any) -> None:
     reader = stopped.behind.views[view]
     before = reader.describe()
     with closing(stopped.folding(stopped.behind, view)) as stream:
@@ -143,10 +141,10 @@ def test_a_live_fold_that_stands_before_the_start_stays_as_it_is(stopped: Stoppe
 
 @VIEWS
 @pytest.mark.usefixtures("unchecked")
-def test_twin_of_a_live_fold_that_begins_where_the_topic_does_shows_wrong_rows(
+def test_twin_a_live_fold_that_begins_where_the_topic_does_shows_wrong_rows(
     stopped: Stopped, view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that begins behind the hole reads all it asks for; there is no archive that could give it the rest."""
+    """A run that begins after the gap reads all it asks for; there is no archive that could give it the rest."""
     whole, behind = fold(view, *events_of(stopped.past.log(), TOPIC)), stopped.copied(stopped.behind, 10)
     before = behind.views[view].describe()
     with closing(stopped.past.topic()) as log:

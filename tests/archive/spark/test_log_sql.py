@@ -85,7 +85,7 @@ def test_the_frame_of_a_category_is_whole_or_refused(past: Past, spark: SparkSes
         events(spark, app, "ledgers", past.kafka.java())
 
 
-def test_the_twin_that_reads_the_topic_as_spark_does_misses_the_past(
+def test_twin_reading_the_topic_as_spark_does_misses_the_past(
     past: Past, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leftfold.spark.tables.frames.check_start", lambda *given: app.partitions)
@@ -159,7 +159,9 @@ def test_questions_are_answered(spark: SparkSession, tables: dict[str, Any], que
     ],
     ids=lambda text: text[:60],
 )
-def test_nothing_else_is(spark: SparkSession, tables: dict[str, Any], statement: str, word: str) -> None:
+def test_statements_that_are_no_questions_are_refused(
+    spark: SparkSession, tables: dict[str, Any], statement: str, word: str
+) -> None:
     with pytest.raises(ContractError, match="^only questions are answered here: ") as refused:
         check_question(spark, statement, tables)
     assert word in str(refused.value)
@@ -171,7 +173,7 @@ def test_every_function_of_a_question_is_one_of_spark(spark: SparkSession) -> No
     assert not sorted((ASKED_FUNCTIONS | ASKED_TABLES) - known)
 
 
-def test_the_twin_that_is_not_checked_reads_files_only_where_a_setting_lets_it(spark: SparkSession) -> None:
+def test_twin_an_unchecked_query_reads_files_where_a_setting_allows_it(spark: SparkSession) -> None:
     query = "SELECT * FROM text.`/etc/hostname`"
     with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND|UNSUPPORTED_DATASOURCE"):
         spark.sql(query).collect()
@@ -243,13 +245,13 @@ def test_events_whose_values_do_not_fit_are_passed_over_and_named(things: Callab
     assert re.match(r"8 events passed over, .*: \S+\[0\]@1 \(amount\), .* and 3 more$", str(tables.misfits))
 
 
-def test_without_such_events_nothing_is_said(things: Callable[..., EventTables]) -> None:
+def test_without_such_events_no_misfit_is_reported(things: Callable[..., EventTables]) -> None:
     tables = things(b'{"thing": "k"}')
     assert tables["Happened"].count() == 1
     assert str(tables.misfits) == ""
 
 
-def test_in_tests_and_frames_such_a_value_is_refused_and_never_rounded(
+def test_in_tests_and_frames_a_value_that_does_not_fit_is_refused(
     things: Callable[..., EventTables], past: Past, spark: SparkSession
 ) -> None:
     things(b'{"thing": "k", "amount": "0.12345678901"}')

@@ -26,7 +26,7 @@ from tests.ledger import by_owner
 TOPIC = "ledgers.events"
 
 
-def test_what_lies_between_a_place_and_the_start_of_a_topic_is_out_of_reach() -> None:
+def test_offsets_between_a_position_and_the_start_of_a_topic_are_out_of_reach() -> None:
     starts = Position({TOPIC: {0: 0, 1: 5, 2: 7}, "b.events": {0: 3}})
     assert unreachable(starts, Position({TOPIC: {0: 0, 1: 5, 2: 9}, "b.events": {0: 3}})) == []
     assert unreachable(starts, Position({TOPIC: {1: 4}, "b.events": {0: 9}})) == [
@@ -35,7 +35,7 @@ def test_what_lies_between_a_place_and_the_start_of_a_topic_is_out_of_reach() ->
     ]
 
 
-def test_a_hole_names_the_offsets_and_what_to_type() -> None:
+def test_a_gap_names_the_offsets_and_the_remedy() -> None:
     error = out_of_reach("v", [OffsetRange(TOPIC, 1, 4, 9)], "type this")
     assert "ledgers.events[1] no longer holds offsets 4 to 8" in str(error)
     assert str(error).endswith("type this")
@@ -105,24 +105,24 @@ class Short:
         return "one"
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
-        """Nothing is read over a hole."""
+        """Nothing is read over a gap."""
         raise AssertionError(part)
 
 
 @pytest.mark.parametrize(("low", "high", "gone"), [(19_711, 20_000, "0 to 19710"), (20_000, 20_000, "0 to 19999")])
-def test_a_plan_over_a_hole_names_all_that_is_gone(low: int, high: int, gone: str) -> None:
+def test_a_plan_over_a_gap_names_all_lost_offsets(low: int, high: int, gone: str) -> None:
     with pytest.raises(LogGap, match=f"no longer holds offsets {gone}, and no archive"):
         plan_rebuild(by_owner, Shortened(low, high), cores=1)
 
 
-def test_a_plan_over_a_hole_behind_the_archive_names_what_neither_holds() -> None:
+def test_a_plan_over_a_gap_after_the_archive_names_what_neither_holds() -> None:
     log: Any = Shortened(19_711, 20_000)
     archive: Any = Short(3)
     with pytest.raises(LogGap, match="no longer holds offsets 3 to 19710, and the archive kept"):
         plan_rebuild(by_owner, ArchivedLog(lambda: archive, lambda: log), cores=1)
 
 
-def test_no_generation_is_begun_over_a_hole() -> None:
+def test_no_generation_is_begun_over_a_gap() -> None:
     store, log = MemoryViewStore(), MemoryLog()
     log.create(TOPIC, 3)
 
@@ -144,13 +144,13 @@ class Trimmed(MemoryLogReader):
         return dict.fromkeys(topics, "")
 
     def check(self, position: Position) -> None:
-        """Refuses whoever would need it."""
+        """Refuses a position before it."""
         starts = Position({TOPIC: {0: 1}} if TOPIC in position.offsets else {})
         for gone in unreachable(starts, position):
             raise log_gap(*gone)
 
 
-def test_a_view_over_a_hole_is_told_once_and_the_others_go_on() -> None:
+def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
     bench = FoldBench(by_owner, household_spend)
     bench.log.create(TOPIC, 4)
     tail = Projector(
@@ -171,7 +171,7 @@ def test_a_view_over_a_hole_is_told_once_and_the_others_go_on() -> None:
     assert bench.store.registry(by_owner.name).generations == {}
 
 
-def test_a_view_over_a_hole_goes_on_when_somebody_else_has_built_it() -> None:
+def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it() -> None:
     bench = FoldBench(by_owner)
     bench.log.create(TOPIC, 4)
     tail = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)

@@ -74,7 +74,7 @@ def test_events_carry_the_headers_of_the_format(bench: CommandBench) -> None:
     assert (first.key, first.partition) == (b"b", partition_of(b"b", PARTITIONS))
 
 
-def test_a_record_that_says_that_it_is_no_command_is_passed_over(bench: CommandBench) -> None:
+def test_a_record_that_ends_a_forgotten_transaction_is_no_command(bench: CommandBench) -> None:
     """What ends a transaction that a broker forgot is one."""
     none = RawRecord("baskets.commands", 0, 7, b"@", b"{}", NO_INPUT)
     assert bench.processor.process([none]).counts == {}
@@ -223,7 +223,7 @@ def test_a_command_without_a_return_address_is_decided_and_not_answered(bench: C
     assert (len(batch.events), batch.replies) == (1, [])
 
 
-def test_any_record_can_be_buried_unseen(bench: CommandBench) -> None:
+def test_any_record_can_be_dead_lettered_without_being_read(bench: CommandBench) -> None:
     batch = bench.processor.bury(bench.record(add(), "c1"), "killed the process three times")
     assert header(batch.dead[0], "dead_reason") == b"killed the process three times"
     assert batch.counts == {"dead": 1}
@@ -240,7 +240,7 @@ def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(be
     assert bench.state("b").version == 0
 
 
-def test_a_restored_lane_still_knows_what_was_answered(bench: CommandBench) -> None:
+def test_a_restored_processor_still_knows_its_answers(bench: CommandBench) -> None:
     record = bench.record(add(), "c1")
     bench.run(record)
     partition = partition_of(b"b", PARTITIONS)
@@ -286,7 +286,7 @@ def test_delivery_ends_well_within_what_is_remembered() -> None:
     assert DELIVERY_SECONDS * 2 <= KEEP_SECONDS
 
 
-def test_a_worker_that_stood_still_forgets_nothing_the_sooner(bench: CommandBench) -> None:
+def test_a_pause_of_the_worker_does_not_shorten_the_answered_window(bench: CommandBench) -> None:
     """Whenever it takes them: commands that the broker appended within a minute know each other."""
     bench.run(bench.record(add(), "first"))
     bench.now += KEEP_SECONDS
@@ -325,7 +325,7 @@ def test_what_was_decoded_from_an_event_equals_what_was_decided(bench: CommandBe
 
 
 @pytest.mark.parametrize("max_bytes", [1_000_000, 20_000])
-def test_long_rejections_of_one_key_leave_its_record_before_an_innocent_command_is_refused(max_bytes: int) -> None:
+def test_long_rejections_are_dropped_from_a_state_before_another_command_is_refused(max_bytes: int) -> None:
     bench = CommandBench(max_bytes=max_bytes)
     dear = Decimal("9" * 600)
     batches = [bench.send(*[add(price=dear) for _ in range(50)]) for _ in range(16)]
@@ -397,7 +397,7 @@ def test_a_repeated_command_gets_its_first_answer() -> None:
     assert one == before
 
 
-def test_a_repeated_rejection_is_the_same_rejection_even_if_the_rule_would_now_say_yes() -> None:
+def test_a_repeated_rejection_stays_one_even_if_the_rule_would_now_accept() -> None:
     one = stream(state=Basket(closed=True))
     assert run(one) == Refused(Closed(basket_id="b"), True)
     one.state = Basket()
@@ -418,7 +418,7 @@ def test_an_id_used_again_with_another_body_is_refused_and_changes_nothing() -> 
     assert one == before
 
 
-def test_an_answer_refolded_without_a_digest_still_tells_a_duplicate() -> None:
+def test_an_answer_that_was_refolded_without_a_digest_still_marks_a_duplicate() -> None:
     one = stream()
     run(one)
     one.answered["c1"] = one.answered["c1"]._replace(digest="")
@@ -500,7 +500,7 @@ def test_a_decide_that_returns_nonsense_fails(answer: Any) -> None:
     assert isinstance(outcome.error, DecisionFailed)
 
 
-def test_a_rejection_that_cannot_be_written_down_fails_and_does_not_stop_the_lane() -> None:
+def test_a_rejection_that_cannot_be_encoded_is_a_failed_decision() -> None:
     def odd(command: BasketCommand, state: Basket) -> Any:
         raise Odd(what=object())
 

@@ -202,12 +202,12 @@ def test_json_is_an_answer_or_refused(value: Any) -> None:
         {"shows.events": {"0": 1 << 63}}, {"shows.events": {"0": True}}, {"shows.events": {"0": 1.0}}, None,
     ],
 )  # fmt: skip
-def test_positions_that_no_worker_tells_are_refused(position: Any) -> None:
+def test_positions_that_no_worker_writes_are_refused(position: Any) -> None:
     with pytest.raises(ContractError, match="no answer that this code can read"):
         read_reply(json.dumps({**GOOD, "position": position}).encode(), Reserve, PARTITIONS)
 
 
-def test_answers_of_workers_are_believed() -> None:
+def test_answers_of_workers_are_read() -> None:
     assert read_answer(json.dumps(GOOD).encode()) == Receipt(Position.at("shows.events", 2, 7), 1, 1)
     assert read_answer(ack(3, 0, "{}")) == Receipt(Position(), 3, 0)
     error = ConflictError("s", 1, 2)

@@ -81,9 +81,7 @@ def bench() -> CommandBench:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("body", [None, b"{"])
-def test_only_declared_processes_are_answered_and_nobody_else_is_asked_for(
-    bench: CommandBench, to: bytes, body: bytes | None
-) -> None:
+def test_only_declared_processes_are_answered(bench: CommandBench, to: bytes, body: bytes | None) -> None:
     asked: list[str] = []
     bench.processor._partitions = lambda topic: asked.append(topic) or PARTITIONS  # type: ignore[func-returns-value]
     forged = bench.record(OPEN, headers={**FROM_CHECKOUT, "reply_to": to})
@@ -111,14 +109,14 @@ def test_a_declared_process_is_answered_once_and_its_repeats_are_seen(bench: Com
         {"reply_to": b"supplier.commands"},
     ],
 )
-def test_a_forged_origin_silences_nobody(bench: CommandBench, changed: dict[str, Any]) -> None:
+def test_a_forged_origin_suppresses_no_true_command(bench: CommandBench, changed: dict[str, Any]) -> None:
     forged = bench.record(OPEN, headers={**FROM_CHECKOUT, **changed})
     true = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/8/0"})
     batch = bench.run(forged, true)
     assert {name: batch.counts[name] for name in ("dead", "accepted")} == {"dead": 1, "accepted": 1}
 
 
-def test_an_origin_within_what_inputs_have_reached_silences_true_ones_below_it(
+def test_a_forged_origin_below_the_end_of_inputs_suppresses_true_ones_below_it(
     bench: CommandBench,
 ) -> None:
     """Not promised otherwise: writers of commands can forge those of a declared sender (decision 49)."""
@@ -130,7 +128,7 @@ def test_an_origin_within_what_inputs_have_reached_silences_true_ones_below_it(
     assert bench.run(bench.record(add, headers=beyond)).counts == {"accepted": 1}, "of another partition of its inputs"
 
 
-def test_twin_one_that_is_believed_silences_the_true_command() -> None:
+def test_twin_a_forged_origin_that_is_believed_suppresses_the_true_command() -> None:
     bench = CommandBench()
     bench.processor._end = lambda topic, partition: 2**63
     forged = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/%d/0" % (2**62)})
@@ -156,13 +154,13 @@ def test_every_header_has_a_limit(bench: CommandBench, name: str) -> None:
     assert b"has more than 1024 bytes" in header(batch.dead[0], "dead_reason")
 
 
-def test_so_has_their_number(bench: CommandBench) -> None:
+def test_the_number_of_headers_has_a_limit(bench: CommandBench) -> None:
     few = bench.record(OPEN)
     many = few._replace(headers=[*few.headers, *[("x", b"")] * MOST])
     assert bench.run(many, few).counts == {"dead": 1, "accepted": 1}
 
 
-def test_of_a_header_that_is_there_twice_all_rules_take_the_last(bench: CommandBench) -> None:
+def test_the_last_of_two_equal_headers_counts_everywhere(bench: CommandBench) -> None:
     record = bench.record(OPEN, "first")
     record = record._replace(headers=[*record.headers, ("ce_id", b"last"), ("reply_to", b"last.replies/0")])
     (reply,) = bench.run(record).replies
@@ -174,7 +172,7 @@ def _refused(n: int, size: int) -> Say:
     return Say(who="w", text=str(n) * size)
 
 
-def test_a_large_refusal_is_remembered_small_and_answered_whole() -> None:
+def test_a_large_rejection_is_answered_whole_and_remembered_without_details() -> None:
     bench = CommandBench(talks)
     large = bench.record(_refused(1, 300_000), "large")
     (reply,) = bench.run(large).replies
@@ -189,14 +187,14 @@ def test_a_large_refusal_is_remembered_small_and_answered_whole() -> None:
     assert small.error == bench.state("w").answered["small"].error
 
 
-def test_large_refusals_fill_no_stream() -> None:
+def test_large_rejections_do_not_fill_a_stream() -> None:
     bench = CommandBench(talks)
     batch = bench.send(*(_refused(n, 450_000) for n in range(1, 5)), *[Say(who="w", text="hello")] * 5)
     assert batch.counts == {"rejected": 4, "accepted": 5}
     assert sum(len(state.value or b"") for state in batch.states) < 20_000
 
 
-def test_answers_of_an_earlier_version_leave_before_anything_is_refused() -> None:
+def test_large_answers_of_an_earlier_version_are_dropped_before_a_command_is_refused() -> None:
     bench = CommandBench(talks)
     bench.send(Say(who="w", text="hello"))
     partition = partition_of(b"w", PARTITIONS)
@@ -210,7 +208,7 @@ def test_answers_of_an_earlier_version_leave_before_anything_is_refused() -> Non
     assert bench.send(*[Say(who="w", text="hello")] * 3).counts == {"accepted": 3}
 
 
-def test_what_a_process_is_answered_is_small_enough_to_be_written() -> None:
+def test_an_answer_to_a_process_is_small_enough_to_be_written() -> None:
     bench = CommandBench(talks)
     refused = bench.record(_refused(1, 800_000), headers=FROM_CHECKOUT)
     (answer,) = bench.run(refused).sent[TO.decode()]
@@ -219,7 +217,7 @@ def test_what_a_process_is_answered_is_small_enough_to_be_written() -> None:
     assert json.loads(answer.value or b"")["error"] == "TooLong"
 
 
-def test_a_state_that_cannot_be_written_down_refuses_the_command_that_made_it_so() -> None:
+def test_a_state_that_cannot_be_encoded_refuses_its_command() -> None:
     bench = CommandBench(talks)
     batch = bench.send(
         Say(who="w", text="a"), Say(who="w", text="b", late=True), Say(who="w", text="c"), Say(who="v", text="d")
@@ -232,7 +230,7 @@ def test_a_state_that_cannot_be_written_down_refuses_the_command_that_made_it_so
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
-def test_a_time_that_is_none_in_utc_is_no_time(bench: CommandBench, text: str) -> None:
+def test_a_time_that_utc_cannot_express_is_refused(bench: CommandBench, text: str) -> None:
     class Meet(Command, category="talks", key="who"):
         who: str
         at: datetime

@@ -32,7 +32,7 @@ def test_a_source_at_its_end_goes_by_the_wall_clock() -> None:
     assert SourceTime().is_at() is None
 
 
-def test_whoever_loads_old_events_slowly_is_in_the_past_until_there_is_silence() -> None:
+def test_a_slow_load_of_old_events_is_in_the_past_until_it_falls_silent() -> None:
     loading = SourceTime(OLD, NOW, NOW + SECOND)
     assert loading.is_at() == OLD + SECOND
     assert SourceTime(OLD, NOW, NOW + SILENCE).is_at() == NOW + SILENCE
@@ -44,7 +44,7 @@ def test_a_clock_that_runs_ahead_of_the_broker_does_not_move_time_ahead() -> Non
     assert SourceTime(NOW + timedelta(hours=1), NOW).is_at() == NOW
 
 
-def test_a_mark_counts_no_further_than_the_brokers_own_time_of_it() -> None:
+def test_a_watermark_counts_no_further_than_its_broker_time() -> None:
     """One router with a clock that is a year ahead would fire every timer, and none can be taken back."""
     checkpoint = Watermark({A: SourceTime(end=NOW + timedelta(days=365)), B: SourceTime(NOW, NOW, NOW + SECOND)})
     record = RawRecord("checkout.time", 0, 0, None, checkpoint.encode(), [], int((NOW + 2 * SECOND).timestamp() * 1000))
@@ -56,7 +56,7 @@ def test_a_mark_counts_no_further_than_the_brokers_own_time_of_it() -> None:
     assert Watermark.of(record).sources[A].is_at() == NOW + 2 * SECOND
 
 
-def test_a_mark_counts_when_the_inputs_before_it_are_taken() -> None:
+def test_a_watermark_counts_once_the_inputs_before_it_are_taken() -> None:
     time = LogTime([A])
     time.tell(3, Watermark({A: SourceTime(OLD, NOW)}, {3: 5}))
     time.tell(3, Watermark({A: SourceTime(NOW, NOW)}, {3: 9}))
@@ -66,7 +66,7 @@ def test_a_mark_counts_when_the_inputs_before_it_are_taken() -> None:
     assert time.now(9) == NOW
 
 
-def test_an_input_says_what_time_it_is_where_it_comes_from() -> None:
+def test_an_input_moves_the_time_of_its_source() -> None:
     time = LogTime([A])
     time.tell(0, Watermark({A: SourceTime(end=NOW)}))
     assert time.now(0) == NOW
@@ -81,7 +81,7 @@ def test_an_input_says_what_time_it_is_where_it_comes_from() -> None:
     assert time.now(8) == NOW
 
 
-def test_while_a_category_is_loaded_an_empty_one_tells_nothing() -> None:
+def test_while_a_category_is_loaded_an_empty_one_does_not_move_time() -> None:
     time = LogTime([A, B])
     time.tell(0, Watermark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime(end=NOW + SECOND)}))
     assert time.now(0) is None, "what belongs to B may be loaded next"
@@ -94,7 +94,7 @@ def test_while_a_category_is_loaded_an_empty_one_tells_nothing() -> None:
     assert time.now(0) == quiet, "nothing old has come for a minute"
 
 
-def test_an_input_that_is_old_says_that_a_load_has_begun_before_any_mark_does() -> None:
+def test_an_old_input_shows_a_load_before_any_watermark_does() -> None:
     time = LogTime([A, B])
     time.tell(0, Watermark({A: SourceTime(end=NOW), B: SourceTime(end=NOW)}))
     time.saw(A, OLD, NOW, 0)
@@ -107,7 +107,7 @@ def test_events_that_come_hours_late_are_no_load() -> None:
     assert time.now(0) == NOW + SECOND - hours, "an empty partition does not stop timers for what comes late by nature"
 
 
-def test_log_time_is_never_later_than_the_clock_that_is_known_even_before_anything_is_at_its_end() -> None:
+def test_log_time_is_never_later_than_the_known_clock() -> None:
     time = LogTime([A, B])
     time.tell(0, Watermark({A: SourceTime(OLD, OLD + SECOND), B: SourceTime(OLD + SECOND, OLD + SECOND)}))
     assert time.now(0) == OLD
@@ -118,7 +118,7 @@ def test_log_time_is_never_later_than_the_clock_that_is_known_even_before_anythi
     assert time.clock == NOW, "what waits for inputs tells the clock at once"
 
 
-def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:
+def test_a_watermark_comes_back_from_its_record_and_other_bytes_are_refused() -> None:
     checkpoint = Watermark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime()}, {0: 7, 11: 0})
     assert Watermark.decode(checkpoint.encode()) == checkpoint
     assert Watermark.decode(b'{"sources":{"a":{"newer":1}},"inputs":{},"more":2}') == Watermark({"a": SourceTime()})
@@ -128,7 +128,7 @@ def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:
 
 
 @pytest.mark.parametrize("lateness", [None, timedelta(hours=1), timedelta()])
-def test_one_late_event_a_minute_holds_time_back_for_ever_unless_an_app_says_how_late_they_may_come(
+def test_late_events_hold_time_back_no_longer_than_the_lateness_of_the_app(
     lateness: timedelta | None,
 ) -> None:
     time = LogTime([A, B], lateness)
@@ -142,7 +142,7 @@ def test_one_late_event_a_minute_holds_time_back_for_ever_unless_an_app_says_how
         assert time.now(100) == at - lateness
 
 
-def test_events_that_come_within_the_lateness_hold_time_back_as_ever() -> None:
+def test_events_within_the_lateness_hold_time_back() -> None:
     late = SourceTime(NOW - timedelta(minutes=30), NOW, NOW + SECOND)
     assert late.within(timedelta(hours=1)) == late
     assert SourceTime().within(timedelta()) == SourceTime()
@@ -156,7 +156,7 @@ ANY_TIME = st.one_of(
 
 
 @given(ANY_TIME, ANY_TIME, ANY_TIME, st.booleans())
-def test_whatever_a_record_claims_the_clock_goes_on(
+def test_any_times_of_a_source_leave_the_clock_valid(
     time: datetime | None, appended: datetime | None, end: datetime | None, loading: bool
 ) -> None:
     source = SourceTime(time, appended, end)

@@ -35,7 +35,7 @@ def bench() -> ProcessBench:
     return ProcessBench()
 
 
-def test_a_command_says_where_it_comes_from_and_where_its_answer_goes(bench: ProcessBench) -> None:
+def test_a_command_of_a_process_carries_its_origin_and_reply_address(bench: ProcessBench) -> None:
     record = bench.event(PLACED, 7)
     assert bench.take(record) == {"taken": 1, "sent": 1}
     (command,) = bench.sent
@@ -47,7 +47,7 @@ def test_a_command_says_where_it_comes_from_and_where_its_answer_goes(bench: Pro
     assert said["ce_type"] == b"stock.Reserve.v1"
 
 
-def test_an_input_delivered_again_does_nothing_even_to_another_lane(bench: ProcessBench) -> None:
+def test_an_input_delivered_again_does_nothing_even_to_another_processor(bench: ProcessBench) -> None:
     bench.take(bench.event(PLACED, 7))
     assert bench.take(bench.event(PLACED, 7)) == {"duplicates": 1}
     assert bench.again().take(bench.event(PLACED, 7)) == {"duplicates": 1}
@@ -88,7 +88,7 @@ def test_an_acknowledged_command_is_forgotten(bench: ProcessBench) -> None:
     assert b"stock.Reserve" not in (bench.stores[home(b"o")].get("o") or b"")
 
 
-def test_what_nobody_asked_to_hear_is_dead_lettered_with_the_command_and_the_reason(bench: ProcessBench) -> None:
+def test_an_answer_without_an_input_for_it_is_dead_lettered_with_command_and_reason(bench: ProcessBench) -> None:
     bench.take(bench.event(PLACED, 7))
     (reserve,) = bench.sent
     failed = {"error": "DecisionFailed", "message": "stock failed on it", "fields": {}}
@@ -113,7 +113,7 @@ def test_a_due_timer_sends_its_command_once_and_an_older_setting_nothing(bench: 
     assert bench.take(bench.record(due)) == {"cancelled": 1}
 
 
-def test_timers_are_known_to_whoever_takes_over(bench: ProcessBench) -> None:
+def test_a_processor_that_takes_over_knows_the_timers(bench: ProcessBench) -> None:
     bench.take(bench.event(PLACED, 7))
     other = bench.again()
     assert [due.key for due in other.processor.due_at(home(b"o"), DUE)] == [b"o"]
@@ -148,7 +148,7 @@ def test_a_state_that_is_too_heavy_is_refused_and_the_instance_stays_as_it_was()
     assert b"xxx" not in (bench.stores[home(b"o")].get("o") or b"")
 
 
-def test_a_topic_that_is_not_there_stops_the_lane_before_anything_is_written(bench: ProcessBench) -> None:
+def test_a_missing_topic_stops_the_processor_before_anything_is_written(bench: ProcessBench) -> None:
     bench.missing = "orders.commands"
     bench.take(bench.event(PLACED, 7))
     bench.take(bench.event(RESERVED, 0, "stock.events"))

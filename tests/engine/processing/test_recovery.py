@@ -34,7 +34,7 @@ def history(bench: CommandBench) -> list[RawRecord]:
     return [RawRecord("baskets.events", 0, n, out.key, out.value, out.headers) for n, out in enumerate(batch.events)]
 
 
-def test_folding_the_events_gives_the_state_the_lane_had() -> None:
+def test_folding_the_events_gives_the_state_of_the_processor() -> None:
     bench = CommandBench()
     refold = Refold(baskets, MemoryStates())
     for record in history(bench):
@@ -46,7 +46,7 @@ def test_folding_the_events_gives_the_state_the_lane_had() -> None:
     }
 
 
-def test_a_lane_on_refolded_streams_still_tells_duplicates() -> None:
+def test_a_processor_on_refolded_streams_still_knows_duplicates() -> None:
     bench = CommandBench()
     first = bench.record(COMMANDS[0], "c1")
     batch = bench.run(first)
@@ -146,12 +146,12 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
     assert stream.version == 0
 
 
-def test_a_state_mark_comes_back_from_its_record() -> None:
+def test_a_changelog_checkpoint_comes_back_from_its_record() -> None:
     checkpoint = ChangelogCheckpoint(commands=12, events=34, writer="shop.baskets.x.0")
     assert ChangelogCheckpoint.decode(checkpoint.encode()) == checkpoint
 
 
-def test_a_mark_knows_its_topics_as_far_as_both_ids_are_known() -> None:
+def test_a_changelog_checkpoint_compares_the_ids_of_topics_that_are_known() -> None:
     checkpoint = ChangelogCheckpoint(12, 34, topics={"shop.events": "A", "shop.commands": ""})
     assert ChangelogCheckpoint.decode(checkpoint.encode()) == checkpoint
     assert checkpoint.is_of("shop.events", {"shop.events": "A"})
@@ -174,7 +174,7 @@ def fussy(given: Input, state: Checkout) -> Sequence[Any]:
     return react(given, state)
 
 
-def test_what_was_dead_lettered_stays_so_whatever_newer_code_would_make_of_it() -> None:
+def test_dead_letters_stay_dead_whatever_newer_code_would_do() -> None:
     bench = ProcessBench(checkout_with(react=fussy))
     for event, topic in ((PLACED, "orders.events"), (RESERVED, "stock.events"), (PAID, "payments.events")):
         bench.take(bench.event(event, 1, topic))
@@ -185,7 +185,7 @@ def test_what_was_dead_lettered_stays_so_whatever_newer_code_would_make_of_it() 
     assert b'"finished":true' in without, "it would wait for nothing any more, and the order for ever"
 
 
-def test_what_killed_its_worker_is_not_taken_when_inputs_are_folded_again() -> None:
+def test_an_input_that_killed_its_worker_is_not_taken_when_inputs_are_folded_again() -> None:
     def kills(given: Input, state: Checkout) -> Sequence[Any]:
         if isinstance(given, Paid):
             raise SystemExit(1)
@@ -211,7 +211,7 @@ def test_a_timer_or_an_answer_that_killed_its_worker_is_over() -> None:
     assert bench.folded() == bench.state()
 
 
-def test_an_event_that_only_the_router_listens_to_is_not_lost_without_a_word() -> None:
+def test_an_event_that_only_a_newer_router_knows_is_dead_lettered() -> None:
     """A router of newer code was there before this worker ended; the newer worker does not take it for taken."""
     bench = ProcessBench()
     bench.take(bench.event(PLACED, 1))
@@ -259,7 +259,7 @@ def random_inputs(chance: random.Random, bench: ProcessBench) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2000])
-def test_folding_all_inputs_again_gives_the_state_that_the_lane_has(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folding_all_inputs_again_gives_the_state_of_the_processor(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_refold, "_OPEN", most)
     chance, differ = random.Random(5), 0
     for _ in range(100):

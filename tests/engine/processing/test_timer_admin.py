@@ -1,4 +1,4 @@
-"""Timers that somebody fires or cancels: inputs like any other, each for one setting of a timer."""
+"""Timers that an operator fires or cancels: inputs like any other, each for one setting of a timer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def taking() -> Taking:
     return taking
 
 
-def test_a_timer_that_is_fired_sends_its_command_which_bears_the_time_of_the_order(taking: Taking) -> None:
+def test_a_timer_that_is_fired_sends_its_command_with_the_time_of_the_order(taking: Taking) -> None:
     timer = taking.timer()
     fired = order(timer, Action.FIRE)
     outcome = taking.take(fired)
@@ -79,14 +79,14 @@ def test_a_timer_that_is_fired_sends_its_command_which_bears_the_time_of_the_ord
     assert taking.instance.timers == {}
 
 
-def test_a_timer_that_is_cancelled_sends_nothing_and_is_gone(taking: Taking) -> None:
+def test_a_timer_that_is_cancelled_sends_nothing_and_is_removed(taking: Taking) -> None:
     before = taking.instance.version
     assert taking.take(order(taking.timer(), Action.CANCEL)) == InputAccepted(())
     assert taking.instance.timers == {}
     assert taking.instance.version == before + 1
 
 
-def test_whatever_comes_second_for_one_setting_does_nothing(taking: Taking) -> None:
+def test_the_second_order_for_one_setting_of_a_timer_does_nothing(taking: Taking) -> None:
     timer = taking.timer()
     by_itself = due_record("trade", "checkout", "o", "patience", timer.due, 0)
     orders = [order(timer, Action.FIRE), order(timer, Action.CANCEL), by_itself, order(timer, Action.FIRE)]
@@ -96,7 +96,7 @@ def test_whatever_comes_second_for_one_setting_does_nothing(taking: Taking) -> N
 
 
 def test_an_order_for_a_setting_leaves_a_later_one_alone(taking: Taking) -> None:
-    """Without the identity of the setting, the timer as it was set anew would be fired or ended."""
+    """Without the identity of the setting, the timer as it was set later would be fired or ended."""
     stale = taking.timer()
     taking.take(routed(Placed(order="o", product="p", at=SOON), 1))
     assert taking.instance.timers["patience"].by != stale.due.by
@@ -128,7 +128,7 @@ def test_orders_are_folded_again_as_they_were_taken(moves: list[str]) -> None:
     assert (again.get("o") or taking.codec.encode(taking.codec.new())) == taking.codec.encode(taking.instance)
 
 
-def test_an_order_says_in_a_trace_who_gave_it_and_why(taking: Taking) -> None:
+def test_a_trace_shows_who_ordered_a_timer_and_why(taking: Taking) -> None:
     for action, kind in ((Action.FIRE, "fired"), (Action.CANCEL, "cancelled")):
         found = step_of(taken_in("checkout.commands", order(taking.timer(), action), 3))
         assert found is not None
@@ -136,7 +136,7 @@ def test_an_order_says_in_a_trace_who_gave_it_and_why(taking: Taking) -> None:
         assert (found.beside, found.cause) == ("checkout.commands", taking.timer().due.by)
 
 
-def test_the_table_knows_what_is_set_now_and_awaits_what_is_taken(taking: Taking) -> None:
+def test_the_timer_table_holds_the_current_settings_and_awaits_their_end(taking: Taking) -> None:
     log, state = MemoryLog(), "checkout.state.v1"
     log.create(state, 2)
     table = TimerTable(log.reader(), state, Position({state: {0: 0, 1: 0}}))
@@ -175,7 +175,7 @@ def checkpoint(offset: int, **sources: SourceTime) -> RawRecord:
     return RawRecord("checkout.time", 0, offset, None, told.encode(), (), appended(offset))
 
 
-def test_the_time_of_the_log_is_that_of_the_slowest_source_by_its_last_mark() -> None:
+def test_log_time_is_that_of_the_slowest_source_by_its_last_watermark() -> None:
     early, late = SourceTime(NOW, NOW), SourceTime(SOON, SOON)
     checkpoints = [
         checkpoint(1, a=early, b=early),
@@ -187,7 +187,7 @@ def test_the_time_of_the_log_is_that_of_the_slowest_source_by_its_last_mark() ->
     assert told.told == SOON + timedelta(seconds=2)
 
 
-def test_while_a_source_is_silent_nobody_knows_how_late_it_is() -> None:
+def test_while_a_source_is_silent_log_time_is_unknown() -> None:
     told = told_time([checkpoint(1, a=SourceTime(NOW, NOW), b=SourceTime())], ["a/0", "b/0", "c/0"])
     assert (told.now, told.slowest, told.silent) == (None, "", ("b/0", "c/0"))
     assert told_time([], ["a/0"]).told is None

@@ -32,18 +32,18 @@ def left_by(note: str) -> PoisonPillTracker:
 
 
 @pytest.mark.parametrize("note", [CLEAN, "something else", "{", "[]", '{"at": 3}', '{"deaths": [], "at": []}'])
-def test_whoever_left_in_order_or_wrote_something_else_leaves_no_suspicion(note: str) -> None:
+def test_a_clean_or_unreadable_note_leaves_no_suspect(note: str) -> None:
     assert left_by(note).deaths(pending(3)) == 0
 
 
-def test_a_note_is_written_only_where_somebody_has_died() -> None:
+def test_offsets_are_noted_only_after_a_death() -> None:
     assert left_by(CLEAN).note(PLACE, 0, {3}) == left_by(CLEAN).note(PLACE, 0, ())
     first = left_by(left_by(CLEAN).note(PLACE, 0, {3}))
     assert first.deaths(pending(3)) == 0, "nobody knows what was under way"
     assert json.loads(first.note(PLACE, 0, {5, 3})) == {"at": [3, 5]}
 
 
-def test_what_was_under_way_at_a_death_is_suspect_until_a_try_ends() -> None:
+def test_events_under_way_at_a_death_are_suspect_until_an_attempt_ends() -> None:
     second = left_by('{"at":[3,5]}')
     assert [second.deaths(pending(offset)) for offset in (3, 4, 5)] == [1, 0, 1]
     third = left_by(second.note(PLACE, 0, {3}))
@@ -54,7 +54,7 @@ def test_what_was_under_way_at_a_death_is_suspect_until_a_try_ends() -> None:
     assert third.handoff_metadata(PLACE, 6) == CLEAN, "what is done is nobody's suspect"
 
 
-def test_what_is_under_way_when_it_leaves_in_order_has_killed_nobody() -> None:
+def test_events_under_way_at_an_orderly_end_are_no_suspects() -> None:
     suspects = left_by('{"deaths":{"3":1},"at":[]}')
     suspects.note(PLACE, 0, {3})
     assert left_by(suspects.handoff_metadata(PLACE, 0)).deaths(pending(3)) == 1
@@ -76,7 +76,7 @@ def test_a_note_fits_into_what_a_broker_keeps() -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 5), max_size=4), max_size=12), st.integers(0, 5))
-def test_an_event_is_guilty_of_the_deaths_in_a_row_at_which_it_was_noted(lives: list[set[int]], one: int) -> None:
+def test_an_event_counts_the_deaths_in_a_row_at_which_it_was_noted(lives: list[set[int]], one: int) -> None:
     """Each life begins some events, ends those that are odd in number, and dies."""
     note, expected = "w", 0
     for at in lives:
@@ -133,7 +133,7 @@ def test_suspects_are_tried_one_by_one_and_the_third_death_is_the_last() -> None
     assert at.keys() == {0, 2, 3, 4}
 
 
-def test_what_cannot_be_noted_does_not_begin() -> None:
+def test_an_act_that_cannot_be_noted_does_not_begin() -> None:
     tried: list[int] = []
     written = [False]
     acting = ReactionProcessor(
@@ -165,14 +165,14 @@ highest = frozenset(range(HIGH - AT_ONCE, HIGH))
 def noted(
     suspects: PoisonPillTracker, at: set[int] | frozenset[int], hanging: set[int] | frozenset[int]
 ) -> tuple[str, dict[int, int]]:
-    """A note, and the deaths that it tells."""
+    """A note, and the deaths in it."""
     note = suspects.note(PLACE, 0, at, *([hanging] if hanging else []))
     return note, {int(offset): count for offset, count in json.loads(note).get("deaths", {}).items()}
 
 
 @given(known_deaths, begun, st.sets(offsets, max_size=400))
 @example(dict.fromkeys(range(HIGH - 400, HIGH), 2), set(highest), set(range(HIGH - 800, HIGH - 400)))
-def test_a_note_always_fits_and_says_all_that_is_under_way(
+def test_a_note_always_fits_and_holds_all_that_is_under_way(
     deaths: dict[int, int], under_way: set[int], hanging: set[int]
 ) -> None:
     suspects = left_by(json.dumps({"deaths": deaths, "at": []}))
@@ -189,7 +189,7 @@ def test_a_note_always_fits_and_says_all_that_is_under_way(
 @given(known_deaths)
 @example(dict.fromkeys(range(HIGH - 400, HIGH), 2))
 @example({HIGH - number: 1 + number % DEATHS for number in range(400)})
-def test_where_not_all_deaths_fit_the_highest_counts_stay_and_then_the_lowest_offsets(deaths: dict[int, int]) -> None:
+def test_a_full_note_keeps_the_highest_counts_and_then_the_lowest_offsets(deaths: dict[int, int]) -> None:
     _, kept = noted(left_by(json.dumps({"deaths": deaths, "at": []})), set(), set())
     ranked = sorted(deaths, key=lambda offset: (-deaths[offset], offset))
     assert set(kept) == set(ranked[: len(kept)])
@@ -200,9 +200,7 @@ def test_where_not_all_deaths_fit_the_highest_counts_stay_and_then_the_lowest_of
 @example(
     [frozenset(range(HIGH - number - AT_ONCE, HIGH - number)) for number in range(0, 8 * AT_ONCE, AT_ONCE)], highest
 )
-def test_however_many_processes_die_in_a_row_the_next_one_can_note_what_it_begins(
-    lives: list[set[int]], last: set[int]
-) -> None:
+def test_after_any_number_of_deaths_the_next_process_can_note_its_acts(lives: list[set[int]], last: set[int]) -> None:
     note = "w"
     for at in lives:
         note = left_by(note).note(PLACE, 0, at)
@@ -212,9 +210,7 @@ def test_however_many_processes_die_in_a_row_the_next_one_can_note_what_it_begin
 
 
 @given(known_deaths, st.integers(0, HIGH))
-def test_an_event_that_is_tried_alone_is_parked_in_the_end_however_many_others_are_suspect(
-    deaths: dict[int, int], guilty: int
-) -> None:
+def test_an_event_that_is_tried_alone_is_parked_in_the_end(deaths: dict[int, int], guilty: int) -> None:
     note = json.dumps({"deaths": {str(offset): count for offset, count in deaths.items()}, "at": []})
     for died in range(1, DEATHS + 1):
         note = left_by(note).note(PLACE, 0, {guilty})
@@ -222,5 +218,5 @@ def test_an_event_that_is_tried_alone_is_parked_in_the_end_however_many_others_a
 
 
 @pytest.mark.parametrize("note", ['{"at":[1e999]}', '{"deaths":{"²":1},"at":[]}', "[" * 4000, '{"a":' * 800])
-def test_a_note_that_somebody_else_wrote_hurts_nobody(note: str) -> None:
+def test_a_foreign_note_leaves_no_suspect(note: str) -> None:
     assert left_by(note).deaths(pending(3)) == 0

@@ -111,7 +111,7 @@ def test_an_act_that_hangs_counts_as_failed_and_is_parked_in_the_end() -> None:
     assert runs.begun == [("a", 0), ("a", 0), ("a", 1)]
 
 
-def test_when_far_too_many_acts_hang_the_process_ends() -> None:
+def test_too_many_hanging_acts_end_the_process() -> None:
     runs = Runs()
     reaction = receipts_with(runs.act, attempts=1, at_once=1, timeout=0.001)
     actors, reader = DeadlineExecutor(reaction), PendingReader(reaction)
@@ -129,7 +129,7 @@ def test_when_far_too_many_acts_hang_the_process_ends() -> None:
         runs.end(visit, number)
 
 
-def test_what_is_dropped_ends_unheard() -> None:
+def test_the_end_of_an_act_of_a_dropped_partition_is_ignored() -> None:
     runs = Runs()
     (acting,) = acting_with(runs, [])
     acting.take(paid("a", 0))
@@ -179,7 +179,7 @@ TIMEOUT, LATE = 1.0, 1.5
 
 
 class Life:
-    """One process whose clock is moved by hand; its acts end when they are let go."""
+    """One process whose clock the test moves, and whose acts the test ends."""
 
     def __init__(self, left: Handoff, *visits: str, **other: Any) -> None:
         self.now, self.begun, self.parked = 0.0, list[tuple[str, int]](), list[tuple[int, str]]()
@@ -254,7 +254,7 @@ def life(left: Handoff, *visits: str, **other: Any) -> Iterator[Life]:
         one.over()
 
 
-def test_what_kills_its_process_behind_its_deadline_is_parked_at_its_third_death() -> None:
+def test_an_act_that_kills_its_process_after_its_deadline_is_parked_at_the_third_death() -> None:
     left = Handoff(0, "")
     for _ in range(DEATHS + 1):
         with life(left, "guilty", "innocent") as one:
@@ -266,7 +266,7 @@ def test_what_kills_its_process_behind_its_deadline_is_parked_at_its_third_death
         assert one.parked == [(0, f"the process died {DEATHS} times in a row while it acted")]
 
 
-def test_a_try_whose_time_is_over_is_noted_until_its_thread_ends_and_then_cleared() -> None:
+def test_an_attempt_past_its_deadline_is_noted_until_its_thread_ends() -> None:
     with life(Handoff(0, '{"deaths":{"0":1},"at":[]}'), "slow", backoff=90.0, longest=90.0) as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)
@@ -276,7 +276,7 @@ def test_a_try_whose_time_is_over_is_noted_until_its_thread_ends_and_then_cleare
         assert one.note() == {"at": []}
 
 
-def test_the_end_of_a_later_try_is_no_alibi_while_an_earlier_one_goes_on() -> None:
+def test_the_end_of_a_later_attempt_clears_no_suspicion_of_an_earlier_one() -> None:
     with life(Handoff(0, '{"deaths":{"0":1},"at":[]}'), "slow", "next") as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)
@@ -292,7 +292,7 @@ def test_the_end_of_a_later_try_is_no_alibi_while_an_earlier_one_goes_on() -> No
         one.wait(lambda: '"deaths"' not in one.acting.left()[PLACE].note, "the end of the first one")
 
 
-def test_nothing_begins_beside_a_suspect_that_was_just_left_and_nothing_waits_for_it_for_ever() -> None:
+def test_no_act_begins_beside_a_hanging_suspect_until_its_time_is_over() -> None:
     with life(Handoff(0, '{"deaths":{"0":1},"at":[]}'), "slow", "next", attempts=1) as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)
@@ -303,7 +303,7 @@ def test_nothing_begins_beside_a_suspect_that_was_just_left_and_nothing_waits_fo
         assert one.note() == {"at": [1]}, "what is done is not looked at again"
 
 
-def test_a_suspect_begins_when_what_was_just_left_has_had_its_time() -> None:
+def test_a_suspect_begins_once_the_hanging_act_has_had_its_time() -> None:
     with life(Handoff(0, '{"deaths":{"1":1},"at":[]}'), "slow", "suspect", attempts=1) as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)

@@ -1,4 +1,4 @@
-"""The bulk folds against the ProjectionWriter, on logs that hold everything that nobody should write."""
+"""The bulk folds against the ProjectionWriter, on logs with broken records of every kind."""
 
 from __future__ import annotations
 

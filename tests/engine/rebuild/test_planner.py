@@ -154,7 +154,7 @@ def test_no_more_tasks_run_than_there_are_cores(work: Workload, on: Hardware) ->
 
 
 @given(workloads, hardware)
-def test_what_holds_it_up_is_what_would_help(work: Workload, on: Hardware) -> None:
+def test_only_more_of_the_limiting_resource_makes_a_rebuild_faster(work: Workload, on: Hardware) -> None:
     found = forecast(work, on)
     if found.seconds - START_SECONDS < 1:
         return

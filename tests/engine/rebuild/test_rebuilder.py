@@ -33,7 +33,7 @@ from tests.ledger import LedgerEvent, Summary, by_owner, by_tag, summarise, summ
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), count=st.integers(0, 120), poison=st.sampled_from([0.0, 0.05]))
-def test_a_rebuild_equals_the_tail_and_the_fold(seed: int, count: int, poison: float) -> None:
+def test_a_rebuild_equals_the_projector_and_the_fold(seed: int, count: int, poison: float) -> None:
     with ledger_world(count, seed=seed, poison=poison) as world:
         for view in VIEWS:
             before = world.views[view].describe()
@@ -81,7 +81,7 @@ def test_parked_rows_stay_at_their_last_good_state(poisoned_world: World) -> Non
     assert entry.row is None or entry.row.balance != Decimal("66.60")
 
 
-def test_each_is_what_it_would_be_alone(poisoned_world: World) -> None:
+def test_views_rebuilt_in_one_pass_equal_those_rebuilt_alone(poisoned_world: World) -> None:
     rebuilds = [rebuild(poisoned_world, view) for view in VIEWS]
     results = rebuild_together(rebuilds, rebuilds[0].plan())
     assert [(result.view, result.agreement, result.swapped) for result in results] == [
@@ -93,7 +93,7 @@ def test_each_is_what_it_would_be_alone(poisoned_world: World) -> None:
     assert results[0].parked, "a poisoned row is parked in a pass, too"
 
 
-def test_each_partition_is_read_once(poisoned_world: World) -> None:
+def test_one_pass_reads_each_partition_once(poisoned_world: World) -> None:
     reads: list[int] = []
 
     class Counted(CommittedLog):
@@ -116,7 +116,7 @@ def test_each_partition_is_read_once(poisoned_world: World) -> None:
     assert sorted(reads) == [0, 1, 2, 3]
 
 
-def test_one_that_goes_on_folds_the_rest_by_itself(poisoned_world: World) -> None:
+def test_in_one_pass_a_continued_view_folds_only_its_rest(poisoned_world: World) -> None:
     interrupted(poisoned_world)
     send(poisoned_world, 6, 30)
     rebuilds = [rebuild(poisoned_world, view, fold="v1") for view in VIEWS]
@@ -126,7 +126,7 @@ def test_one_that_goes_on_folds_the_rest_by_itself(poisoned_world: World) -> Non
     assert results[0].events < results[1].events
 
 
-def test_interrupted_all_of_them_are_kept(poisoned_world: World) -> None:
+def test_an_interrupted_pass_keeps_what_is_done_of_each_view(poisoned_world: World) -> None:
     def run(jobs: Any, plan: Any, tell: Any) -> Any:
         job: BulkJob = jobs[0]
         next(job.fold_streams((part for task in plan.tasks for part in task), tell))
@@ -184,7 +184,9 @@ def read_by(work: Rebuild) -> list[OffsetRange]:
 
 @each_view
 @pytest.mark.parametrize("after", [1, 3])
-def test_it_goes_on_behind_the_buckets_that_are_whole(world: World, view: View[Any, Any], after: int) -> None:
+def test_an_interrupted_rebuild_continues_after_its_finished_buckets(
+    world: World, view: View[Any, Any], after: int
+) -> None:
     before = live(world, view)
     with pytest.raises(KeyboardInterrupt) as caught:
         stopping(rebuild(world, view, fold="v1"), after, KeyboardInterrupt()).run()
@@ -202,19 +204,19 @@ def test_it_goes_on_behind_the_buckets_that_are_whole(world: World, view: View[A
 
 
 @each_view
-def test_other_code_begins_anew(world: World, view: View[Any, Any]) -> None:
+def test_a_rebuild_with_other_code_begins_again(world: World, view: View[Any, Any]) -> None:
     begun = interrupted(world, view)
     assert rebuild(world, view, fold="v2").run().generation != begun.id
     assert begun.id not in world.store.registry(view.name).generations, "and what nobody goes on with is removed"
 
 
 @pytest.mark.parametrize("options", [{"fold": "v1", "fresh": True}, {"fold": ""}], ids=str)
-def test_it_begins_anew_when_told_or_when_nobody_knows_the_code(world: World, options: dict[str, Any]) -> None:
+def test_a_rebuild_begins_again_on_request_or_when_its_code_is_unknown(world: World, options: dict[str, Any]) -> None:
     begun = interrupted(world)
     assert rebuild(world, summary, **options).run().generation != begun.id
 
 
-def test_a_lost_server_leaves_it_and_a_broken_fold_does_not(world: World) -> None:
+def test_a_lost_server_leaves_a_rebuild_to_continue_and_a_broken_fold_does_not(world: World) -> None:
     with pytest.raises(InfrastructureError):
         stopping(rebuild(world, summary, fold="v1"), 2, InfrastructureError("gone")).run()
     begun = left(world, summary)
@@ -223,14 +225,14 @@ def test_a_lost_server_leaves_it_and_a_broken_fold_does_not(world: World) -> Non
     assert begun.id not in world.store.registry(summary.name).generations
 
 
-def test_nothing_is_left_when_nothing_was_whole(world: World) -> None:
+def test_a_rebuild_without_a_finished_bucket_leaves_nothing(world: World) -> None:
     before = world.store.registry(summary.name)
     with pytest.raises(KeyboardInterrupt):
         stopping(rebuild(world, summary, fold="v1"), 0, KeyboardInterrupt()).run()
     assert world.store.registry(summary.name) == before
 
 
-def test_interrupted_between_the_seal_and_the_swap_it_only_swaps(world: World) -> None:
+def test_a_rebuild_that_was_interrupted_after_the_seal_only_swaps(world: World) -> None:
     work = rebuild(world, summary, fold="v1")
     ends = work._stable_ends
 
@@ -246,7 +248,7 @@ def test_interrupted_between_the_seal_and_the_swap_it_only_swaps(world: World) -
     assert ranges == []
 
 
-def test_a_pinned_one_goes_on_only_under_its_name(world: World) -> None:
+def test_a_pinned_rebuild_continues_under_its_name(world: World) -> None:
     begun = interrupted(world, pin="then")
     assert rebuild(world, summary, fold="v1", pin="then").run().generation == begun.id
     rows = dict(world.views.as_of(summary, "then").items())
@@ -291,7 +293,7 @@ def ended(world: World, work: Rebuild, begun: StartedRebuild) -> None:
 
 
 @pytest.mark.parametrize("error", [ContractError("no"), InfrastructureError("no"), Fenced("no"), KeyboardInterrupt()])
-def test_what_its_successor_goes_on_filling_stays_when_it_fails(
+def test_a_paused_rebuild_that_fails_leaves_the_generation_of_its_successor(
     world: World, stack: ExitStack, error: BaseException
 ) -> None:
     woken, fail = paused(world, stack)
@@ -302,7 +304,7 @@ def test_what_its_successor_goes_on_filling_stays_when_it_fails(
     ended(world, work, begun)
 
 
-def test_twin_without_a_claim_it_removes_what_its_successor_fills(
+def test_twin_without_a_claim_a_paused_rebuild_removes_the_generation_of_its_successor(
     world: World, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unclaimed(store: Any, generation: Generation, attempt: str) -> Generation:
@@ -318,7 +320,7 @@ def test_twin_without_a_claim_it_removes_what_its_successor_fills(
 
 
 @pytest.mark.parametrize("options", [{}, {"hold": True}, {"pin": "then"}], ids=str)
-def test_it_neither_seals_nor_shows_what_its_successor_fills(
+def test_a_paused_rebuild_neither_seals_nor_swaps_the_generation_of_its_successor(
     world: World, stack: ExitStack, options: dict[str, Any]
 ) -> None:
     woken, _ = paused(world, stack, **options)
@@ -333,7 +335,7 @@ def test_it_neither_seals_nor_shows_what_its_successor_fills(
     assert world.store.registry(summary.name).generations[begun.generation.id].phase is not Phase.BULK
 
 
-def test_what_a_rebuild_at_work_fills_is_neither_swept_nor_gone_on_with(world: World, stack: ExitStack) -> None:
+def test_the_generation_of_a_running_rebuild_is_neither_swept_nor_continued(world: World, stack: ExitStack) -> None:
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())
     options = RebuildOptions(fold="v1")
@@ -347,7 +349,7 @@ def test_what_a_rebuild_at_work_fills_is_neither_swept_nor_gone_on_with(world: W
     assert [gone.id for gone in sweep(world.store, summary, 0.0)] == [begun.generation.id]
 
 
-def test_one_that_wakes_before_it_has_begun_a_generation_begins_none(world: World, stack: ExitStack) -> None:
+def test_a_rebuild_that_was_paused_while_it_planned_begins_no_generation(world: World, stack: ExitStack) -> None:
     """It was paused while it planned."""
     successor = rebuild(world, summary, fold="v1")
     woken = rebuild(world, summary, fold="v1")
@@ -364,7 +366,7 @@ def test_one_that_wakes_before_it_has_begun_a_generation_begins_none(world: Worl
     ended(world, successor, begun[0])
 
 
-def test_a_removal_that_was_decided_before_leaves_what_was_claimed_since(world: World, stack: ExitStack) -> None:
+def test_a_removal_leaves_a_generation_that_was_claimed_since_its_decision(world: World, stack: ExitStack) -> None:
     woken, _ = paused(world, stack)
     seen = world.store.registry(summary.name).generations[woken.generation.id]
     work = rebuild(world, summary, fold="v1")
@@ -375,7 +377,7 @@ def test_a_removal_that_was_decided_before_leaves_what_was_claimed_since(world: 
     ended(world, work, begun)
 
 
-def test_a_registry_of_older_code_names_no_rebuild() -> None:
+def test_a_registry_of_an_older_version_names_no_attempt() -> None:
     older = {
         "hash": "h", "stream_keyed": True, "buckets": 1, "topics": {"a.events": 1}, "phase": "bulk", "created": "c",
     }  # fmt: skip

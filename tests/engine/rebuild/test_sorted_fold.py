@@ -70,7 +70,7 @@ def sampling(world: World, view: View[Any, Any]) -> tuple[Verify, Watched]:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.6])
-def test_no_more_is_read_and_decoded_than_the_share(world: World, share: float) -> None:
+def test_a_sample_reads_and_decodes_no_more_than_its_share(world: World, share: float) -> None:
     verify, log = sampling(world, summary)
     checkpoints = world.store.checkpoints(live(world, summary))
     found = verify.sample(live(world, summary), share)
@@ -81,7 +81,7 @@ def test_no_more_is_read_and_decoded_than_the_share(world: World, share: float) 
     assert found.differing == 0
 
 
-def test_what_a_change_does_to_the_rows_of_the_sample_is_told(world: World) -> None:
+def test_a_sample_shows_what_a_change_does_to_its_rows(world: World) -> None:
     changed = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=lambda row, event: None)
     verify, _ = sampling(world, changed)
     within = verify.sample(live(world, summary), 0.05)
@@ -90,7 +90,7 @@ def test_what_a_change_does_to_the_rows_of_the_sample_is_told(world: World) -> N
 
 
 @pytest.mark.parametrize("view", [by_owner, by_tag], ids=lambda view: view.name)
-def test_of_other_views_only_the_items_of_sampled_rows_are_made(world: World, view: View[Any, Any]) -> None:
+def test_a_sample_of_a_sorted_view_makes_only_the_items_of_its_rows(world: World, view: View[Any, Any]) -> None:
     part = OffsetRange(
         "ledgers.events", 0, 0, world.log.reader().ends(["ledgers.events"]).next_offset("ledgers.events", 0)
     )

@@ -47,7 +47,7 @@ def ids(world: World, view: View[Any, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
-def test_a_live_generation_that_lost_a_mark_is_replaced_without_being_asked(world: World, view: Any) -> None:
+def test_a_live_generation_that_lost_a_checkpoint_is_replaced(world: World, view: Any) -> None:
     rows, old = rows_of(world, view), live(world, view)
     del world.store._buckets[view.name, old.id, 1]
     result = rebuild(world, view).run()
@@ -56,7 +56,7 @@ def test_a_live_generation_that_lost_a_mark_is_replaced_without_being_asked(worl
     assert ids(world, view) == {result.generation}
 
 
-def test_a_live_generation_that_cannot_go_on_is_replaced_without_being_compared(world: World) -> None:
+def test_a_live_generation_that_cannot_move_is_replaced_without_a_comparison(world: World) -> None:
     old = live(world, summary)
     checkpoint = world.store.checkpoints(old)[0]
     parked = {f"p{n}": Parked("ledgers.events", 0, n, "ValueError: no") for n in range(101)}
@@ -67,7 +67,7 @@ def test_a_live_generation_that_cannot_go_on_is_replaced_without_being_compared(
     assert "does not move on" in result.why
 
 
-def test_rows_that_differ_are_not_swapped_in_and_not_left_behind(world: World) -> None:
+def test_a_rebuild_with_different_rows_is_not_swapped_in_and_is_removed(world: World) -> None:
     old = live(world, summary)
     checkpoint = world.store.checkpoints(old)[0]
     assert world.store.flush(
@@ -118,7 +118,7 @@ def never(row: Summary | None, event: LedgerEvent) -> Summary | None:
     raise ValueError("a slip in this version")
 
 
-def test_a_fold_that_digests_less_than_before_does_not_go_live(world: World) -> None:
+def test_a_fold_that_parks_more_rows_does_not_go_live(world: World) -> None:
     rows, old = rows_of(world, summary), live(world, summary)
     broken = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=never)
     result = rebuild(world, broken).run()
@@ -131,7 +131,7 @@ def test_a_fold_that_digests_less_than_before_does_not_go_live(world: World) -> 
     assert rows_of(world, summary) == rows
 
 
-def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: World) -> None:
+def test_a_replaced_generation_is_kept_for_its_time_and_removed_by_a_later_rebuild(world: World) -> None:
     first = live(world, summary)
     second = rebuild(world, summary, keep=3600.0).run()
     assert second.kept == first.id
@@ -164,7 +164,7 @@ def interfering(
     return work
 
 
-def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: World) -> None:
+def test_events_written_during_a_rebuild_are_folded_before_it_goes_live(world: World) -> None:
     result = interfering(world, before=lambda job: send(world, 6, 50)).run()
     assert result.agreement is Agreement.EQUAL
     ends = world.log.reader().ends(["ledgers.events"])
@@ -172,7 +172,7 @@ def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: Wo
     assert world.views[summary].describe().generation == result.generation
 
 
-def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
+def test_a_generation_that_was_removed_meanwhile_never_goes_live(world: World) -> None:
     before = live(world, summary)
 
     with pytest.raises(Fenced):
@@ -181,7 +181,7 @@ def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
     assert ids(world, summary) == {before.id}
 
 
-def test_a_generation_that_a_tail_began_meanwhile_goes_when_the_rebuilt_one_is_live(world: World) -> None:
+def test_a_generation_that_a_projector_began_meanwhile_is_removed_at_the_swap(world: World) -> None:
     change(world.store, summary.name, lambda registry: registry.without(live(world, summary).id))
 
     topics = {"ledgers.events": app.partitions}
@@ -190,7 +190,7 @@ def test_a_generation_that_a_tail_began_meanwhile_goes_when_the_rebuilt_one_is_l
     assert ids(world, summary) == {result.generation}
 
 
-def test_a_bulk_load_that_lost_its_process_goes_with_the_next_rebuild(world: World) -> None:
+def test_a_bulk_load_that_lost_its_process_is_removed_by_the_next_rebuild(world: World) -> None:
     topics = live(world, summary).topics
     dead = open_generation(world.store, summary, topics, Phase.BULK)
     rebuild(world, summary).run()
@@ -216,7 +216,7 @@ def promote(world: World, view: View[Any, Any], named: str) -> RebuildResult:
     ).run(named)
 
 
-def test_a_held_rebuild_is_seen_by_nobody_and_kept_up_to_date(world: World) -> None:
+def test_a_held_rebuild_is_not_live_and_kept_up_to_date(world: World) -> None:
     rows, before = rows_of(world, summary), live(world, summary)
     result = rebuild(world, slip, hold=True).run()
     assert (result.held, result.swapped, result.exit_code, result.agreement) == (True, False, 0, Agreement.DIFFERENT)
@@ -277,7 +277,7 @@ def test_promote_and_rollback_exchange_the_live_generation(world: World) -> None
     assert promote(world, summary, "kept").generation == held, "a second one takes the first back"
 
 
-def test_no_tail_is_needed_to_go_back(world: World) -> None:
+def test_a_rollback_needs_no_projector(world: World) -> None:
     first, rows = live(world, summary), rows_of(world, summary)
     rebuild(world, summary, hold=True).run()
     promote(world, summary, "held")
@@ -293,7 +293,7 @@ def test_only_what_is_held_or_kept_can_go_live(world: World) -> None:
         promote(world, summary, live(world, summary).id)
 
 
-def test_a_second_hold_takes_the_place_of_the_first_and_a_swap_leaves_it(world: World) -> None:
+def test_a_second_hold_replaces_the_first_and_a_swap_leaves_it(world: World) -> None:
     one = rebuild(world, slip, hold=True).run().generation
     other = rebuild(world, slip, hold=True).run().generation
     assert one not in world.store.registry(summary.name).generations
@@ -301,7 +301,7 @@ def test_a_second_hold_takes_the_place_of_the_first_and_a_swap_leaves_it(world: 
     assert resolve(world.store.registry(summary.name), summary, "held").id == other
 
 
-def test_a_view_as_of_a_place_stays_there(world: World) -> None:
+def test_a_view_as_of_a_position_stays_there(world: World) -> None:
     ends = world.log.reader().ends(["ledgers.events"])
     before: dict[View[Any, Any], dict[Any, Any]] = {view: rows_of(world, view) for view in VIEWS}
     send(world, 9, 60)
@@ -315,7 +315,7 @@ def test_a_view_as_of_a_place_stays_there(world: World) -> None:
         assert rows_of(world, view) == now, "the live one goes on"
 
 
-def test_a_place_inside_a_decision_is_moved_back_to_its_beginning(world: World) -> None:
+def test_a_position_inside_a_decision_is_moved_back_to_its_beginning(world: World) -> None:
     halves = 0
     for partition, records in enumerate(world.log.of("ledgers.events")):
         for record in records:
@@ -327,7 +327,7 @@ def test_a_place_inside_a_decision_is_moved_back_to_its_beginning(world: World) 
     assert halves
 
 
-def test_a_name_is_given_anew_and_the_old_rows_are_gone(world: World) -> None:
+def test_a_pinned_name_moves_to_the_latest_rebuild(world: World) -> None:
     first = rebuild(world, by_owner, pin="then").run().generation
     second = rebuild(world, by_owner, pin="then").run().generation
     assert first not in world.store.registry(by_owner.name).generations
@@ -360,7 +360,7 @@ def test_a_second_rebuild_of_a_view_is_refused_while_the_first_is_at_work(world:
     rebuild(world, summary).run()
 
 
-def test_phases_of_other_code_are_left_alone(world: World) -> None:
+def test_generations_of_other_code_keep_their_phases(world: World) -> None:
     other = FoldView(by_owner.name, events=Moved, row=Total, key=lambda e: e.owner, evolve=add, version=2)
     held = rebuild(world, by_owner, hold=True).run().generation
     rebuild(world, other).run()

@@ -1,7 +1,6 @@
-"""Rows that cannot be stored for a moment: whoever sees the whole log parks by what they are in the end.
+"""Rows that cannot be stored for a moment: a fold of the whole log parks only rows that cannot be stored at its end.
 
-A projector must store them where its flushes fall, so it may park more, until somebody retries; it never has other
-rows.
+A projector must store them where its flushes fall, so it may park more, until a retry; it never has other rows.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def rows(generation: Generation, store: ViewStore, without: Iterable[str]) -> di
 
 
 def expected(view: View[Any, Any], log: MemoryLog) -> tuple[dict[str, Any], set[str]]:
-    """The rows, and the keys that are parked, as anybody would work them out who has all the time in the world."""
+    """The rows, and the keys that are parked, by a fold of one event after the other."""
     found: dict[str, Any] = {}
     failed: set[str] = set()
     for record in (record for records in log.of(TOPIC) for record in records):
@@ -157,7 +156,7 @@ def test_a_rebuild_parks_what_cannot_be_stored_in_the_end_and_nothing_else(view:
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
 @engines
-def test_wherever_flushes_fall_there_are_the_same_rows_or_they_are_parked(
+def test_wherever_flushes_fall_rows_are_the_same_or_parked(
     engine: Any, view: Any, steps: Any, sizes: Sequence[int]
 ) -> None:
     log, store = logged(steps), MemoryViewStore()
@@ -191,7 +190,7 @@ def test_retry_frees_exactly_what_can_be_stored_now(engine: Any, view: Any, step
 @settings(max_examples=50, deadline=None)
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
-def test_a_rebuild_takes_the_place_of_a_tail_that_parked_more(view: Any, steps: Any, sizes: Sequence[int]) -> None:
+def test_a_rebuild_replaces_a_generation_with_more_parked_rows(view: Any, steps: Any, sizes: Sequence[int]) -> None:
     log, store = logged(steps), MemoryViewStore()
     generation = tailed(view, log, sizes, store)
     before = parked(generation, store)
@@ -201,7 +200,7 @@ def test_a_rebuild_takes_the_place_of_a_tail_that_parked_more(view: Any, steps: 
     assert result.agreement is (Agreement.EQUAL if same else Agreement.UNKNOWN)
 
 
-def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are_none(
+def test_twin_parking_a_row_for_an_intermediate_value_finds_false_differences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The projector's one flush is past the trouble of `a0`; a look at every step finds it, and so it did for
@@ -225,7 +224,7 @@ def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are
     assert (result.equal, set(result.newly)) == (False, {"a0"})
 
 
-def test_a_tail_parks_only_what_it_cannot_store_and_not_what_it_could_not_on_the_way() -> None:
+def test_a_projector_parks_only_rows_that_it_cannot_store_at_its_flush() -> None:
     log = logged([(0, "a", 3), (0, "a", 1), (0, "b", 3), (0, "b", 7), (0, "c", 1)])
     store = MemoryViewStore()
     generation = tailed(by_name, log, [9], store)

@@ -51,7 +51,7 @@ def test_the_hash_of_a_query_view_covers_its_query() -> None:
     assert len({one.hash for one in [counts, *others]}) == 3
 
 
-def test_memory_says_that_it_runs_no_sql() -> None:
+def test_a_world_in_memory_refuses_sql() -> None:
     app = App("both", partitions=2, deciders=[ledgers], views=[counts, by_owner])
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
         assert dict(world.views[by_owner].items()) == {}
@@ -61,7 +61,7 @@ def test_memory_says_that_it_runs_no_sql() -> None:
         fold(counts, Moved(ledger="l", owner="o", amount=1))  # type: ignore[arg-type]  # an int is as good here
 
 
-def test_tails_pass_query_views_over() -> None:
+def test_projectors_ignore_query_views() -> None:
     log, store = MemoryLog(), MemoryViewStore()
     log.create("ledgers.events", 2)
     tail = Projector([counts, by_owner], log.reader, store, look=0.0)
@@ -126,7 +126,7 @@ def test_rows_of_one_key_are_refused_wherever_they_meet(store: MemoryViewStore) 
         sealed(store, "r", ("a", 1), ("a", 2))
 
 
-def test_batches_change_rows_checksums_indexes_and_every_mark(store: MemoryViewStore) -> None:
+def test_batches_change_rows_checksums_indexes_and_every_checkpoint(store: MemoryViewStore) -> None:
     made = sealed(store, "r", ("a", 1), ("b", 2))
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     assert writer.batch == 0
@@ -142,7 +142,7 @@ def test_batches_change_rows_checksums_indexes_and_every_mark(store: MemoryViewS
     ] == []
 
 
-def test_a_batch_that_is_in_the_marks_is_not_written_again(store: MemoryViewStore, made: Generation) -> None:
+def test_a_batch_that_the_checkpoints_name_is_not_written_again(store: MemoryViewStore, made: Generation) -> None:
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     assert writer.write(1, rows(("a", 2)), Position())
     before = store.checkpoints(made)
@@ -184,7 +184,7 @@ def test_a_claim_fails_when_the_run_before_moved_meanwhile(store: MemoryViewStor
     assert not heir.claim()
 
 
-def test_marks_that_no_stream_wrote_are_at_no_batch(store: MemoryViewStore, made: Generation) -> None:
+def test_checkpoints_that_no_stream_wrote_are_at_no_batch(store: MemoryViewStore, made: Generation) -> None:
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     one = store.checkpoints(made)[0]
     flush = BucketFlush(made, 0, one.token, replace(one, token="of-a-tail"), counts.rows.columns, counts.rows.indexes)
@@ -209,11 +209,11 @@ def at_tokens(*tokens: str) -> dict[int, Checkpoint]:
         ([], None),
     ],
 )
-def test_marks_tell_at_which_batch_of_a_stream_they_are(tokens: list[str], batch: int | None) -> None:
+def test_checkpoints_name_their_batch_of_a_stream(tokens: list[str], batch: int | None) -> None:
     assert batch_of(at_tokens(*tokens)) == batch
 
 
-def test_a_stream_can_begin_only_where_its_topics_begin_at_nought() -> None:
+def test_a_stream_can_begin_only_where_its_topics_begin_at_0() -> None:
     starts = Position({"a.events": {0: 0, 1: 40}, "b.events": {0: 0}, "c.events": {0: 9}})
     assert no_beginning(["b.events"], starts) == ""
     assert no_beginning(["a.events", "b.events"], starts) == (

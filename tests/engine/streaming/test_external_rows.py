@@ -101,7 +101,7 @@ def test_a_row_that_is_deleted_leaves_rows_index_count_and_checksum(store: Memor
     assert dict(Views(store)[levels].items()) == {"b": Level("b", 7)}
 
 
-def test_who_comes_later_goes_on_with_the_rows_and_the_earlier_one_is_refused(store: MemoryViewStore) -> None:
+def test_a_later_process_takes_over_the_rows_and_the_earlier_one_is_fenced(store: MemoryViewStore) -> None:
     first, generation = opened(store)
     write(first, at(1, 0), Level("a", 1))
     first.show()
@@ -145,7 +145,7 @@ def test_rows_of_different_batches_are_seen_until_others_are_whole(store: Memory
     assert opened(store)[1].id == made.id
 
 
-def test_a_discarded_generation_is_gone(store: MemoryViewStore) -> None:
+def test_a_discarded_generation_is_in_no_registry(store: MemoryViewStore) -> None:
     rows, generation = opened(store)
     rows.discard()
     assert not store.registry("levels").generations
@@ -164,7 +164,7 @@ def test_a_generation_that_another_rebuild_has_removed_is_not_shown(store: Memor
     assert store.registry("levels").live[levels.hash] == live.id
 
 
-def test_nobody_else_computes_such_a_view() -> None:
+def test_no_worker_and_no_world_computes_a_streamed_view() -> None:
     app = App("gauges", views=[levels])
     assert parts_of(app, 1, [], {}) == []
     with memory(app, now=NOW) as world, pytest.raises(ConfigurationError, match="a stream of its own"):

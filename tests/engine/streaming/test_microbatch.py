@@ -94,7 +94,7 @@ def test_another_writers_token_ends_the_run(view: Any) -> None:
     assert bench.rows(view) == dict(fold(view, HISTORY[0]))
 
 
-def test_a_mark_of_the_same_run_from_before_the_batch_ends_the_run() -> None:
+def test_an_older_checkpoint_of_the_same_run_ends_the_run() -> None:
     bench = FoldBench(open_baskets)
     batches = Batches(bench, open_baskets)
     bench.write(HISTORY[0])
@@ -111,7 +111,7 @@ def test_a_mark_of_the_same_run_from_before_the_batch_ends_the_run() -> None:
         batches.fold()
 
 
-def test_an_event_whose_row_cannot_be_told_stops_the_view() -> None:
+def test_an_event_of_an_unknown_row_stops_the_view() -> None:
     bench = FoldBench(household_spend)
     batches = Batches(bench, household_spend)
     bench.write(HISTORY[0], ce_type=b"baskets.CheckedOut.v9")

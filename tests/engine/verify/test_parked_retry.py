@@ -1,4 +1,4 @@
-"""Parked rows go on with a mended fold; nothing of theirs is lost, and the others never wait for them."""
+"""A retry with a corrected fold frees parked rows; no event of theirs is lost, and other rows never wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(poisoned_world: World) -> World:
     return poisoned_world
 
 
-def test_a_mended_fold_frees_every_parked_row(world: World) -> None:
+def test_a_corrected_fold_frees_every_parked_row(world: World) -> None:
     waiting = set(parked(world))
     assert waiting
     result = retry(world, fixed).run(live(world, summary))
@@ -45,7 +45,7 @@ def test_a_mended_fold_frees_every_parked_row(world: World) -> None:
     assert world.views[summary].describe().rows == len(rows_of(world, summary))
 
 
-def test_a_sample_shows_what_mended_code_would_free_and_a_verification_leaves_it_out(world: World) -> None:
+def test_a_sample_shows_rows_that_a_corrected_fold_would_free_and_a_verification_ignores_them(world: World) -> None:
     waiting, generation = set(parked(world)), live(world, summary)
     assert {row.key for row in verify(world, fixed).sample(generation, 1.0).differences} == waiting
     result = verify(world, fixed).run(generation, deep=True)
@@ -66,12 +66,12 @@ def test_one_key_is_freed_and_the_others_wait_on(world: World) -> None:
     assert set(parked(world)) == set(others)
 
 
-def test_a_key_that_is_not_parked_is_told(world: World) -> None:
+def test_a_key_that_is_not_parked_is_refused(world: World) -> None:
     with pytest.raises(ContractError, match=r"l-999 is not parked in view ledger_summary; parked are l-"):
         retry(world, fixed).run(live(world, summary), ["l-999"])
 
 
-def test_a_tail_that_is_faster_makes_it_fold_on(world: World) -> None:
+def test_a_retry_that_a_projector_overtakes_folds_again(world: World) -> None:
     """Somebody else's flush comes between the read of the checkpoint and ours, twice; events have arrived meanwhile."""
     generation, store = live(world, summary), world.store
     world._tail.close()

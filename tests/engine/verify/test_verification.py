@@ -85,7 +85,7 @@ def overpay(row: dict[bytes, bytes]) -> None:
 
 
 @each_view
-def test_what_the_tail_folded_is_equal(world: World, view: View[Any, Any]) -> None:
+def test_rows_of_a_projector_are_verified(world: World, view: View[Any, Any]) -> None:
     result = verify(world, view).run(live(world, view))
     assert (result.equal, result.wrong, result.rows, result.newly) == (True, (), (), {})
     assert result.stored == result.folded
@@ -127,7 +127,7 @@ def test_a_missing_and_a_stray_row_are_found(world: World, view: View[Any, Any])
 
 
 @each_view
-def test_what_lies_behind_the_place_of_a_bucket_is_no_difference(world: World, view: View[Any, Any]) -> None:
+def test_events_after_the_checkpoint_of_a_bucket_are_no_difference(world: World, view: View[Any, Any]) -> None:
     """Marks of one view may stand at different places: each bucket is folded to its own."""
     generation = live(world, view)
     before = world.store.checkpoints(generation)
@@ -163,7 +163,7 @@ def test_a_fold_that_parks_more_is_a_difference_and_says_why(world: World) -> No
 
 
 @each_view
-def test_a_sample_of_the_rows_tells_what_a_rebuild_would_change(world: World, view: View[Any, Any]) -> None:
+def test_a_sample_of_the_rows_shows_what_a_rebuild_would_change(world: World, view: View[Any, Any]) -> None:
     total = len(rows_of(world, view))
     same = verify(world, view).sample(live(world, view), 0.5)
     assert (same.differing, same.differences, same.newly) == (0, (), {})
@@ -186,7 +186,7 @@ def test_the_steps_of_a_row_end_at_the_row(world: World, view: View[Any, Any]) -
         assert times == sorted(times)
 
 
-def test_the_steps_stop_at_the_place_that_is_asked_for(world: World) -> None:
+def test_the_steps_stop_at_the_position_that_is_asked_for(world: World) -> None:
     key = next(key for key, row in world.views[summary].items() if row.moves > 1)
     position = world.views[summary].describe().position
     steps = steps_of(world, summary, key)
@@ -219,7 +219,7 @@ def test_the_rows_are_what_memory_folds(world: World) -> None:
 
 
 def damaged(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]]:
-    """A row, changed beside its checkpoint, as somebody with a Redis client would."""
+    """A row, changed beside its checkpoint, as by a Redis client."""
     generation = live(world, view)
     checkpoints = world.store.checkpoints(generation)
     rows = ((b, k, r) for b in checkpoints for k, r in bucket_of(world, generation, b).rows.items())
@@ -229,7 +229,9 @@ def damaged(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]
 
 
 @each_view
-def test_a_row_changed_beside_its_mark_is_found_by_comparing_rows_only(world: World, view: View[Any, Any]) -> None:
+def test_a_row_changed_beside_its_checkpoint_is_found_by_a_deep_verification_only(
+    world: World, view: View[Any, Any]
+) -> None:
     key, _ = damaged(world, view)
     generation = live(world, view)
     shallow = verify(world, view).run(generation)
@@ -241,7 +243,7 @@ def test_a_row_changed_beside_its_mark_is_found_by_comparing_rows_only(world: Wo
 
 
 @each_view
-def test_a_row_deleted_beside_its_mark_is_found(world: World, view: View[Any, Any]) -> None:
+def test_a_row_deleted_beside_its_checkpoint_is_found(world: World, view: View[Any, Any]) -> None:
     key, _ = damaged(world, view)
     generation = live(world, view)
     for bucket in buckets_of(world, view):
@@ -264,7 +266,7 @@ def test_a_row_in_a_bucket_that_nothing_folds_into_is_found(world: World, view: 
         assert (found.key, found.other) == (key, None)
 
 
-def test_index_entries_that_no_row_has_and_those_that_lack_are_found(world: World) -> None:
+def test_wrong_and_stray_index_entries_are_found(world: World) -> None:
     generation = live(world, by_owner)
     buckets = buckets_of(world, by_owner)
     flipped = next(bucket for bucket in buckets if bucket.indexed)
@@ -294,7 +296,7 @@ def test_more_than_fits_on_a_page_is_read_to_its_end(world: World) -> None:
     assert (len(few.rows), few.seeming, few.exit_code) == (100, 5704, 3)
 
 
-def test_an_entry_that_lacks_is_found(world: World) -> None:
+def test_a_missing_index_entry_is_found(world: World) -> None:
     generation = live(world, by_owner)
     buckets = buckets_of(world, by_owner)
     key, before = next(bucket for bucket in buckets if bucket.indexed).indexed.popitem()
@@ -317,7 +319,7 @@ def busy(world: World, view: View[Any, Any], seed: int, count: int = 60, **optio
 
 
 @each_view
-def test_rows_that_move_on_meanwhile_are_compared_where_they_are_then(world: World, view: View[Any, Any]) -> None:
+def test_rows_that_change_meanwhile_are_compared_at_their_new_checkpoints(world: World, view: View[Any, Any]) -> None:
     generation, before = live(world, view), rows_of(world, view)
     assert busy(world, view, 21).run(generation, deep=True).equal
     assert rows_of(world, view) != before, "something moved"
@@ -332,9 +334,7 @@ def test_rows_that_move_on_meanwhile_are_compared_where_they_are_then(world: Wor
 
 
 @each_view
-def test_a_generation_that_is_replaced_and_removed_meanwhile_is_left_for_the_next(
-    world: World, view: View[Any, Any]
-) -> None:
+def test_a_generation_that_is_replaced_meanwhile_is_left_for_the_next(world: World, view: View[Any, Any]) -> None:
     old = live(world, view)
     rebuilds = iter([rebuild(world, view)])
 
@@ -356,7 +356,7 @@ def test_a_generation_that_is_replaced_and_removed_meanwhile_is_left_for_the_nex
         verifying.run_named("live")
 
 
-def test_more_moving_rows_than_can_be_looked_at_are_no_proof_of_anything(world: World) -> None:
+def test_more_changing_rows_than_can_be_compared_leave_the_result_open(world: World) -> None:
     generation = live(world, by_owner)
     result = busy(world, by_owner, 23, suspects=1).run(generation, deep=True)
     assert (result.equal, result.rows, result.exit_code) == (False, (), 4)

@@ -22,7 +22,7 @@ from tests.engine.views.deployments import Deploys, view_of
 
 @pytest.fixture
 def shop() -> Deploys:
-    """Ten events folded by a projector of the old code, which goes on."""
+    """Ten events folded by a projector of the old code, which keeps running."""
     deploys = Deploys()
     deploys.start("a", "old")
     deploys.write(10)
@@ -42,7 +42,7 @@ def status(shop: Deploys, code: str) -> list[str]:
     return mixture(shop.store, shop.store.registry("spelled"), view_of(code), code)
 
 
-def test_a_tail_of_the_old_code_never_writes_what_a_rebuild_with_the_new_code_holds(shop: Deploys) -> None:
+def test_a_projector_of_the_old_code_never_writes_a_held_generation_of_the_new_code(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.write(10)
     shop.settle()
@@ -51,7 +51,7 @@ def test_a_tail_of_the_old_code_never_writes_what_a_rebuild_with_the_new_code_ho
     assert [told["by"] for told in told(shop, "standing by")] == ["old"]
 
 
-def test_twin_a_tail_that_does_not_know_its_code_goes_on_folding_what_the_new_code_built(shop: Deploys) -> None:
+def test_twin_a_projector_that_does_not_know_its_code_folds_the_held_generation(shop: Deploys) -> None:
     shop.stop("old")
     shop.start("a", "old", folds={})
     shop.rebuild("b", hold=True)
@@ -60,7 +60,7 @@ def test_twin_a_tail_that_does_not_know_its_code_goes_on_folding_what_the_new_co
     assert shop.rows(shop.generation(Phase.HELD)) == {f"h{n}": "bbaa" for n in range(1, 6)}
 
 
-def test_a_promote_is_refused_while_only_tails_of_other_code_run(shop: Deploys) -> None:
+def test_a_promote_is_refused_while_only_projectors_of_other_code_run(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     with pytest.raises(
         ConfigurationError, match=r"only projectors of other code run \(old\); .*leftfold run spelled"
@@ -71,7 +71,7 @@ def test_a_promote_is_refused_while_only_tails_of_other_code_run(shop: Deploys) 
     assert any("standing by: old; start one of this code: leftfold run spelled" in text for text in status(shop, "b"))
 
 
-def test_a_promote_without_any_tail_is_for_the_code_that_built_it(shop: Deploys) -> None:
+def test_a_promote_without_any_projector_needs_the_code_that_built_the_generation(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.stop("old")
     shop.write(5)
@@ -84,7 +84,7 @@ def test_a_promote_without_any_tail_is_for_the_code_that_built_it(shop: Deploys)
     assert live(shop) == shop.whole("b")
 
 
-def test_a_rebuild_that_would_stand_still_once_it_is_live_is_refused_before_it_begins(shop: Deploys) -> None:
+def test_a_rebuild_that_no_projector_would_follow_is_refused_before_it_begins(shop: Deploys) -> None:
     with pytest.raises(ConfigurationError, match=r"its projectors run other code than this \(old\)"):
         shop.rebuild("b")
     assert len(shop.store.registry("spelled").generations) == 1
@@ -120,7 +120,7 @@ def test_a_rolling_deploy_needs_no_stop_in_any_order(order: tuple[str, ...], sho
     assert live(shop) == shop.whole("b")
 
 
-def test_a_tail_with_code_unknown_so_far_claims_what_readers_see_and_says_so(shop: Deploys) -> None:
+def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(shop: Deploys) -> None:
     shop.start("b", "new")
     shop.write(10)
     shop.tails["new"].step(0.0)
@@ -137,7 +137,7 @@ def test_a_tail_with_code_unknown_so_far_claims_what_readers_see_and_says_so(sho
         )
 
 
-def test_a_superseded_code_never_claims_again_by_itself(shop: Deploys) -> None:
+def test_superseded_code_never_claims_a_generation_again_by_itself(shop: Deploys) -> None:
     shop.start("b", "new")
     shop.settle()
     for name in ("old", "new"):
@@ -153,7 +153,7 @@ def test_a_superseded_code_never_claims_again_by_itself(shop: Deploys) -> None:
     assert live(shop) == {f"h{n}": "aaa" for n in range(1, 6)}
 
 
-def test_in_development_an_edit_that_is_taken_back_takes_the_folding_back(shop: Deploys) -> None:
+def test_in_development_an_edit_that_is_undone_claims_the_generation_again(shop: Deploys) -> None:
     for code in "ba":
         shop.stop("old")
         shop.start(code, "old", takes_back=True)
@@ -162,7 +162,7 @@ def test_in_development_an_edit_that_is_taken_back_takes_the_folding_back(shop: 
     assert live(shop) == {f"h{n}": "aaba" for n in range(1, 6)}
 
 
-def test_a_rollback_gives_it_back_and_tails_of_either_code_go_on_with_theirs(shop: Deploys) -> None:
+def test_after_a_rollback_projectors_of_either_code_fold_their_own_generation(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.start("b", "new")
     shop.settle()
@@ -182,7 +182,7 @@ def test_a_rollback_gives_it_back_and_tails_of_either_code_go_on_with_theirs(sho
     assert shop.rows(shop.generation(Phase.KEPT)) == shop.whole("b")
 
 
-def test_a_rollback_is_refused_when_no_tail_of_its_code_is_at_work(shop: Deploys) -> None:
+def test_a_rollback_is_refused_when_no_projector_of_its_code_runs(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.start("b", "new")
     shop.settle()
@@ -192,7 +192,7 @@ def test_a_rollback_is_refused_when_no_tail_of_its_code_is_at_work(shop: Deploys
         shop.promote("b", "kept")
 
 
-def test_a_rollback_after_all_tails_were_restarted_gives_the_kept_one_back(shop: Deploys) -> None:
+def test_a_rollback_after_all_projectors_were_restarted_makes_the_kept_generation_live(shop: Deploys) -> None:
     """The order that the page allows: the new code claims what readers see before the promote, and keeps it then."""
     shop.rebuild("b", hold=True)
     shop.stop("old")
@@ -211,7 +211,7 @@ def test_a_rollback_after_all_tails_were_restarted_gives_the_kept_one_back(shop:
     assert {key: len(text) for key, text in live(shop).items()} == {key: len(t) for key, t in shop.whole("a").items()}
 
 
-def test_code_that_waits_claims_only_after_a_long_absence_of_the_code_that_folds(shop: Deploys) -> None:
+def test_waiting_code_claims_only_after_a_long_absence_of_the_code_that_folds(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.start("b", "new", absence=1e9)
     shop.stop("old")
@@ -222,7 +222,7 @@ def test_code_that_waits_claims_only_after_a_long_absence_of_the_code_that_folds
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
 
 
-def test_a_tail_that_is_made_again_in_its_process_has_not_started_again(shop: Deploys) -> None:
+def test_a_projector_that_is_made_again_in_its_process_claims_nothing(shop: Deploys) -> None:
     started = set[str]()
     shop.rebuild("b", hold=True)
     shop.start("b", "new", started=started)
@@ -237,7 +237,7 @@ def test_a_tail_that_is_made_again_in_its_process_has_not_started_again(shop: De
     assert shop.generation(Phase.LIVE).folds == ("a", "b"), "a new process claims"
 
 
-def test_code_that_never_folded_it_cannot_take_the_live_generation(shop: Deploys) -> None:
+def test_other_code_cannot_promote_the_live_generation(shop: Deploys) -> None:
     with pytest.raises(ConfigurationError, match="is folded by code a, and this code is c"):
         shop.promote("c", "live")
     shop.start("b", "new")
@@ -248,7 +248,7 @@ def test_code_that_never_folded_it_cannot_take_the_live_generation(shop: Deploys
     assert shop.generation(Phase.LIVE).fold == "b"
 
 
-def test_a_claim_between_a_look_at_the_marks_and_the_flush_behind_it_is_seen(
+def test_a_claim_between_reading_checkpoints_and_the_next_flush_is_noticed(
     shop: Deploys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old projector starts again; once it has read its registry, the new one claims the generation."""
@@ -272,7 +272,7 @@ def test_a_claim_between_a_look_at_the_marks_and_the_flush_behind_it_is_seen(
     assert live(shop) == {f"h{n}": "aabb" for n in range(1, 6)}
 
 
-def test_buckets_are_shared_among_tails_of_one_code(shop: Deploys) -> None:
+def test_buckets_are_shared_among_projectors_of_one_code(shop: Deploys) -> None:
     shop.start("a", "other")
     shop.rebuild("b", hold=True)
     shop.start("b", "new")
@@ -286,13 +286,13 @@ def test_buckets_are_shared_among_tails_of_one_code(shop: Deploys) -> None:
     assert not shared["old"] & shared["other"]
 
 
-def test_a_tail_of_a_version_that_shows_no_code_counts_as_before(shop: Deploys) -> None:
+def test_a_projector_of_an_older_version_without_a_code_shares_the_buckets(shop: Deploys) -> None:
     older = shop.start("a", "older", folds={})
     shop.settle()
     assert {len(f.buckets) for tail in (shop.tails["old"], older) for f in tail.writers()} == {8}
 
 
-def test_a_spark_stream_leaves_alone_what_another_code_folds_and_claims_as_a_tail_does(shop: Deploys) -> None:
+def test_a_spark_stream_claims_generations_as_a_projector_does(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     seen, held = shop.generation(Phase.LIVE), shop.generation(Phase.HELD)
     courses = {code: course(shop, code) for code in "ab"}

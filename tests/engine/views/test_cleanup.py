@@ -38,7 +38,7 @@ def tails() -> tuple[FoldBench, FoldBench, Projector, Projector]:
     return old, new, old.settle(old.tail(member="first")), new.settle(new.tail(member="second"))
 
 
-def test_the_live_generation_of_other_code_goes_when_its_tails_are_gone_and_somebody_says_so(
+def test_the_live_generation_of_other_code_is_removed_on_request_once_its_projectors_ended(
     tails: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new, first, _ = tails
@@ -62,7 +62,9 @@ def test_the_live_generation_of_other_code_goes_when_its_tails_are_gone_and_some
     assert {id_ for _, id_ in new.store.stored(["open_baskets"]).buckets} == {new.live(next_version).id}
 
 
-def test_that_of_this_code_stays(tails: tuple[FoldBench, FoldBench, Projector, Projector]) -> None:
+def test_the_live_generation_of_this_code_is_never_removed(
+    tails: tuple[FoldBench, FoldBench, Projector, Projector],
+) -> None:
     _, new, _, _ = tails
     with pytest.raises(Usage, match="make another one live first: leftfold rollback open_baskets"):
         remove_one(new.store, next_version, "live", sure=True)
@@ -104,7 +106,7 @@ def test_orphans_stay_while_the_view_is_rebuilt() -> None:
 
 
 class _Late(MemoryViewStore):
-    """A store where somebody ends making a generation in the midst of its removal as an orphan."""
+    """A store in which a generation is registered during its removal as an orphan."""
 
     making: Generation | None = None
     landed = False
@@ -119,11 +121,11 @@ class _Late(MemoryViewStore):
         super().unlink(generation)
 
 
-def test_who_is_about_to_register_an_orphan_finds_that_it_cannot() -> None:
+def test_an_orphan_that_is_being_removed_cannot_be_registered() -> None:
     assert not taken_too_late(removed_by=lambda store: remove_orphans(store, "open_baskets"))
 
 
-def test_twin_an_orphan_that_is_just_removed_is_registered_without_marks() -> None:
+def test_twin_an_orphan_that_is_removed_at_once_is_registered_without_checkpoints() -> None:
     def at_once(store: MemoryViewStore) -> None:
         for orphan in orphans(store, ["open_baskets"]).found:
             store.unlink(orphan)
@@ -166,7 +168,7 @@ def over(shop: Deploys, seconds: float = -1.0) -> Generation:
     return kept
 
 
-def test_a_kept_generation_is_followed_until_its_time_is_over_and_then_removed_by_a_tail(shop: Deploys) -> None:
+def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it(shop: Deploys) -> None:
     shop.write(5)
     shop.settle()
     kept = shop.generation(Phase.KEPT)
@@ -198,7 +200,7 @@ def test_a_longer_time_is_shortened_by_no_later_rebuild_and_no_rollback(shop: De
     assert shop.generation(Phase.LIVE).id == kept.id
 
 
-def test_what_is_being_promoted_does_not_end_meanwhile(shop: Deploys) -> None:
+def test_a_generation_that_is_being_promoted_does_not_end(shop: Deploys) -> None:
     seen = over(shop)
     change(shop.store, "spelled", lambda r: r.with_generation(replace(seen, until=format_time(600.0))))
     remove_ended(shop.store, seen)  # a projector that looked a moment ago
@@ -217,7 +219,7 @@ def test_a_rollback_after_the_end_says_that_there_is_nothing_to_go_back_to(shop:
         shop.promote("a", "kept")
 
 
-def test_status_shows_its_age_and_its_end_and_how_rows_are_kept_up_under_another_word(shop: Deploys) -> None:
+def test_status_shows_the_age_and_the_end_of_a_kept_generation(shop: Deploys) -> None:
     kept = over(shop, 300.0)
     row = {"kind": "view", "name": "spelled", "phase": "kept", "since": kept.since, "until": kept.until}
     shown = _shown({**row, "kept": "incremental"})
@@ -226,7 +228,7 @@ def test_status_shows_its_age_and_its_end_and_how_rows_are_kept_up_under_another
     assert (shown["kept up"], "kept" in shown) == ("incremental", False)
 
 
-def test_a_reader_is_told_how_far_the_first_generation_is() -> None:
+def test_the_error_of_a_reader_names_the_progress_of_the_first_generation() -> None:
     shop = Deploys()
     shop.write(10)
     views = Views(shop.store)
@@ -241,7 +243,7 @@ def test_a_reader_is_told_how_far_the_first_generation_is() -> None:
     assert views[view_of("a")].get("h1") is not None
 
 
-def test_status_says_how_far_the_first_generation_is_and_whether_a_tail_builds_it() -> None:
+def test_status_shows_the_progress_of_the_first_generation_and_a_missing_projector() -> None:
     shop = Deploys()
     shop.write(10)
     shop.start("a", "tail", batch=1).step(0.0)

@@ -25,14 +25,14 @@ def test_generations_are_numbered_and_never_share_an_id() -> None:
     assert (first.buckets, new_generation(open_baskets, registry, TOPICS, Phase.BULK).buckets) == (16, PARTITIONS)
 
 
-def test_a_new_generation_has_all_its_marks_before_anyone_can_see_it() -> None:
+def test_a_new_generation_has_all_its_checkpoints_before_it_is_registered() -> None:
     store = MemoryViewStore()
     generation = open_generation(store, household_spend, TOPICS, Phase.BULK)
     assert store.registry("household_spend").generations == {generation.id: generation}
     assert store.checkpoints(generation) == {n: Checkpoint(Position(), phase=Phase.BULK) for n in range(16)}
 
 
-def test_a_tail_follows_sealed_live_and_kept_generations_of_its_hash_and_no_bulk_one() -> None:
+def test_a_projector_follows_sealed_live_and_kept_generations_of_its_hash() -> None:
     store = MemoryViewStore()
     phases = [Phase.BULK, Phase.SEALED, Phase.LIVE, Phase.KEPT]
     made = [open_generation(store, household_spend, TOPICS, phase) for phase in phases]
@@ -53,7 +53,7 @@ def test_pointing_keeps_the_predecessor() -> None:
     assert registry.without(two.id).live == {}
 
 
-def test_a_change_of_the_registry_is_applied_to_what_is_there_when_it_lands() -> None:
+def test_a_change_of_the_registry_is_applied_to_its_latest_version() -> None:
     class Busy(MemoryViewStore):
         raced = False
 

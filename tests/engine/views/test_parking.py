@@ -92,7 +92,7 @@ def test_a_row_parked_in_a_later_flush_leaves_the_checksum_too() -> None:
     assert bench.views[open_baskets].get("b") == Summary()
 
 
-def test_a_new_tail_keeps_what_is_parked_parked() -> None:
+def test_a_new_projector_keeps_parked_rows_parked() -> None:
     bench = FoldBench()
     bench.write(added("b", "unfoldable"))
     bench.settle()
@@ -121,7 +121,7 @@ def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: F
 
 
 @pytest.mark.parametrize("bad", [b"{", b'{"basket_id":"b","household":"nobody","total":"1","lines":[]}'])
-def test_a_cross_stream_view_stops_at_an_event_whose_row_cannot_be_told(bad: bytes) -> None:
+def test_a_cross_stream_view_stops_at_an_event_of_an_unknown_row(bad: bytes) -> None:
     bench = FoldBench(household_spend)
     tail = bench.settle()
     bench.write(out("a", "h", p=1))
@@ -174,7 +174,7 @@ def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing(bench: Fol
     assert parked(bench) == {}
 
 
-def test_an_event_that_names_no_row_is_parked_by_itself_and_a_tail_counts_what_follows() -> None:
+def test_events_without_a_row_key_are_parked_under_one_key_and_counted() -> None:
     view = FoldView("strange", events=CheckedOut, row=Strange, key=lambda event: event.household, evolve=strange)
     bench = FoldBench(view)
     tail = bench.settle()
@@ -276,14 +276,14 @@ def named(world: World, view: Any) -> dict[Any, Any]:
 
 
 @VIEWS
-def test_it_is_parked_and_every_other_row_goes_on(world: World, view: Any) -> None:
+def test_an_event_without_a_row_key_is_parked_and_every_other_row_is_folded(world: World, view: Any) -> None:
     assert parked_in(world, view) == {NO_ROW: WHY}
     assert rows_of(world, view) == named(world, view)
     assert {"ann", "red"} & set(rows_of(world, view))
 
 
 @VIEWS
-def test_a_rebuild_and_a_verification_park_the_same(world: World, view: Any) -> None:
+def test_rebuild_and_verification_park_the_same_events_without_a_row_key(world: World, view: Any) -> None:
     before = world.views[view].describe()
     assert verify(world, view).run(live(world, view), deep=True).equal
     rebuild(world, view).run()
@@ -291,13 +291,13 @@ def test_a_rebuild_and_a_verification_park_the_same(world: World, view: Any) -> 
     assert (after.checksum, after.rows, after.parked) == (before.checksum, before.rows, before.parked)
 
 
-def test_of_one_event_only_the_pairs_without_a_row_are_left_out(world: World) -> None:
+def test_only_the_pairs_without_a_row_key_are_left_out_of_an_event(world: World) -> None:
     found = rows_of(world, by_tag)
     assert set(found) == {"red", "blue"}
 
 
 @VIEWS
-def test_however_many_there_are_the_view_goes_on(world: World, view: Any) -> None:
+def test_any_number_of_events_without_a_row_key_leaves_the_view_running(world: World, view: Any) -> None:
     world.client.send_many([Move(ledger=f"m-{n}", owner="", amount=ONE, tags=("",)) for n in range(150)])
     world.client.send(Move(ledger="l-9", owner="zoe", amount=ONE, tags=("green",)))
     assert rows_of(world, view) == named(world, view)
@@ -306,7 +306,7 @@ def test_however_many_there_are_the_view_goes_on(world: World, view: Any) -> Non
 
 
 @VIEWS
-def test_explain_shows_them_and_retry_says_that_a_rebuild_is_needed(world: World, view: Any) -> None:
+def test_explain_shows_events_without_a_row_key_and_retry_asks_for_a_rebuild(world: World, view: Any) -> None:
     found = steps_of(world, view, NO_ROW)
     assert {step.touch.decoded.key for step in found} == {"l-2", "l-3"}
     assert found[0].error == WHY
@@ -315,7 +315,7 @@ def test_explain_shows_them_and_retry_says_that_a_rebuild_is_needed(world: World
     assert "correct key= and rebuild" in result.parked[NO_ROW]
 
 
-def test_code_that_names_a_row_gives_it_by_a_rebuild(world: World) -> None:
+def test_a_rebuild_with_corrected_code_gives_such_events_their_row(world: World) -> None:
     mended = FoldView(
         by_owner.name, events=Moved, row=Total, key=lambda e: e.owner or "-", evolve=add, indexes=("positive",)
     )
@@ -326,7 +326,7 @@ def test_code_that_names_a_row_gives_it_by_a_rebuild(world: World) -> None:
 
 
 @pytest.mark.parametrize("view", [product_sales], ids=repr)
-def test_micro_batches_park_it_too(view: Any) -> None:
+def test_micro_batches_park_events_without_a_row_key(view: Any) -> None:
     bench = FoldBench(view)
     batches = Batches(bench, view)
     bench.write(out("a", "h", apple=1))
@@ -340,7 +340,7 @@ def test_micro_batches_park_it_too(view: Any) -> None:
     assert set(bench.rows(view)) == {"apple", "pear"}
 
 
-def test_a_fold_in_a_test_raises() -> None:
+def test_a_fold_in_a_test_raises_for_an_event_without_a_row_key() -> None:
     with pytest.raises(ContractError, match="a row key may not be empty"):
         fold(by_owner, Moved(ledger="l", owner="", amount=ONE))
     with pytest.raises(ContractError, match="a row key may not be empty"):
@@ -348,20 +348,20 @@ def test_a_fold_in_a_test_raises() -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", ""])
-def test_what_utf_8_cannot_hold_is_no_key_either(text: str) -> None:
+def test_an_empty_text_or_half_a_surrogate_pair_is_no_row_key(text: str) -> None:
     ((key, item),) = by_owner.touches(Moved.model_construct(ledger="l", owner=text, amount=ONE), "l")
     assert key == NO_ROW
     assert isinstance(item, NoRowKey)
 
 
 @pytest.mark.parametrize("text", [NO_ROW, "\0", " ", "@", "a/b", "%"])
-def test_no_text_is_taken_for_it(text: str) -> None:
+def test_no_text_encodes_to_the_key_of_events_without_a_row(text: str) -> None:
     ((key, _),) = by_owner.touches(Moved(ledger="l", owner=text, amount=ONE), "l")
     assert key != NO_ROW
     assert by_owner.keys.decode(key) == text
 
 
-def test_a_key_that_raises_still_stops_the_view() -> None:
+def test_a_key_function_that_raises_stops_the_view() -> None:
     """Only code can be wrong there, and code that comes may give the event its row: nothing is passed over."""
     view = FoldView("by_owner", events=Moved, row=Total, key=unowned, evolve=add)
     with pytest.raises(ValueError, match="nobody knows"):

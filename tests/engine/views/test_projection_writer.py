@@ -110,7 +110,7 @@ def test_a_store_that_fails_between_two_batches_of_one_flush_loses_and_repeats_n
     assert totals(bench) == expected(2 * EVENTS)
 
 
-def test_without_forgetting_what_was_not_sent_it_would_be_folded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_without_a_rewind_events_of_a_failed_flush_are_folded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of the test above."""
     monkeypatch.setattr(ProjectionWriter, "rewind", lambda self: setattr(self._fold, "is_ahead", True))
     with pytest.raises(AssertionError):
@@ -118,7 +118,7 @@ def test_without_forgetting_what_was_not_sent_it_would_be_folded_twice(monkeypat
 
 
 @pytest.mark.parametrize("view", [household_spend, checkouts], ids=lambda view: view.name)
-def test_what_has_landed_is_passed_over_when_it_is_read_again(view: Any) -> None:
+def test_events_below_the_checkpoints_are_skipped_when_they_are_read_again(view: Any) -> None:
     bench = FoldBench(view)
     bench.settle()
     writer, decode = writer_of(bench, view), EventDecoder([view]).decode_all
@@ -132,12 +132,12 @@ def test_what_has_landed_is_passed_over_when_it_is_read_again(view: Any) -> None
         assert bench.rows(view) == once
 
 
-def test_without_passing_it_over_it_would_be_folded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_without_skipping_them_they_are_folded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: a projection writer that knows only the checkpoints it began with."""
     monkeypatch.setattr(LiveFold, "skip", _once(LiveFold.skip))
     for view in (household_spend, checkouts):
         with pytest.raises(AssertionError):
-            test_what_has_landed_is_passed_over_when_it_is_read_again(view)
+            test_events_below_the_checkpoints_are_skipped_when_they_are_read_again(view)
 
 
 def _once(pass_over: Any) -> Any:
@@ -150,7 +150,7 @@ def _once(pass_over: Any) -> Any:
 
 
 @pytest.mark.parametrize("view", [household_spend, open_baskets], ids=lambda view: view.name)
-def test_rows_that_are_forgotten_to_save_memory_are_read_again(view: Any) -> None:
+def test_evicted_rows_are_read_again(view: Any) -> None:
     bench = FoldBench(view)
     bench.settle()
     writer, decode = writer_of(bench, view, most=2), EventDecoder([view]).decode
@@ -166,7 +166,7 @@ def test_rows_that_are_forgotten_to_save_memory_are_read_again(view: Any) -> Non
     assert writer.checksum() == ProjectionWriter(view, wanted.live(view), wanted.store).checksum()
 
 
-def test_without_reading_them_again_forgotten_rows_would_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_without_reading_evicted_rows_they_begin_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: as if every bucket were empty."""
     evict = LiveFold.evict
 
@@ -177,10 +177,10 @@ def test_without_reading_them_again_forgotten_rows_would_begin_anew(monkeypatch:
 
     monkeypatch.setattr(LiveFold, "evict", forget)
     with pytest.raises(AssertionError):
-        test_rows_that_are_forgotten_to_save_memory_are_read_again(household_spend)
+        test_evicted_rows_are_read_again(household_spend)
 
 
-def test_rows_that_wait_for_their_flush_are_never_forgotten(bench: FoldBench) -> None:
+def test_rows_that_wait_for_their_flush_are_never_evicted(bench: FoldBench) -> None:
     writer = writer_of(bench, most=1)
     decode, ends = EventDecoder([household_spend]).decode, dict.fromkeys(range(PARTITIONS), 0)
     sent, flying, kept = ["h1", "h2", "h3"], ["h2", "h3", "h4"], ["h2", "h3", "h4", "h2"]
@@ -217,7 +217,7 @@ def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits(bench: FoldBench
     assert group.step(2000, 0.0)[0] == 1
 
 
-def test_rows_of_a_bucket_that_was_empty_are_never_read_until_one_is_forgotten(bench: FoldBench) -> None:
+def test_rows_of_an_empty_bucket_are_not_read_until_one_is_evicted(bench: FoldBench) -> None:
     writer = writer_of(bench, most=3)
     read, ends = [], dict.fromkeys(range(PARTITIONS), 0)
     for number, name in enumerate(["h1", "h2", "h3", "h4", "h5"]):
@@ -233,7 +233,7 @@ def test_rows_of_a_bucket_that_was_empty_are_never_read_until_one_is_forgotten(b
 
 
 class Failing:
-    """A flush whose outcome nobody can ask for."""
+    """A flush of unknown outcome."""
 
     def landed(self) -> bool:
         raise InfrastructureError("the store is away")
@@ -270,7 +270,7 @@ def test_a_flush_that_fails_loses_and_repeats_nothing(view: Any, when: str, monk
     assert bench.views[view].describe().checksum == wanted.views[view].describe().checksum
 
 
-def test_a_read_that_fails_while_a_flush_is_on_its_way_leaves_nobody_out_of_step(
+def test_a_read_that_fails_during_a_flush_leaves_no_writer_out_of_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = FoldBench(household_spend)
@@ -308,7 +308,7 @@ def strict(row: Strict | None, event: CheckedOut) -> Strict | None:
 strict_view = FoldView("strict_view", events=CheckedOut, row=Strict, evolve=strict, indexes=("total",))
 
 
-def test_the_live_generation_waits_for_the_next_one_that_must_fold_with_care() -> None:
+def test_the_live_generation_never_overtakes_the_next_one_that_tracks_rows() -> None:
     bench = FoldBench(strict_view)
     bench.write(out("b", "h", p=1))
     tail = bench.settle()
@@ -329,7 +329,7 @@ def test_the_live_generation_waits_for_the_next_one_that_must_fold_with_care() -
     }
 
 
-def test_care_is_for_the_row_in_trouble_and_ends_with_the_flush() -> None:
+def test_only_an_unstorable_row_is_tracked_and_only_until_its_flush() -> None:
     bench = FoldBench(strict_view)
     bench.settle()
     writer, decode = (
@@ -352,7 +352,7 @@ def test_care_is_for_the_row_in_trouble_and_ends_with_the_flush() -> None:
     assert {key for checkpoint in writer.checkpoints.values() for key in checkpoint.parked} == {"a"}
 
 
-def test_a_tail_that_was_overtaken_is_out_of_step_and_does_not_stop_its_view() -> None:
+def test_a_writer_that_was_overtaken_is_out_of_step_and_does_not_stop_its_view() -> None:
     """Its rows hold the events already, and a strict fold raises; that is no reason to stop."""
     bench = FoldBench(strict_view)
     bench.settle()
@@ -379,7 +379,7 @@ def fold(writer: ProjectionWriter, *records: Any) -> bool:
     return writer.fold([decode(record) for record in records], reached)
 
 
-def test_of_two_writers_the_later_flush_writes_nothing_until_it_has_read_the_marks_again(bench: FoldBench) -> None:
+def test_the_later_flush_of_two_writers_writes_nothing_until_it_has_read_the_checkpoints(bench: FoldBench) -> None:
     mine, other = writer_of(bench), writer_of(bench)
     records = bench.write(out("b", "h", p=1))
     assert fold(other, *records)
@@ -389,7 +389,7 @@ def test_of_two_writers_the_later_flush_writes_nothing_until_it_has_read_the_mar
     assert bench.rows(household_spend) == {"h": Spend(Decimal(1), "base")}
 
 
-def test_without_the_token_a_stale_writer_would_lose_what_the_other_wrote(bench: FoldBench) -> None:
+def test_twin_with_the_current_token_a_stale_writer_overwrites_rows(bench: FoldBench) -> None:
     """The twin: a stale writer that is given the current token overwrites with what it remembers."""
     stale = writer_of(bench)
     assert fold(stale, *bench.write(out("a", "h", p=1)))
@@ -402,7 +402,7 @@ def test_without_the_token_a_stale_writer_would_lose_what_the_other_wrote(bench:
     assert bench.rows(household_spend) == {"h": Spend(Decimal(5), "base")}
 
 
-def test_events_below_a_mark_are_not_folded_again() -> None:
+def test_events_below_a_checkpoint_are_not_folded_again() -> None:
     bench = FoldBench(household_spend)
     records = bench.write(out("b", "h", p=1))
     bench.settle()
@@ -410,7 +410,7 @@ def test_events_below_a_mark_are_not_folded_again() -> None:
     assert bench.rows(household_spend) == {"h": Spend(Decimal(1), "base")}
 
 
-def test_a_tail_that_meets_another_writer_reads_again_and_goes_on() -> None:
+def test_a_projector_that_meets_another_writer_reads_again_and_continues() -> None:
     bench = FoldBench()
     tail = bench.settle()
     bench.change_marks(household_spend, lambda checkpoint: checkpoint)
@@ -439,7 +439,7 @@ def test_a_store_that_went_back_in_time_heals() -> None:
     assert bench.rows(household_spend) == {"h": Spend(Decimal(7), "base")}
 
 
-def test_two_tails_together_fold_every_event_once() -> None:
+def test_two_projectors_together_fold_every_event_once() -> None:
     bench = FoldBench()
     one, two = bench.tail(batch=3), bench.tail(batch=5)
     for number in range(60):
@@ -450,7 +450,7 @@ def test_two_tails_together_fold_every_event_once() -> None:
     assert sum(row.total for row in rows.values()) == 60
 
 
-def test_a_lost_mark_discards_the_generation_and_a_new_one_is_folded() -> None:
+def test_a_lost_checkpoint_discards_the_generation_and_a_new_one_is_folded() -> None:
     bench = FoldBench(household_spend)
     bench.write(out("b", "h", p=1))
     tail = bench.settle()
@@ -465,7 +465,7 @@ def test_a_lost_mark_discards_the_generation_and_a_new_one_is_folded() -> None:
     assert bench.rows(household_spend) == {"h": Spend(Decimal(2), "base")}
 
 
-def test_a_follower_of_a_generation_without_all_marks_refuses_to_begin(bench: FoldBench) -> None:
+def test_a_writer_of_a_generation_without_all_checkpoints_refuses_to_begin(bench: FoldBench) -> None:
     generation = bench.live(household_spend)
     del bench.store._buckets[generation.view, generation.id, 3]
     with pytest.raises(ViewNotBuilt, match=r"lost the checkpoints of buckets \[3\]; build it again"):

@@ -35,7 +35,7 @@ histories = st.lists(st.tuples(events, st.booleans()), max_size=25)
 
 @settings(max_examples=25)
 @given(histories, st.integers(1, 5))
-def test_the_tail_folds_as_memory_does_whatever_the_batches(
+def test_a_projector_folds_as_memory_does_whatever_the_batches(
     history: list[tuple[BasketEvent, bool]], batch: int
 ) -> None:
     bench = FoldBench()
@@ -51,7 +51,7 @@ def test_the_tail_folds_as_memory_does_whatever_the_batches(
 
 @settings(max_examples=12)
 @given(histories)
-def test_a_checksum_is_the_sum_of_its_rows_however_it_came_about(history: list[tuple[BasketEvent, bool]]) -> None:
+def test_a_checksum_depends_on_the_rows_and_not_on_their_history(history: list[tuple[BasketEvent, bool]]) -> None:
     one, other = FoldBench(), FoldBench()
     tail = one.settle()
     for event, _ in history:
@@ -87,7 +87,7 @@ def test_a_stream_keyed_row_carries_the_version_of_its_stream(bench: FoldBench) 
     assert bench.views[household_spend].entry("h").version is None
 
 
-def test_every_mark_moves_touched_or_not(bench: FoldBench) -> None:
+def test_every_checkpoint_moves_with_each_flush(bench: FoldBench) -> None:
     tail = bench.settle()
     before = bench.store.checkpoints(bench.live(household_spend))
     (record,) = bench.write(out("b", "h", p=1))
@@ -144,7 +144,7 @@ def test_a_broken_event_inside_a_decision_does_not_cut_it(bench: FoldBench) -> N
     assert bench.views[open_baskets].describe().parked["b"].waiting == 2
 
 
-def test_a_new_tail_goes_on_where_the_marks_are(bench: FoldBench) -> None:
+def test_a_new_projector_continues_at_the_checkpoints(bench: FoldBench) -> None:
     bench.write(out("b", "h", p=1))
     bench.settle()
     bench.write(out("c", "h", p=2))
@@ -153,7 +153,7 @@ def test_a_new_tail_goes_on_where_the_marks_are(bench: FoldBench) -> None:
     assert len(bench.store.registry("household_spend").generations) == 1
 
 
-def test_a_tail_makes_a_generation_and_points_at_it_once_it_is_past_the_ends_seen_at_start() -> None:
+def test_a_new_generation_goes_live_once_it_has_passed_the_ends_at_its_start() -> None:
     bench = FoldBench(household_spend)
     for number in range(30):
         bench.write(out(f"b{number}", "h", p=1))
@@ -183,7 +183,7 @@ def test_all_kinds_of_view_have_the_buckets_that_their_kind_has(bench: FoldBench
     assert bench.live(household_spend).buckets == bench.live(product_sales).buckets == 16
 
 
-def test_events_of_other_classes_pass_by_however_broken_they_are() -> None:
+def test_broken_events_of_other_classes_are_ignored() -> None:
     bench = FoldBench(household_spend)
     bench.raw(b"x", b"?", ce_type=b"baskets.Emptied.v3")
     bench.raw(b"x", b"?", ce_type=b"baskets.Emptied.v3", ce_sequence=b"?")
@@ -210,11 +210,11 @@ def test_every_bucket_has_one_owner_and_the_shares_are_even(members: list[str], 
 
 
 @given(member_lists, generations)
-def test_who_looks_makes_no_difference(members: list[str], generation: Generation) -> None:
+def test_every_member_computes_the_same_shares(members: list[str], generation: Generation) -> None:
     assert shares_of(members, generation) == shares_of(sorted(members), generation)
 
 
-def test_few_buckets_move_when_a_tail_dies() -> None:
+def test_few_buckets_move_when_a_projector_dies() -> None:
     generation = Generation("v", "1-a", "h", False, 64, {TOPIC: 4})
     before = shares_of(["a", "b", "c", "d"], generation)
     after = shares_of(["a", "b", "c"], generation)
@@ -224,7 +224,7 @@ def test_few_buckets_move_when_a_tail_dies() -> None:
 
 @settings(max_examples=25)
 @given(histories, st.lists(st.integers(0, 2), min_size=1, max_size=12))
-def test_tails_that_take_turns_fold_as_memory_does(history: list[tuple[object, bool]], turns: list[int]) -> None:
+def test_projectors_that_take_turns_fold_as_memory_does(history: list[tuple[object, bool]], turns: list[int]) -> None:
     bench = FoldBench()
     tails = [bench.tail(member=f"tail {number}", lease=60.0) for number in range(3)]
     for (event, _), turn in zip(history, turns * len(history), strict=False):
@@ -236,7 +236,7 @@ def test_tails_that_take_turns_fold_as_memory_does(history: list[tuple[object, b
         assert sorted(b for tail in tails for b in buckets(tail, view.name)) == sorted(range(bench.live(view).buckets))
 
 
-def test_a_silent_tail_is_replaced_when_its_lease_is_over_and_its_late_flush_writes_nothing() -> None:
+def test_a_projector_whose_lease_expires_is_replaced_and_its_late_flush_writes_nothing() -> None:
     bench = FoldBench(open_baskets)
     first, second = bench.tail(member="first", lease=60.0), bench.tail(member="second", lease=60.0)
     settle_all(bench, [first, second])
@@ -250,7 +250,7 @@ def test_a_silent_tail_is_replaced_when_its_lease_is_over_and_its_late_flush_wri
     assert not zombie.fold((), zombie.position())
 
 
-def test_one_that_says_farewell_is_replaced_at_once() -> None:
+def test_a_projector_that_ends_in_order_is_replaced_at_once() -> None:
     bench = FoldBench(open_baskets)
     first, second = bench.tail(member="first", lease=60.0), bench.tail(member="second", lease=60.0)
     settle_all(bench, [first, second])
@@ -259,7 +259,7 @@ def test_one_that_says_farewell_is_replaced_at_once() -> None:
     assert len(buckets(second, "open_baskets")) == 4
 
 
-def test_more_tails_than_buckets_stand_by() -> None:
+def test_projectors_beyond_the_number_of_buckets_stand_by() -> None:
     bench = FoldBench(open_baskets)
     tails = [bench.tail(member=f"tail {number}", lease=60.0) for number in range(6)]
     settle_all(bench, tails)
@@ -297,7 +297,7 @@ def test_each_version_folds_every_bucket_of_its_own_generation_beside_the_other(
     assert rolled_out() == []
 
 
-def test_twin_tails_of_both_versions_in_one_group_leave_half_of_the_buckets_to_each_other(
+def test_twin_projectors_of_both_versions_in_one_group_leave_half_of_the_buckets_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keys, "tails", lambda view, hash_: f"tails:{view}")
@@ -354,7 +354,7 @@ def follow(tail: Projector) -> None:
         tail.step(0.0)
 
 
-def test_what_was_read_before_a_failure_is_folded_once() -> None:
+def test_events_read_before_a_failed_poll_are_folded_once() -> None:
     bench = FoldBench(household_spend)
     for number in range(BACKLOG):
         bench.write(out(f"b{number}", f"h{number % 7}", p=1))

@@ -70,7 +70,7 @@ VIEWS: tuple[View[Any, Any], ...] = (by_basket, by_household, touched)
 
 
 class Unasked:
-    """A flush whose outcome nobody can be asked for."""
+    """A flush of unknown outcome."""
 
     def landed(self) -> bool:
         raise InfrastructureError("the store is away")
@@ -195,7 +195,7 @@ def contents(store: MemoryViewStore, generation: Generation) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_fails_and_whenever_every_generation_is_what_one_quiet_tail_makes(
+def test_after_any_faults_every_generation_equals_that_of_one_undisturbed_projector(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trouble = Trouble(seed, monkeypatch)
@@ -212,7 +212,9 @@ def test_whatever_fails_and_whenever_every_generation_is_what_one_quiet_tail_mak
             assert contents(trouble.store, generation) == wanted, f"{view.name} {generation.id}"
 
 
-def test_twin_where_a_failed_flush_is_taken_for_sent_events_are_lost_or_double(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_where_a_failed_flush_counts_as_sent_events_are_lost_or_folded_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ProjectionWriter, "rewind", lambda self: self._fold.skip(self.checkpoints))
     monkeypatch.setattr(f"{__name__}.SECONDS", 10.0)
     with pytest.raises(AssertionError):
@@ -222,4 +224,4 @@ def test_twin_where_a_failed_flush_is_taken_for_sent_events_are_lost_or_double(m
 def _all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(8):
         with monkeypatch.context() as inner:
-            test_whatever_fails_and_whenever_every_generation_is_what_one_quiet_tail_makes(seed, inner)
+            test_after_any_faults_every_generation_equals_that_of_one_undisturbed_projector(seed, inner)

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again, or is in another cluster: no view that was folded from the first goes on."""
+"""A topic that is deleted and made again, or is in another cluster: views of the first one stop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stopped(shop: Deploys) -> list[str]:
     return [details["why"] for what, details in shop.bench.reports if what == "view stopped"]
 
 
-def test_a_tail_stops_and_a_rebuild_makes_it_go_on(shop: Deploys) -> None:
+def test_a_projector_of_another_topic_stops_until_a_rebuild(shop: Deploys) -> None:
     made_again(shop)
     before = shop.rows(shop.generation(Phase.LIVE))
     shop.start("a", "tail")
@@ -64,7 +64,7 @@ def test_a_tail_stops_and_a_rebuild_makes_it_go_on(shop: Deploys) -> None:
         shop.promote("a", "kept")
 
 
-def test_twin_without_ids_a_tail_folds_the_other_log_on_silently(shop: Deploys) -> None:
+def test_twin_without_ids_a_projector_folds_the_other_topic_silently(shop: Deploys) -> None:
     live = replace(shop.generation(Phase.LIVE), ids={})
     change(shop.store, "spelled", lambda registry: registry.with_generation(live))
     made_again(shop)
@@ -75,7 +75,7 @@ def test_twin_without_ids_a_tail_folds_the_other_log_on_silently(shop: Deploys) 
     assert shop.generation(Phase.LIVE).ids == {TOPIC: "two"}
 
 
-def test_a_generation_of_an_older_version_gets_the_ids_when_it_is_touched(shop: Deploys) -> None:
+def test_a_generation_of_an_older_version_gets_the_ids_of_its_topics(shop: Deploys) -> None:
     live = replace(shop.generation(Phase.LIVE), ids={})
     change(shop.store, "spelled", lambda registry: registry.with_generation(live))
     shop.stop("tail")
@@ -84,7 +84,7 @@ def test_a_generation_of_an_older_version_gets_the_ids_when_it_is_touched(shop: 
     assert shop.generation(Phase.LIVE).ids == {TOPIC: "one"}
 
 
-def test_a_running_tail_notices_within_seconds(shop: Deploys) -> None:
+def test_a_running_projector_notices_another_topic(shop: Deploys) -> None:
     shop.bench.log.ids[TOPIC] = "two"
     shop.tails["tail"]._ids._due = float("-inf")
     shop.settle()
@@ -92,7 +92,7 @@ def test_a_running_tail_notices_within_seconds(shop: Deploys) -> None:
     assert len(stopped(shop)) == 1
 
 
-def test_status_names_the_view(shop: Deploys) -> None:
+def test_status_names_a_view_of_another_topic(shop: Deploys) -> None:
     made_again(shop)
     survey = Survey(None, None)
     survey._ids = dict(shop.bench.log.ids)
@@ -102,7 +102,7 @@ def test_status_names_the_view(shop: Deploys) -> None:
         raise ConfigurationError(problem)
 
 
-def test_verify_and_promote_refuse(shop: Deploys) -> None:
+def test_verify_and_promote_refuse_a_view_of_another_topic(shop: Deploys) -> None:
     shop.rebuild("a", hold=True)
     made_again(shop)
     verify = Verify(
@@ -117,7 +117,7 @@ def test_verify_and_promote_refuse(shop: Deploys) -> None:
         assert refused.value.exit_code == 78
 
 
-def test_a_rebuild_does_not_go_on_with_what_another_log_began(shop: Deploys) -> None:
+def test_a_rebuild_does_not_continue_a_generation_of_another_topic(shop: Deploys) -> None:
     held = shop.rebuild("a", hold=True).generation
     begun = shop.store.registry("spelled").generations[held].in_phase(Phase.SEALED)
     change(shop.store, "spelled", lambda registry: registry.with_generation(begun))
@@ -140,7 +140,7 @@ class Silent:
         return dict.fromkeys(topics, "one")
 
 
-def test_while_the_log_does_not_answer_its_topics_are_those_of_before() -> None:
+def test_while_the_log_does_not_answer_the_last_known_ids_count() -> None:
     log = Silent()
     ids = Identities(log)
     assert ids.of([TOPIC]) == {TOPIC: "one"}
