@@ -135,7 +135,7 @@ def test_a_projector_without_the_archive_begins_no_generation(past: Past) -> Non
             tail.step()
         assert [why["view"] for _, why in told] == [view.name for view in app.views], "each is told once"
         assert all(what == "view stopped" and re.search(GONE, why["why"]) for what, why in told), told
-        assert left(store) == set()
+        assert views_with_generations(store) == set()
 
 
 def test_twin_an_unchecked_projector_leaves_an_empty_generation(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_twin_an_unchecked_projector_leaves_an_empty_generation(past: Past, monk
     with nowhere(past, 4) as (tail, store, _):
         with pytest.raises(LogGap, match=GONE):
             step_until(tail.step, lambda: False, "an error")
-        assert left(store) == {view.name for view in app.views}
+        assert views_with_generations(store) == {view.name for view in app.views}
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def nowhere(past: Past, database: int) -> Iterator[tuple[Projector, RedisViewSto
         store.close()
 
 
-def left(store: RedisViewStore) -> set[str]:
+def views_with_generations(store: RedisViewStore) -> set[str]:
     """The views of which there is any generation, listed or not."""
     listed = {view.name for view in app.views if store.registry(view.name).generations}
     return listed | {name for name, _ in store.stored([view.name for view in app.views]).buckets}

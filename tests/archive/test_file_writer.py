@@ -28,15 +28,15 @@ except InfrastructureError as error:
 """
 
 
-def written(place: Path, limit: int) -> str:
+def write_with_limit(place: Path, limit: int) -> str:
     """What comes of writing a hundred records where no file may be longer than the limit."""
     command = [sys.executable, "-c", WRITE, str(place), str(limit)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_a_full_disk_is_an_error_with_the_file_and_the_remedy(tmp_path: Path) -> None:
-    told = written(tmp_path, 10_000)
+    told = write_with_limit(tmp_path, 10_000)
     assert told.startswith(f"the archive {tmp_path}: t.events/day=1970-01-01/00000-")
     assert told.endswith("make room and run it again: it continues after the last complete file")
     assert ArchiveFileSystem(str(tmp_path)).names("") == []
-    assert written(tmp_path, resource.RLIM_INFINITY) == "written"
+    assert write_with_limit(tmp_path, resource.RLIM_INFINITY) == "written"

@@ -66,7 +66,7 @@ def moments(records: Sequence[RawRecord]) -> list[int]:
     return sorted({record.time + beside for record in records for beside in (-1, 0, 1)} | {0, BEGUN + 1000 * DAY})
 
 
-def behind(records: Sequence[RawRecord], moment: int) -> dict[int, int]:
+def records_before(records: Sequence[RawRecord], moment: int) -> dict[int, int]:
     """Per partition how many records lie in front of the first one that is not older."""
     found: dict[int, int] = {}
     done: set[int] = set()
@@ -92,7 +92,7 @@ def test_a_trim_moves_no_moment(days: Topic, trim: str) -> None:
         days.trim(TRIMS[trim])
     for moment in moments(whole):
         place = offsets_for_time(days.cluster, days.name, moment, days.opened)
-        assert covered(whole, place) == behind(whole, moment), moment
+        assert covered(whole, place) == records_before(whole, moment), moment
 
 
 def test_twin_the_topic_alone_takes_all_trimmed_records_for_older(days: Topic) -> None:
@@ -100,7 +100,7 @@ def test_twin_the_topic_alone_takes_all_trimmed_records_for_older(days: Topic) -
     days.trim({0: 20, 1: 20})
     place = days.cluster.starts_at(days.name, BEGUN + DAY)
     assert covered(whole, place) == {0: 20, 1: 20}
-    assert behind(whole, BEGUN + DAY) == {0: 3, 1: 3}
+    assert records_before(whole, BEGUN + DAY) == {0: 3, 1: 3}
 
 
 def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_without_an_archive_a_moment_before_what_is_left_is_refused(days: Topic)
         with pytest.raises(InfrastructureError, match=gone):
             offsets_for_time(days.cluster, days.name, moment)
     place = offsets_for_time(days.cluster, days.name, BEGUN + 3 * DAY + HOUR)
-    assert covered(whole, place) == behind(whole, BEGUN + 3 * DAY + HOUR)
+    assert covered(whole, place) == records_before(whole, BEGUN + 3 * DAY + HOUR)
 
 
 def test_an_archive_that_ends_too_early_answers_only_what_it_knows(days: Topic) -> None:
@@ -137,7 +137,7 @@ def test_an_archive_that_ends_too_early_answers_only_what_it_knows(days: Topic) 
     days.produce(producer, decision(b"e", b"f"), at=BEGUN + 8 * DAY)
     days.trim({0: ends[0] + 1})
     known = BEGUN + 2 * DAY
-    assert covered(whole, offsets_for_time(days.cluster, days.name, known, days.opened)) == behind(whole, known)
+    assert covered(whole, offsets_for_time(days.cluster, days.name, known, days.opened)) == records_before(whole, known)
     lost = rf"no longer holds offsets {ends[0]} to {ends[0]}, and the archive .* does not hold them"
     with pytest.raises(InfrastructureError, match=lost):
         offsets_for_time(days.cluster, days.name, BEGUN + 7 * DAY, days.opened)
@@ -156,7 +156,9 @@ def test_what_is_trimmed_between_two_questions_is_found_in_the_archive(
 
     monkeypatch.setattr(ClusterAdmin, "starts", late)
     moment = BEGUN + 3 * DAY
-    assert covered(whole, offsets_for_time(days.cluster, days.name, moment, days.opened)) == behind(whole, moment)
+    assert covered(whole, offsets_for_time(days.cluster, days.name, moment, days.opened)) == records_before(
+        whole, moment
+    )
 
 
 def test_a_broken_or_foreign_archive_is_not_asked(days: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +208,10 @@ def test_every_time_of_the_log_is_found_to_the_millisecond(past: Past) -> None:
     whole = everything(past)
     times = sorted({record.time for record in whole})
     for moment in [past.noon, *times[:: len(times) // 20 + 1]]:
-        assert covered(whole, meant(past, typed(moment))) == behind(whole, moment)
-        assert covered(whole, meant(past, typed(moment, 1))) == behind(whole, moment + 1)
+        assert covered(whole, meant(past, typed(moment))) == records_before(whole, moment)
+        assert covered(whole, meant(past, typed(moment, 1))) == records_before(whole, moment + 1)
     assert covered(whole, meant(past, "1969-12-31T23:59:59.999Z")) == dict.fromkeys(range(app.partitions), 0)
-    assert covered(whole, meant(past, "2100-01-01")) == behind(whole, times[-1] + 1)
+    assert covered(whole, meant(past, "2100-01-01")) == records_before(whole, times[-1] + 1)
 
 
 @pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
@@ -234,7 +236,7 @@ def test_a_version_in_the_archived_past_is_found_with_the_position_of_all_partit
     key = next(r.key for r in whole if r.key and r.offset < low[r.partition] // 2 and number(r) == 4).decode()
     at = next(record for record in whole if record.key == key.encode() and number(record) == 4)
     place = meant(past, f"{key}@4")
-    expected = behind(whole, at.time) | {
+    expected = records_before(whole, at.time) | {
         at.partition: sum(r.partition == at.partition and r.offset <= at.offset for r in whole)
     }
     assert covered(whole, place) == expected

@@ -52,7 +52,7 @@ def bench_on(store: ViewStore, *views: View[Any, Any]) -> FoldBench:
     return bench
 
 
-def told(changes: Iterator[Change[Any, Any]] | list[Change[Any, Any]]) -> dict[Any, Any]:
+def rows_after(changes: Iterator[Change[Any, Any]] | list[Change[Any, Any]]) -> dict[Any, Any]:
     """The rows as the changes left them."""
     rows: dict[Any, Any] = {}
     for found in changes:
@@ -185,7 +185,7 @@ class Watches:
         watch.close()
 
     def test_a_generation_that_is_behind_gives_no_changes_until_it_has_caught_up(self, store: ViewStore) -> None:
-        totals = told_by_a_generation_that_is_behind(store)
+        totals = totals_of_a_generation_that_is_behind(store)
         assert totals == sorted(totals)
         assert totals[-1] == Decimal(6)
 
@@ -193,7 +193,7 @@ class Watches:
         self, store: ViewStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watching, "_caught_up", lambda generation, recent, before: recent)
-        totals = told_by_a_generation_that_is_behind(store)
+        totals = totals_of_a_generation_that_is_behind(store)
         assert totals != sorted(totals)
 
     def test_a_generation_without_older_changes_is_an_error(self, bench: FoldBench, store: ViewStore) -> None:
@@ -223,7 +223,7 @@ class Watches:
         bench.settle(tail)
         bench.write(out("b", "h2", p=1))
         bench.settle(tail)
-        assert "h2" in told(watch)
+        assert "h2" in rows_after(watch)
 
     def test_reads_after_a_position_wake_when_the_view_reaches_it(self, bench: FoldBench, store: ViewStore) -> None:
         tail, reader = bench.settle(), bench.views[household_spend]
@@ -254,7 +254,7 @@ class Watches:
         assert [read() for read in reads] == [row, None]
 
 
-def told_by_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
+def totals_of_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
     """The totals that a watcher gets when a generation goes live that has yet to fold everything."""
     bench = bench_on(store, household_spend)
     for number in range(5):

@@ -137,7 +137,7 @@ SMALLER: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def ranked(value: Any) -> Any:
+def order_of(value: Any) -> Any:
     """What a value is ordered by."""
     return value.value if isinstance(value, Kind) else value
 
@@ -153,10 +153,10 @@ def ends(draw: st.DrawFn, field: str, rows: dict[str, Thing]) -> dict[str, Any]:
     return {name: draw(some) for name in (low, high) if name is not None}
 
 
-def within(rows: dict[str, Thing], field: str, bounds: dict[str, Any]) -> list[str]:
+def keys_within(rows: dict[str, Thing], field: str, bounds: dict[str, Any]) -> list[str]:
     """The keys of the rows between two ends, in order."""
-    told = [(ranked(value), key) for key, row in rows.items() if (value := getattr(row, field)) is not None]
-    return [key for value, key in sorted(told) if all(SMALLER[n](value, ranked(end)) for n, end in bounds.items())]
+    told = [(order_of(value), key) for key, row in rows.items() if (value := getattr(row, field)) is not None]
+    return [key for value, key in sorted(told) if all(SMALLER[n](value, order_of(end)) for n, end in bounds.items())]
 
 
 class Searches:
@@ -173,7 +173,7 @@ class Searches:
         self, store: ViewStore, field: str, data: st.DataObject, rows: dict[str, Thing]
     ) -> None:
         bounds = data.draw(ends(field, rows))
-        expected = within(rows, field, bounds)
+        expected = keys_within(rows, field, bounds)
         with filled(store, rows):
             reader: Reader[Thing] = Views(store)[things]
             found = reader.between(field, **bounds)
@@ -203,7 +203,7 @@ class Searches:
     def test_the_top_rows_are_those_with_the_largest_or_smallest_values(
         self, store: ViewStore, field: str, rows: dict[str, Thing], n: int
     ) -> None:
-        ordered = within(rows, field, {})
+        ordered = keys_within(rows, field, {})
         with filled(store, rows):
             reader = Views(store)[things]
             assert list(reader.top(field, n)) == ordered[::-1][:n]

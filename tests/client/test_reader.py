@@ -36,7 +36,7 @@ def reader(bench: FoldBench) -> Reader[Spend, str]:
     return bench.views[household_spend]
 
 
-def behind(bench: FoldBench) -> Position:
+def write_unfolded(bench: FoldBench) -> Position:
     """Just behind an event that no projector has folded."""
     (record,) = bench.write(out("late", "h00", p=1))
     return Position.at(TOPIC, record.partition, record.offset + 1)
@@ -51,14 +51,14 @@ def test_get_many_and_entry_read_rows_by_key(reader: Reader[Spend, str]) -> None
 
 
 def test_after_a_position_that_is_covered_answers_at_once(bench: FoldBench, reader: Reader[Spend, str]) -> None:
-    position = behind(bench)
+    position = write_unfolded(bench)
     bench.settle()
     assert reader.get("h00", after=position, timeout=0.0) == Spend(Decimal(11), "gold")
     assert asyncio.run(reader.aget("h00", after=position, timeout=0.0)) == Spend(Decimal(11), "gold")
 
 
 def test_a_position_that_is_not_reached_in_time_is_a_stale_view(bench: FoldBench, reader: Reader[Spend, str]) -> None:
-    position = behind(bench)
+    position = write_unfolded(bench)
     for read in (
         lambda: reader.get("h00", after=position, timeout=0.02),
         lambda: reader.many(["h00"], after=position, timeout=0.02),
@@ -76,7 +76,7 @@ def test_a_position_that_is_not_reached_in_time_is_a_stale_view(bench: FoldBench
 def test_reading_waits_until_the_view_gets_there() -> None:
     bench = FoldBench()
     tail = bench.settle()
-    position = behind(bench)
+    position = write_unfolded(bench)
     waits: list[float] = []
 
     def wait(seconds: float) -> None:

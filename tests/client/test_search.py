@@ -177,7 +177,7 @@ def searches(reader: Reader[Spend, str], **wait: Any) -> list[Callable[[], Any]]
     ]
 
 
-def written(bench: FoldBench) -> Position:
+def write_gold(bench: FoldBench) -> Position:
     """Just behind an event that makes a household gold, and that no projector has folded."""
     (record,) = bench.write(out("b1", "h", p=10))
     return Position.at(TOPIC, record.partition, record.offset + 1)
@@ -187,7 +187,7 @@ def written(bench: FoldBench) -> Position:
 def test_a_search_finds_what_was_folded_while_it_waited(number: int) -> None:
     bench = FoldBench()
     tail = bench.settle()
-    position = written(bench)
+    position = write_gold(bench)
     steps: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -206,7 +206,7 @@ def test_a_search_finds_what_was_folded_while_it_waited(number: int) -> None:
 def test_a_view_that_is_not_there_in_time_is_stale(number: int) -> None:
     bench = FoldBench()
     bench.settle()
-    position = written(bench)
+    position = write_gold(bench)
     reader = bench.views[household_spend]
     with pytest.raises(StaleViewError, match="view household_spend is at .* not yet at"):
         searches(reader, after=position, timeout=0.01)[number]()

@@ -92,12 +92,12 @@ def findings(load: Load, *replacements: tuple[str, str]) -> list[CheckFinding]:
     return compare(lock_of(load()), lock_of(load(*replacements)))
 
 
-def said(load: Load, *replacements: tuple[str, str]) -> list[str]:
+def messages(load: Load, *replacements: tuple[str, str]) -> list[str]:
     return [str(finding) for finding in findings(load, *replacements)]
 
 
 def test_the_same_code_in_another_file_changes_nothing(load: Load) -> None:
-    assert said(load) == []
+    assert messages(load) == []
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_same_code_in_another_file_changes_nothing(load: Load) -> None:
     ids=["docstring", "annotations", "another function", "layout", "decide"],
 )
 def test_what_changes_no_stored_meaning_is_not_mentioned(load: Load, old: str, new: str) -> None:
-    assert said(load, (old, new)) == []
+    assert messages(load, (old, new)) == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_changes_no_stored_meaning_is_not_mentioned(load: Load, old: str, n
     ids=["evolve", "a helper", "a constant of a helper", "a default of the state", "the initial state"],
 )
 def test_a_fold_that_means_something_else_asks_for_a_version(load: Load, old: str, new: str) -> None:
-    assert said(load, (old, new)) == [
+    assert messages(load, (old, new)) == [
         (
             "decider tills: evolve changed since leftfold.lock; raise version= to 2, "
             "or, if it means the same, accept it: leftfold check --write"
@@ -136,7 +136,7 @@ def test_a_fold_that_means_something_else_asks_for_a_version(load: Load, old: st
 
 
 def test_a_view_whose_key_function_changes_asks_for_a_version(load: Load) -> None:
-    (finding,) = said(load, ("lambda e: e.till_id", "lambda e: e.note"))
+    (finding,) = messages(load, ("lambda e: e.till_id", "lambda e: e.note"))
     assert finding.startswith("view totals: its fold changed since leftfold.lock; raise version= to 2")
 
 

@@ -205,12 +205,12 @@ ASTRAY = timedelta(days=1)
 NUMBERS = count(1)
 
 
-def made(at: datetime) -> str:
+def id_at(at: datetime) -> str:
     """An id as a client makes it at a time."""
     return str(UUID(int=int(at.timestamp() * 1000) << 80 | 0x7 << 76 | 0b10 << 62 | next(NUMBERS)))
 
 
-def since(log: MemoryLog, id_: str) -> Position:
+def start_of(log: MemoryLog, id_: str) -> Position:
     """The first records since a day before an id was made."""
     first = (id_time(id_) or 0) - ASTRAY // timedelta(milliseconds=1)
     return Position(
@@ -221,41 +221,41 @@ def since(log: MemoryLog, id_: str) -> Position:
     )
 
 
-def bounded(log: MemoryLog, id_: str) -> FoundRecords:
+def search_from_id(log: MemoryLog, id_: str) -> FoundRecords:
     """What a search finds that begins at the time of an id."""
     reader, topics = log.reader(), list(log.topics)
     starts = Position({topic: dict.fromkeys(range(app.partitions), 0) for topic in topics})
-    return search(reader, id_, starts, reader.ends(topics), begun=lambda id_: since(log, id_))
+    return search(reader, id_, starts, reader.ends(topics), begun=lambda id_: start_of(log, id_))
 
 
 def tree(found: FoundRecords) -> Trace:
     return Trace(step for record in found.records if (step := step_of(record)) is not None)
 
 
-def days(ahead: timedelta, again: timedelta | None = None) -> tuple[MemoryLog, str]:
+def ten_days(ahead: timedelta, again: timedelta | None = None) -> tuple[MemoryLog, str]:
     """Ten days of orders, and one among them without a payment; its id is of a clock that is ahead."""
     with memory(app, now=NOW) as world:
         for day in range(10):
             if day == 5:
-                id_, late = made(world.now + ahead), PlaceOrder(order="late", product="late", at=world.now)
+                id_, late = id_at(world.now + ahead), PlaceOrder(order="late", product="late", at=world.now)
                 world.client.send(late, id=id_)
                 if again is not None:
                     world.advance(again)
                     world.client.send(late, id=id_, at=NOW + timedelta(days=5))
             order = PlaceOrder(order=f"o{day}", product=f"p{day}", at=world.now)
-            world.client.send(order, id=made(world.now))
-            world.client.send(Pay(order=f"o{day}"), id=made(world.now))
+            world.client.send(order, id=id_at(world.now))
+            world.client.send(Pay(order=f"o{day}"), id=id_at(world.now))
             world.advance(NOW + timedelta(days=day + 1) - world.now)
         return world.log, id_
 
 
 def test_a_search_begins_at_the_time_of_the_id_and_finds_a_timer_much_later() -> None:
-    log, id_ = days(timedelta())
+    log, id_ = ten_days(timedelta())
     everything = sum(len(records) for partitions in log.topics.values() for records in partitions)
     whole = traced(log, id_)
     assert any(node.step and node.step.kind == "due" for node, _ in whole.walk())
     for node, _ in whole.walk():
-        found = bounded(log, node.id)
+        found = search_from_id(log, node.id)
         assert shape(tree(found)) == shape(whole)
         assert found.looked < everything * 0.7
 
@@ -274,26 +274,26 @@ def test_an_id_of_a_wrong_clock_has_its_whole_trace(
     ahead: timedelta, again: timedelta | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin believes the clock."""
-    log, id_ = days(ahead, again)
+    log, id_ = ten_days(ahead, again)
     whole = traced(log, id_)
     assert len(list(whole.walk())) > 8
-    assert shape(tree(bounded(log, id_))) == shape(whole)
+    assert shape(tree(search_from_id(log, id_))) == shape(whole)
     monkeypatch.setattr(trace_search, "_is_whole", lambda records, begin, starts: True)
-    assert (shape(tree(bounded(log, id_))) == shape(whole)) is (ahead < timedelta())
+    assert (shape(tree(search_from_id(log, id_))) == shape(whole)) is (ahead < timedelta())
 
 
 def test_a_cause_that_was_deleted_is_shown_as_missing() -> None:
-    log, id_ = days(timedelta())
+    log, id_ = ten_days(timedelta())
     (partition,) = {r.partition for rs in log.of("orders.commands") for r in rs if ("ce_id", id_.encode()) in r.headers}
     records = log.of("orders.commands")[partition]
     records[:] = [r for r in records if ("ce_id", id_.encode()) not in r.headers]
-    found = bounded(log, id_)
+    found = search_from_id(log, id_)
     assert shape(tree(found)) == shape(traced(log, id_))
     assert tree(found).roots[0].step is None
 
 
 @pytest.mark.parametrize(
-    ("id_", "at"), [(made(NOW), int(NOW.timestamp() * 1000)), ("place-o1", None), (str(UUID(int=0)), None)]
+    ("id_", "at"), [(id_at(NOW), int(NOW.timestamp() * 1000)), ("place-o1", None), (str(UUID(int=0)), None)]
 )
 def test_an_id_of_a_client_holds_its_time(id_: str, at: int | None) -> None:
     assert id_time(id_) == at

@@ -49,7 +49,7 @@ def wait(given: BasketEvent, state: int) -> Sequence[Open | Timer[Open]]:
     return []
 
 
-def by(correlate: Callable[[BasketEvent], Any]) -> Process[BasketEvent, int, Open]:
+def process_by(correlate: Callable[[BasketEvent], Any]) -> Process[BasketEvent, int, Open]:
     """A process that waits, an instance for each name that `correlate` gives."""
     return Process(
         "waiting",
@@ -63,7 +63,7 @@ def by(correlate: Callable[[BasketEvent], Any]) -> Process[BasketEvent, int, Ope
     )
 
 
-process = by(lambda given: given.basket_id)
+process = process_by(lambda given: given.basket_id)
 router = Router("shop", process, lambda key: partition_of(key, PARTITIONS))
 
 
@@ -72,7 +72,7 @@ def chosen(given: BasketEvent) -> str:
     return given.product if isinstance(given, Added) else given.household
 
 
-careless = Router("shop", by(chosen), lambda key: partition_of(key, PARTITIONS))
+careless = Router("shop", process_by(chosen), lambda key: partition_of(key, PARTITIONS))
 NAMES = ["", "@", "h", "a\0b", "\u202e", " ", "ä" * 500, "ä" * 501, "x" * 1000, "x" * 1001, "x" * 25_000, "x" * 900_000]
 """Values of such a field; the last one makes an event near the limit."""
 
@@ -91,7 +91,7 @@ def routed(record: RawRecord) -> bool:
     return out is not None
 
 
-def kept(record: RawRecord) -> bool:
+def is_input(record: RawRecord) -> bool:
     """Whether it becomes an input, else it is a dead letter; a broker takes either, and a worker can read the input."""
     out = tried(careless, record)
     if isinstance(out, Unusable):
@@ -157,7 +157,7 @@ def test_any_instance_key_that_a_client_chooses_gives_an_input_or_a_dead_letter(
             record = RawRecord(TOPIC, out.partition, 7, *out[1:])
             fields = json.loads(record.value or b"")
             name = fields.get("product", fields.get("household"))
-            (inputs if kept(record) else letters).add(name)
+            (inputs if is_input(record) else letters).add(name)
     assert letters == {name for name in NAMES if name in ("", "@") or len(name.encode()) > 1000}
     assert inputs == set(NAMES) - letters
 
@@ -165,7 +165,7 @@ def test_any_instance_key_that_a_client_chooses_gives_an_input_or_a_dead_letter(
 @pytest.mark.parametrize("name", ["half \ud800", 7])
 def test_only_a_text_is_taken_for_a_value_that_a_client_has_chosen(name: Any) -> None:
     """Half of a surrogate pair is a value; a number is a slip in the code, behind which nothing is routed."""
-    slips = Router("shop", by(lambda given: name), lambda key: 0)
+    slips = Router("shop", process_by(lambda given: name), lambda key: 0)
     (record,) = FoldBench().write(Opened(basket_id="b", household="h"))
     with pytest.raises(ContractError) as raised:
         slips.route(record)

@@ -57,7 +57,7 @@ def placed(world: World) -> World:
     return world
 
 
-def seen(world: World, category: str) -> list[object]:
+def events_of(world: World, category: str) -> list[object]:
     return [recorded.event for recorded in world.events(category)]
 
 
@@ -75,34 +75,34 @@ def test_a_policy_reads_as_a_sentence() -> None:
 
 
 def test_what_happened_in_one_service_leads_to_commands_in_others(placed: World) -> None:
-    assert seen(placed, "stock") == [RESERVED]
+    assert events_of(placed, "stock") == [RESERVED]
     placed.client.send(Pay(order="o"))
-    assert seen(placed, "orders") == [PLACED, Confirmed(order="o")]
+    assert events_of(placed, "orders") == [PLACED, Confirmed(order="o")]
     assert placed.timers.list() == {}, "whoever is finished has no timers any more"
 
 
 def test_a_rejection_comes_back_to_the_process_that_sent_the_command(world: World) -> None:
     for order in ("a", "b", "o"):
         world.client.send(Place(order=order, product="p", at=NOW))
-    assert Dropped(order="o", why="no p left") in seen(world, "orders")
+    assert Dropped(order="o", why="no p left") in events_of(world, "orders")
     assert set(world.timers.list()) == {("checkout", "a", "patience"), ("checkout", "b", "patience")}
 
 
 def test_a_timer_fires_when_its_time_has_come_and_not_before(placed: World) -> None:
     assert placed.timers.list() == {("checkout", "o", "patience"): NOW + PATIENCE}
     placed.advance(PATIENCE - timedelta(seconds=1))
-    assert seen(placed, "orders") == [PLACED]
+    assert events_of(placed, "orders") == [PLACED]
     placed.advance(timedelta(seconds=1))
-    assert seen(placed, "orders") == [PLACED, LATE]
-    assert seen(placed, "stock") == [RESERVED, Released(product="p", order="o")]
+    assert events_of(placed, "orders") == [PLACED, LATE]
+    assert events_of(placed, "stock") == [RESERVED, Released(product="p", order="o")]
     placed.advance(PATIENCE)
-    assert len(seen(placed, "orders")) == 2, "a timer fires once"
+    assert len(events_of(placed, "orders")) == 2, "a timer fires once"
 
 
 def test_a_cancelled_timer_never_fires(placed: World) -> None:
     placed.client.send(Pay(order="o"))
     placed.advance(2 * PATIENCE)
-    assert seen(placed, "orders") == [PLACED, Confirmed(order="o")]
+    assert events_of(placed, "orders") == [PLACED, Confirmed(order="o")]
 
 
 def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> None:
@@ -114,7 +114,7 @@ def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> N
         world.advance(2 * PATIENCE)
     dropped = [e for r in world.log.of("stock.events") for e in r]
     assert len(dropped) == 4
-    orders = [e.order for e in seen(world, "orders") if isinstance(e, Dropped)]
+    orders = [e.order for e in events_of(world, "orders") if isinstance(e, Dropped)]
     assert orders == ["early", "late"]
 
 
@@ -125,7 +125,7 @@ def test_an_effect_of_a_timer_happens_when_the_timer_is_due(placed: World) -> No
 
 
 def ends(world: World) -> list[object]:
-    return [event for event in seen(world, "orders") if isinstance(event, Confirmed | Dropped)]
+    return [event for event in events_of(world, "orders") if isinstance(event, Confirmed | Dropped)]
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -172,18 +172,18 @@ def test_old_timers_fire_in_their_places_while_old_events_are_loaded() -> None:
 def test_events_after_the_end_of_an_instance_are_ignored(placed: World) -> None:
     placed.client.send(Pay(order="o"))
     placed.client.send(Drop(order="o", why="afterwards"))
-    assert seen(placed, "stock") == [RESERVED]
-    assert Release not in {type(e) for e in seen(placed, "stock")}
+    assert events_of(placed, "stock") == [RESERVED]
+    assert Release not in {type(e) for e in events_of(placed, "stock")}
     assert placed.dead("checkout") == []
 
 
 def test_an_operator_fires_a_timer_once_and_is_named_in_its_record(placed: World) -> None:
     placed.advance(timedelta(minutes=5))
     placed.timers.fire("checkout", "o", "patience", reason="the customer left", by="anna")
-    assert seen(placed, "orders").count(LATE) == 1
+    assert events_of(placed, "orders").count(LATE) == 1
     assert placed.timers.list() == {}
     placed.advance(2 * PATIENCE)
-    assert seen(placed, "orders").count(LATE) == 1
+    assert events_of(placed, "orders").count(LATE) == 1
     (order,) = [r for records in placed.log.of("checkout.commands") for r in records if b"anna" in (r.value or b"")]
     assert header(order.headers, "ce_type") == b"leftfold.due.v1"
     (dropped,) = [recorded for recorded in placed.events("orders") if recorded.event == LATE]
@@ -193,9 +193,9 @@ def test_an_operator_fires_a_timer_once_and_is_named_in_its_record(placed: World
 def test_a_timer_that_an_operator_cancels_never_fires(placed: World) -> None:
     placed.timers.cancel("checkout", "o", "patience")
     placed.advance(2 * PATIENCE)
-    assert LATE not in seen(placed, "orders")
+    assert LATE not in events_of(placed, "orders")
     placed.client.send(Pay(order="o"))
-    assert Confirmed(order="o") in seen(placed, "orders")
+    assert Confirmed(order="o") in events_of(placed, "orders")
 
 
 def test_timers_are_listed_by_process_and_key(placed: World) -> None:
@@ -217,12 +217,12 @@ def test_a_stopped_worker_takes_nothing_until_it_is_started(placed: World) -> No
     placed.stop("checkout")
     placed.advance(2 * PATIENCE)
     placed.start("payments")
-    assert LATE not in seen(placed, "orders"), "whose timer it is, is away"
-    assert len(seen(placed, "payments")) == 1
-    assert Confirmed(order="o") not in seen(placed, "orders")
+    assert LATE not in events_of(placed, "orders"), "whose timer it is, is away"
+    assert len(events_of(placed, "payments")) == 1
+    assert Confirmed(order="o") not in events_of(placed, "orders")
     placed.start("checkout")
-    assert Confirmed(order="o") in seen(placed, "orders"), "it was there before anybody said that the timer is due"
-    assert LATE not in seen(placed, "orders")
+    assert Confirmed(order="o") in events_of(placed, "orders"), "it was there before anybody said that the timer is due"
+    assert LATE not in events_of(placed, "orders")
     with pytest.raises(ConfigurationError, match=r"no decider or process 'paiments'; there are: .*payments"):
         placed.stop("paiments")
 
@@ -244,7 +244,7 @@ def sell_out(process: Any) -> World:
 
 def test_a_rejection_after_the_end_is_an_input_where_declared_and_else_a_dead_letter() -> None:
     world = sell_out(checkout_with(react=ends_at_once))
-    assert Dropped(order="c", why="no p left") in seen(world, "orders")
+    assert Dropped(order="c", why="no p left") in events_of(world, "orders")
     assert world.dead("checkout") == []
     deaf = checkout_with(react=ends_at_once, inputs=Placed | Reserved, sends=Reserve | Release | Drop)
     (letter,) = sell_out(deaf).dead("checkout")

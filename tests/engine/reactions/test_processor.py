@@ -237,7 +237,7 @@ class Life:
         """What a successor finds."""
         return json.loads(self.committed.note)
 
-    def over(self) -> None:
+    def end_all(self) -> None:
         """Lets all threads end."""
         self._is_over = True
         for end in list(self._ends.values()):
@@ -251,7 +251,7 @@ def life(left: Handoff, *visits: str, **other: Any) -> Iterator[Life]:
     try:
         yield one
     finally:
-        one.over()
+        one.end_all()
 
 
 def test_an_act_that_kills_its_process_after_its_deadline_is_parked_at_the_third_death() -> None:

@@ -192,11 +192,11 @@ def contents(generation: Generation, store: MemoryViewStore) -> dict[int, Any]:
         keys = store.keys(generation, bucket, "", 10_000)
         rows = store.read(generation, [(bucket, key) for key in keys]).rows
         indexed = {value: store.found(generation, bucket, "total", value) for value in _values(store, generation)}
-        found[bucket] = (dict(zip(keys, rows, strict=True)), indexed, told(checkpoint))
+        found[bucket] = (dict(zip(keys, rows, strict=True)), indexed, public_part(checkpoint))
     return found
 
 
-def told(checkpoint: Checkpoint) -> Checkpoint:
+def public_part(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, token="", phase=Phase.SEALED, parked=dict(checkpoint.parked))
 
 

@@ -117,7 +117,7 @@ def test_one_pass_reads_each_partition_once(poisoned_world: World) -> None:
 
 
 def test_in_one_pass_a_continued_view_folds_only_its_rest(poisoned_world: World) -> None:
-    interrupted(poisoned_world)
+    interrupt_rebuild(poisoned_world)
     send(poisoned_world, 6, 30)
     rebuilds = [rebuild(poisoned_world, view, fold="v1") for view in VIEWS]
     results = rebuild_together(rebuilds, rebuilds[0].plan())
@@ -157,14 +157,14 @@ def stopping(work: Rebuild, after: int, error: BaseException) -> Rebuild:
     return work
 
 
-def interrupted(world: World, view: View[Any, Any] = summary, after: int = 2, **options: Any) -> Generation:
+def interrupt_rebuild(world: World, view: View[Any, Any] = summary, after: int = 2, **options: Any) -> Generation:
     """What a rebuild leaves that is interrupted once so many buckets are whole."""
     with pytest.raises(KeyboardInterrupt):
         stopping(rebuild(world, view, **{"fold": "v1", **options}), after, KeyboardInterrupt()).run()
-    return left(world, view)
+    return unfinished_generation(world, view)
 
 
-def left(world: World, view: View[Any, Any]) -> Generation:
+def unfinished_generation(world: World, view: View[Any, Any]) -> Generation:
     """What a rebuild left behind."""
     (found,) = (g for g in world.store.registry(view.name).generations.values() if g.phase is Phase.BULK)
     return found
@@ -192,7 +192,7 @@ def test_an_interrupted_rebuild_continues_after_its_finished_buckets(
         stopping(rebuild(world, view, fold="v1"), after, KeyboardInterrupt()).run()
     assert "what is done of it is kept" in str(getattr(caught.value, "__notes__", []))
     assert live(world, view) == before
-    begun = left(world, view)
+    begun = unfinished_generation(world, view)
     assert len(world.store.finished(begun)) == after
     send(world, 6, 30)
     work = rebuild(world, view, fold="v1")
@@ -205,21 +205,21 @@ def test_an_interrupted_rebuild_continues_after_its_finished_buckets(
 
 @each_view
 def test_a_rebuild_with_other_code_begins_again(world: World, view: View[Any, Any]) -> None:
-    begun = interrupted(world, view)
+    begun = interrupt_rebuild(world, view)
     assert rebuild(world, view, fold="v2").run().generation != begun.id
     assert begun.id not in world.store.registry(view.name).generations, "and what nobody goes on with is removed"
 
 
 @pytest.mark.parametrize("options", [{"fold": "v1", "fresh": True}, {"fold": ""}], ids=str)
 def test_a_rebuild_begins_again_on_request_or_when_its_code_is_unknown(world: World, options: dict[str, Any]) -> None:
-    begun = interrupted(world)
+    begun = interrupt_rebuild(world)
     assert rebuild(world, summary, **options).run().generation != begun.id
 
 
 def test_a_lost_server_leaves_a_rebuild_to_continue_and_a_broken_fold_does_not(world: World) -> None:
     with pytest.raises(InfrastructureError):
         stopping(rebuild(world, summary, fold="v1"), 2, InfrastructureError("gone")).run()
-    begun = left(world, summary)
+    begun = unfinished_generation(world, summary)
     with pytest.raises(ContractError):
         stopping(rebuild(world, summary, fold="v1"), 1, ContractError("a broken fold")).run()
     assert begun.id not in world.store.registry(summary.name).generations
@@ -249,13 +249,14 @@ def test_a_rebuild_that_was_interrupted_after_the_seal_only_swaps(world: World) 
 
 
 def test_a_pinned_rebuild_continues_under_its_name(world: World) -> None:
-    begun = interrupted(world, pin="then")
+    begun = interrupt_rebuild(world, pin="then")
     assert rebuild(world, summary, fold="v1", pin="then").run().generation == begun.id
     rows = dict(world.views.as_of(summary, "then").items())
     assert rows == rows_of(world, summary)
 
 
 GROUP = names.rebuilds(summary.name)
+Fail = Callable[[BaseException], None]
 
 
 @pytest.fixture
@@ -271,7 +272,7 @@ def pause(world: World) -> None:
         world.store.heartbeat([GROUP], member, 0.0)
 
 
-def paused(world: World, stack: ExitStack, **options: Any) -> tuple[StartedRebuild, Callable[[BaseException], None]]:
+def pause_rebuild(world: World, stack: ExitStack, **options: Any) -> tuple[StartedRebuild, Fail]:
     """A rebuild that has begun and counts as dead; and what makes it fail with an error."""
     context = rebuild(world, summary, **{"fold": "v1", **options}).begun()
     begun = context.__enter__()
@@ -284,7 +285,7 @@ def paused(world: World, stack: ExitStack, **options: Any) -> tuple[StartedRebui
     return begun, fail
 
 
-def ended(world: World, work: Rebuild, begun: StartedRebuild) -> None:
+def finish(world: World, work: Rebuild, begun: StartedRebuild) -> None:
     """The successor comes to its end, and readers see what the log makes."""
     work.fold(begun)
     assert work.swap(begun).swapped
@@ -296,12 +297,12 @@ def ended(world: World, work: Rebuild, begun: StartedRebuild) -> None:
 def test_a_paused_rebuild_that_fails_leaves_the_generation_of_its_successor(
     world: World, stack: ExitStack, error: BaseException
 ) -> None:
-    woken, fail = paused(world, stack)
+    woken, fail = pause_rebuild(world, stack)
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())
     assert begun.generation.id == woken.generation.id, "it continues where the paused one was"
     fail(error)
-    ended(world, work, begun)
+    finish(world, work, begun)
 
 
 def test_twin_without_a_claim_a_paused_rebuild_removes_the_generation_of_its_successor(
@@ -311,19 +312,19 @@ def test_twin_without_a_claim_a_paused_rebuild_removes_the_generation_of_its_suc
         return generation
 
     monkeypatch.setattr(rebuilding, "take_over", unclaimed)
-    _, fail = paused(world, stack)
+    _, fail = pause_rebuild(world, stack)
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())
     fail(ContractError("no"))
     with pytest.raises(LeftfoldError):
-        ended(world, work, begun)
+        finish(world, work, begun)
 
 
 @pytest.mark.parametrize("options", [{}, {"hold": True}, {"pin": "then"}], ids=str)
 def test_a_paused_rebuild_neither_seals_nor_swaps_the_generation_of_its_successor(
     world: World, stack: ExitStack, options: dict[str, Any]
 ) -> None:
-    woken, _ = paused(world, stack, **options)
+    woken, _ = pause_rebuild(world, stack, **options)
     work = rebuild(world, summary, fold="v1", **options)
     begun = stack.enter_context(work.begun())
     with pytest.raises(Fenced, match=r"was taken over by .*process"):
@@ -363,18 +364,18 @@ def test_a_rebuild_that_was_paused_while_it_planned_begins_no_generation(world: 
     woken.plan = paused_plan  # type: ignore[method-assign]
     with pytest.raises(InfrastructureError, match="is being rebuilt already by"):
         woken.run()
-    ended(world, successor, begun[0])
+    finish(world, successor, begun[0])
 
 
 def test_a_removal_leaves_a_generation_that_was_claimed_since_its_decision(world: World, stack: ExitStack) -> None:
-    woken, _ = paused(world, stack)
+    woken, _ = pause_rebuild(world, stack)
     seen = world.store.registry(summary.name).generations[woken.generation.id]
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())
     after = world.store.registry(summary.name)
     assert after.generations[seen.id].attempt != seen.attempt
     remove(world.store, seen)
-    ended(world, work, begun)
+    finish(world, work, begun)
 
 
 def test_a_registry_of_an_older_version_names_no_attempt() -> None:

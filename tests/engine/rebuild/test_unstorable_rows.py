@@ -68,7 +68,7 @@ def logged(steps: Iterable[tuple[int, str, int]]) -> MemoryLog:
 
 def tailed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: ViewStore) -> Generation:
     """The view as a projector folds it whose flushes hold so many events, over and over."""
-    generation, reader = begun(view, store), log.reader()
+    generation, reader = live_generation(view, store), log.reader()
     writer, decoder = ProjectionWriter(view, generation, store), EventDecoder([view])
     reader.seek(beginning(generation.topics))
     while not reader.position().covers(reader.ends([TOPIC])):
@@ -79,7 +79,7 @@ def tailed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: Vi
 
 def streamed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: ViewStore) -> Generation:
     """The view as Spark streaming folds it, in batches of so many events."""
-    generation, reader = begun(view, store), log.reader()
+    generation, reader = live_generation(view, store), log.reader()
     ports: dict[str, Any] = {"open_store": lambda: store, "open_log": lambda: CommittedLog(log.reader())}
     course = MicroBatchDriver(view, generation, store.checkpoints(generation), "run", **ports)
     begin, number = beginning(generation.topics), 0
@@ -92,7 +92,7 @@ def streamed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: 
     return generation
 
 
-def begun(view: View[Any, Any], store: ViewStore) -> Generation:
+def live_generation(view: View[Any, Any], store: ViewStore) -> Generation:
     """A live generation with nothing in it."""
     generation = open_generation(store, view, {TOPIC: PARTITIONS}, Phase.SEALED)
     change(store, view.name, lambda registry: registry.pointed(generation))

@@ -48,7 +48,7 @@ def store() -> MemoryViewStore:
     return MemoryViewStore()
 
 
-def opened(store: MemoryViewStore) -> tuple[ExternalRows[Level, str], Generation]:
+def open_rows(store: MemoryViewStore) -> tuple[ExternalRows[Level, str], Generation]:
     rows = ExternalRows(levels, store, TOPICS)
     return rows, rows.open()
 
@@ -61,7 +61,7 @@ def write(rows: ExternalRows[Level, str], reached: Position, *put: Level) -> Non
 
 
 def test_rows_are_read_like_those_of_any_view_once_they_are_shown(store: MemoryViewStore) -> None:
-    rows, generation = opened(store)
+    rows, generation = open_rows(store)
     write(rows, at(2, 1), Level("a", 1), Level("a", 2), Level("b", 3))
     with pytest.raises(ViewNotBuilt, match="start its stream"):
         Views(store)[levels].get("a")
@@ -74,7 +74,7 @@ def test_rows_are_read_like_those_of_any_view_once_they_are_shown(store: MemoryV
 
 
 def test_a_row_without_a_key_is_refused_where_it_is_put_and_the_others_stay(store: MemoryViewStore) -> None:
-    rows, _ = opened(store)
+    rows, _ = open_rows(store)
     rows.put(Level("a", 1))
     with pytest.raises(ContractError, match="a row key may not be empty"):
         rows.put(Level("", 2))
@@ -85,13 +85,13 @@ def test_a_row_without_a_key_is_refused_where_it_is_put_and_the_others_stay(stor
 
 def test_a_row_that_is_deleted_leaves_rows_index_count_and_checksum(store: MemoryViewStore) -> None:
     fresh = MemoryViewStore()
-    rows, generation = opened(store)
+    rows, generation = open_rows(store)
     write(rows, at(1, 1), Level("a", 1), Level("b", 1))
     rows.delete("a")
     rows.delete("never there")
     write(rows, at(2, 1))
     rows.show()
-    other, same = opened(fresh)
+    other, same = open_rows(fresh)
     write(other, at(2, 1), Level("b", 1))
     left, right = describe(levels, generation, store), describe(levels, same, fresh)
     assert (left.rows, left.checksum) == (right.rows, right.checksum)
@@ -102,10 +102,10 @@ def test_a_row_that_is_deleted_leaves_rows_index_count_and_checksum(store: Memor
 
 
 def test_a_later_process_takes_over_the_rows_and_the_earlier_one_is_fenced(store: MemoryViewStore) -> None:
-    first, generation = opened(store)
+    first, generation = open_rows(store)
     write(first, at(1, 0), Level("a", 1))
     first.show()
-    second, same = opened(store)
+    second, same = open_rows(store)
     assert same.id == generation.id
     assert (second.is_live, second.position()) == (True, at(1, 0))
     first.put(Level("a", 100))
@@ -117,7 +117,7 @@ def test_a_later_process_takes_over_the_rows_and_the_earlier_one_is_fenced(store
 
 
 def test_another_version_and_other_partitions_begin_with_nothing(store: MemoryViewStore) -> None:
-    rows, generation = opened(store)
+    rows, generation = open_rows(store)
     write(rows, at(1, 1))
     wider = ExternalRows(levels, store, {TOPIC: 3}).open()
     raised = StreamedView("levels", events=Read, row=Level, key=gauge_of, indexes=("level",), version=2)
@@ -129,31 +129,31 @@ def test_another_version_and_other_partitions_begin_with_nothing(store: MemoryVi
 
 def test_rows_of_different_batches_are_seen_until_others_are_whole(store: MemoryViewStore) -> None:
     """A store of several servers, killed between the flushes of two buckets, leaves them behind different batches."""
-    rows, torn = opened(store)
+    rows, torn = open_rows(store)
     write(rows, at(1, 1), Level("a", 1))
     rows.show()
     checkpoint = store.checkpoints(torn)[0]
     assert store.flush(
         [BucketFlush(torn, 0, checkpoint.token, replace(checkpoint, token=token("another", 9)), (), (), ())]
     )
-    after, made = opened(store)
+    after, made = open_rows(store)
     assert made.id != torn.id
     assert Views(store)[levels].get("a", after=at(1, 1)) == Level("a", 1)
     write(after, at(2, 1), Level("a", 2))
     after.show()
     assert Views(store)[levels].get("a") == Level("a", 2)
-    assert opened(store)[1].id == made.id
+    assert open_rows(store)[1].id == made.id
 
 
 def test_a_discarded_generation_is_in_no_registry(store: MemoryViewStore) -> None:
-    rows, generation = opened(store)
+    rows, generation = open_rows(store)
     rows.discard()
     assert not store.registry("levels").generations
-    assert opened(store)[1].id != generation.id
+    assert open_rows(store)[1].id != generation.id
 
 
 def test_a_generation_that_another_rebuild_has_removed_is_not_shown(store: MemoryViewStore) -> None:
-    rows, live = opened(store)
+    rows, live = open_rows(store)
     write(rows, at(1, 1))
     rows.show()
     first = ExternalRows(levels, store, TOPICS, anew=True)

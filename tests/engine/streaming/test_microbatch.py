@@ -46,12 +46,12 @@ def test_wherever_batches_are_cut_rows_are_those_of_the_fold(view: Any, cuts: li
     batches.fold()
     assert bench.rows(view) == dict(fold(view, *chain.from_iterable(DECISIONS)))
     assert all(
-        checkpoint.position.covers(mine(batches, bucket, ends))
+        checkpoint.position.covers(ends_of_bucket(batches, bucket, ends))
         for bucket, checkpoint in batches.course.checkpoints.items()
     )
 
 
-def mine(batches: Batches, bucket: int, ends: Position) -> Position:
+def ends_of_bucket(batches: Batches, bucket: int, ends: Position) -> Position:
     generation = batches.course.generation
     return ends.only(generation.topics, bucket if generation.stream_keyed else None)
 

@@ -218,7 +218,7 @@ def test_the_rows_are_what_memory_folds(world: World) -> None:
     assert rows_of(world, by_tag) == folded(world, by_tag)
 
 
-def damaged(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]]:
+def damage(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]]:
     """A row, changed beside its checkpoint, as by a Redis client."""
     generation = live(world, view)
     checkpoints = world.store.checkpoints(generation)
@@ -232,7 +232,7 @@ def damaged(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]
 def test_a_row_changed_beside_its_checkpoint_is_found_by_a_deep_verification_only(
     world: World, view: View[Any, Any]
 ) -> None:
-    key, _ = damaged(world, view)
+    key, _ = damage(world, view)
     generation = live(world, view)
     shallow = verify(world, view).run(generation)
     assert (shallow.equal, shallow.wrong, shallow.deep) == (True, (), False), "the twin: no bucket looks wrong"
@@ -244,7 +244,7 @@ def test_a_row_changed_beside_its_checkpoint_is_found_by_a_deep_verification_onl
 
 @each_view
 def test_a_row_deleted_beside_its_checkpoint_is_found(world: World, view: View[Any, Any]) -> None:
-    key, _ = damaged(world, view)
+    key, _ = damage(world, view)
     generation = live(world, view)
     for bucket in buckets_of(world, view):
         bucket.rows.pop(key, None)
@@ -254,7 +254,7 @@ def test_a_row_deleted_beside_its_checkpoint_is_found(world: World, view: View[A
 
 @each_view
 def test_a_row_in_a_bucket_that_nothing_folds_into_is_found(world: World, view: View[Any, Any]) -> None:
-    _, row = damaged(world, view)
+    _, row = damage(world, view)
     with ledger_world() as other:
         generation = live(other, view)
         bucket = bucket_of(other, generation, 0)
@@ -306,7 +306,7 @@ def test_a_missing_index_entry_is_found(world: World) -> None:
     assert (row.other or {})["#positive"] == before["positive"]
 
 
-def busy(world: World, view: View[Any, Any], seed: int, count: int = 60, **options: Any) -> Verify:
+def verify_while_writing(world: World, view: View[Any, Any], seed: int, count: int = 60, **options: Any) -> Verify:
     """A verification during which a projector writes: after it has read the checkpoints, before it compares rows."""
     writes = iter([count])
 
@@ -321,12 +321,12 @@ def busy(world: World, view: View[Any, Any], seed: int, count: int = 60, **optio
 @each_view
 def test_rows_that_change_meanwhile_are_compared_at_their_new_checkpoints(world: World, view: View[Any, Any]) -> None:
     generation, before = live(world, view), rows_of(world, view)
-    assert busy(world, view, 21).run(generation, deep=True).equal
+    assert verify_while_writing(world, view, 21).run(generation, deep=True).equal
     assert rows_of(world, view) != before, "something moved"
     buckets = buckets_of(world, view)
     for row in (row for bucket in buckets for row in bucket.rows.values()):
         overpay(row)
-    found = busy(world, view, 22, 3).run(generation, deep=True, most=9999).rows
+    found = verify_while_writing(world, view, 22, 3).run(generation, deep=True, most=9999).rows
     spoilt = {key for bucket in buckets for key, row in bucket.rows.items() if b"12345.67" in row.values()}
     spoilt -= parked(world, view).keys()
     assert {row.key for row in found} == spoilt, "those that no event has touched since"
@@ -358,10 +358,10 @@ def test_a_generation_that_is_replaced_meanwhile_is_left_for_the_next(world: Wor
 
 def test_more_changing_rows_than_can_be_compared_leave_the_result_open(world: World) -> None:
     generation = live(world, by_owner)
-    result = busy(world, by_owner, 23, suspects=1).run(generation, deep=True)
+    result = verify_while_writing(world, by_owner, 23, suspects=1).run(generation, deep=True)
     assert (result.equal, result.rows, result.exit_code) == (False, (), 4)
     assert result.unsettled
-    assert busy(world, by_owner, 24).run(generation, deep=True).exit_code == 0
+    assert verify_while_writing(world, by_owner, 24).run(generation, deep=True).exit_code == 0
 
 
 def test_a_throttle_keeps_to_its_share() -> None:

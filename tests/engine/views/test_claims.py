@@ -34,7 +34,7 @@ def live(shop: Deploys) -> dict[str, str]:
     return shop.rows(shop.generation(Phase.LIVE))
 
 
-def told(shop: Deploys, what: str) -> list[dict[str, Any]]:
+def reports_of(shop: Deploys, what: str) -> list[dict[str, Any]]:
     return [details for said, details in shop.bench.reports if said == what]
 
 
@@ -48,7 +48,7 @@ def test_a_projector_of_the_old_code_never_writes_a_held_generation_of_the_new_c
     shop.settle()
     assert shop.rows(shop.generation(Phase.HELD)) == {f"h{n}": "bb" for n in range(1, 6)}
     assert live(shop) == shop.whole("a")
-    assert [told["by"] for told in told(shop, "standing by")] == ["old"]
+    assert [told["by"] for told in reports_of(shop, "standing by")] == ["old"]
 
 
 def test_twin_a_projector_that_does_not_know_its_code_folds_the_held_generation(shop: Deploys) -> None:
@@ -129,8 +129,8 @@ def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(sho
     shop.settle()
     assert live(shop) == {f"h{n}": "aabb" for n in range(1, 6)}
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
-    assert [told["by"] for told in told(shop, "fold changed")] == ["new"]
-    assert [told["by"] for told in told(shop, "standing by")] == ["old"]
+    assert [told["by"] for told in reports_of(shop, "fold changed")] == ["new"]
+    assert [told["by"] for told in reports_of(shop, "standing by")] == ["old"]
     for code in "ab":
         assert any(
             "was folded by other code of the same version: first by a, now by b" in t for t in status(shop, code)
@@ -295,16 +295,21 @@ def test_a_projector_of_an_older_version_without_a_code_shares_the_buckets(shop:
 def test_a_spark_stream_claims_generations_as_a_projector_does(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     seen, held = shop.generation(Phase.LIVE), shop.generation(Phase.HELD)
-    courses = {code: course(shop, code) for code in "ab"}
+    courses = {code: lifecycle_of(shop, code) for code in "ab"}
     assert {code: set(one.look()) for code, one in courses.items()} == {"a": {seen.id}, "b": {held.id}}
-    newest = course(shop, "c")
+    newest = lifecycle_of(shop, "c")
     assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
     assert courses["a"].look() == {}
     assert courses["a"].checkpoints(seen) is None
-    assert [details["generation"] for details in told(shop, "standing by")] == [held.id, seen.id, held.id, seen.id]
+    assert [details["generation"] for details in reports_of(shop, "standing by")] == [
+        held.id,
+        seen.id,
+        held.id,
+        seen.id,
+    ]
 
 
-def course(shop: Deploys, code: str) -> GenerationLifecycle:
+def lifecycle_of(shop: Deploys, code: str) -> GenerationLifecycle:
     """What a Spark stream of a code follows."""
     report = lambda what, details: shop.bench.reports.append((what, dict(details)))  # noqa: E731
     return GenerationLifecycle(view_of(code), shop.store, shop.bench.log.reader(), report, fold=code)

@@ -82,7 +82,7 @@ def test_orphans_are_named_and_removed_and_nothing_else_is(
     tails: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new, _, _ = tails
-    lost = begun(new.store)
+    lost = unregistered_generation(new.store)
     remove_unlisted(new.store, next_version.name, sure=False)
     told = capsys.readouterr().out
     assert f"open_baskets: {lost.id} is in no registry" in told
@@ -98,7 +98,7 @@ def test_orphans_are_named_and_removed_and_nothing_else_is(
 
 def test_orphans_stay_while_the_view_is_rebuilt() -> None:
     store = MemoryViewStore()
-    begun(store)
+    unregistered_generation(store)
     store.heartbeat(["rebuilds:open_baskets"], "elsewhere (process 7)", 60.0)
     with pytest.raises(InfrastructureError, match="being rebuilt or tidied already by elsewhere"):
         remove_orphans(store, "open_baskets")
@@ -136,14 +136,14 @@ def test_twin_an_orphan_that_is_removed_at_once_is_registered_without_checkpoint
 def taken_too_late(*, removed_by: Callable[[MemoryViewStore], object]) -> bool:
     """Whether the registry lists a generation without checkpoints in the end."""
     store = _Late()
-    store.making = begun(store)
+    store.making = unregistered_generation(store)
     removed_by(store)
     there = store.registry("open_baskets").generations.values()
     assert store.landed is bool(there)
     return any(not store.checkpoints(generation) for generation in there)
 
 
-def begun(store: MemoryViewStore) -> Generation:
+def unregistered_generation(store: MemoryViewStore) -> Generation:
     """What a process leaves that is killed before it registers a new generation."""
     made = new_generation(open_baskets, store.registry("open_baskets"), TOPICS, Phase.SEALED)
     assert store.create_marks(made, empty_marks(made))
@@ -161,7 +161,7 @@ def shop() -> Deploys:
     return deploys
 
 
-def over(shop: Deploys, seconds: float = -1.0) -> Generation:
+def end_kept(shop: Deploys, seconds: float = -1.0) -> Generation:
     """The kept generation, which ends in so many seconds from now on."""
     kept = replace(shop.generation(Phase.KEPT), until=format_time(seconds))
     change(shop.store, "spelled", lambda registry: registry.with_generation(kept))
@@ -173,7 +173,7 @@ def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it
     shop.settle()
     kept = shop.generation(Phase.KEPT)
     assert shop.rows(kept) == shop.whole("a")
-    over(shop)
+    end_kept(shop)
     shop.write(5)
     shop.settle()
     assert kept.id not in shop.store.registry("spelled").generations
@@ -191,7 +191,7 @@ def test_without_an_end_a_kept_generation_stays_as_before(shop: Deploys) -> None
 
 
 def test_a_longer_time_is_shortened_by_no_later_rebuild_and_no_rollback(shop: Deploys) -> None:
-    kept = over(shop, 86_400.0)
+    kept = end_kept(shop, 86_400.0)
     aged = replace(kept, since="2017-01-01T00:00:00Z")
     change(shop.store, "spelled", lambda registry: registry.with_generation(aged))
     shop.rebuild("a")
@@ -201,7 +201,7 @@ def test_a_longer_time_is_shortened_by_no_later_rebuild_and_no_rollback(shop: De
 
 
 def test_a_generation_that_is_being_promoted_does_not_end(shop: Deploys) -> None:
-    seen = over(shop)
+    seen = end_kept(shop)
     change(shop.store, "spelled", lambda r: r.with_generation(replace(seen, until=format_time(600.0))))
     remove_ended(shop.store, seen)  # a projector that looked a moment ago
     assert len(shop.store.checkpoints(seen)) == seen.buckets
@@ -213,14 +213,14 @@ def test_a_generation_that_is_being_promoted_does_not_end(shop: Deploys) -> None
 
 
 def test_a_rollback_after_the_end_says_that_there_is_nothing_to_go_back_to(shop: Deploys) -> None:
-    over(shop)
+    end_kept(shop)
     shop.settle()
     with pytest.raises(ViewNotBuilt, match="there is one after a rebuild or a promote, for as long as --keep says"):
         shop.promote("a", "kept")
 
 
 def test_status_shows_the_age_and_the_end_of_a_kept_generation(shop: Deploys) -> None:
-    kept = over(shop, 300.0)
+    kept = end_kept(shop, 300.0)
     row = {"kind": "view", "name": "spelled", "phase": "kept", "since": kept.since, "until": kept.until}
     shown = _shown({**row, "kept": "incremental"})
     assert str(shown["phase"]).startswith("kept for ")

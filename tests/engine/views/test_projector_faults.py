@@ -148,7 +148,7 @@ class Trouble:
         self.store.share = 0.0
         ends, deadline = self.bench.log.reader().ends([TOPIC]), time.monotonic() + SECONDS
         while (
-            any(not checkpoint.position.covers(mine(g, n, ends)) for g, n, checkpoint in self.checkpoints())
+            any(not checkpoint.position.covers(ends_of_bucket(g, n, ends)) for g, n, checkpoint in self.checkpoints())
             or not self.live()
         ):
             assert time.monotonic() < deadline, self.bench.reports
@@ -178,7 +178,7 @@ class Trouble:
         self.bench.write(*events, ce_time=b"2026-01-%02dT00:00:00Z" % chance.randrange(1, 28))
 
 
-def mine(generation: Generation, bucket: int, ends: Any) -> Any:
+def ends_of_bucket(generation: Generation, bucket: int, ends: Any) -> Any:
     return ends.only(generation.topics, bucket if generation.stream_keyed else None)
 
 
