@@ -16,9 +16,9 @@ from leftfold import App, DecisionFailed, Delivery, DomainError, FoldView, memor
 from leftfold.errors import ContractError
 from leftfold.ports.outgoing import LOOKED_AT, looked_at, reason_of
 from leftfold.safety import printable, printable_json, shown, veiled
+from tests.domains.ledger_world import NOW, rebuild
 from tests.domains.shop import Open, Opened, Summary, baskets, baskets_with
 from tests.domains.visits import Paid, Pay, app_with, receipts_with
-from tests.engine.ledger_world import NOW, rebuild
 
 STEERING = {*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
 texts = st.text(st.characters() | st.sampled_from([chr(code) for code in [*STEERING, 0xD800, 0xDFFF]]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from leftfold.memory import World
-from tests.engine.ledger_world import ledger_world
+from tests.domains.ledger_world import ledger_world
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, CommittedLog
 from leftfold.ports.flush import BucketFlush, Parked, Phase, Registry, While, covered
+from tests.domains.ledger_world import VIEWS, folded, live, rebuild, rows_of, send
 from tests.domains.shop import household_spend
 from tests.engine.fold_bench import FoldBench, out
-from tests.engine.ledger_world import VIEWS, folded, live, rebuild, rows_of, send
 from tests.ledger import (
     LedgerEvent,
     Moved,

@@ -15,7 +15,7 @@ from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.errors import ContractError, Fenced
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import BucketFlush, Generation
-from tests.engine.ledger_world import NOW
+from tests.domains.ledger_world import NOW
 
 TOPIC = "gauges.events"
 TOPICS = {TOPIC: 2}

@@ -19,7 +19,7 @@ from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation
-from tests.engine.ledger_world import (
+from tests.domains.ledger_world import (
     each_view,
     folded,
     ledger_world,

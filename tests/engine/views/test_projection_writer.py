@@ -64,25 +64,16 @@ def bench() -> FoldBench:
     return bench
 
 
-def test_a_backlog_is_folded_into_one_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = FoldBench(household_spend)
-    tail = bench.settle(bench.tail(batch=10, growth=64))
-    flushes = Flushes(bench, monkeypatch)
-    backlog(bench)
-    bench.settle(tail)
-    assert flushes.rows == [7]
-    assert totals(bench) == expected(EVENTS)
-
-
-def test_a_flush_holds_no_more_batches_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("growth", "flushes"), [(64, 1), (1, EVENTS // 10)], ids=["", "twin"])
+def test_a_backlog_is_folded_into_one_flush(growth: int, flushes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: with one batch a flush, the same seven rows are written again and again."""
     bench = FoldBench(household_spend)
-    tail = bench.settle(bench.tail(batch=10, growth=1))
-    flushes = Flushes(bench, monkeypatch)
+    tail = bench.settle(bench.tail(batch=10, growth=growth))
+    flushed = Flushes(bench, monkeypatch).rows
     backlog(bench)
     bench.settle(tail)
-    assert len(flushes.rows) == EVENTS // 10
-    assert sum(flushes.rows) > 7 * 5
+    assert len(flushed) == flushes
+    assert (sum(flushed) == 7) is (growth == 64)
     assert totals(bench) == expected(EVENTS)
 
 
