@@ -101,7 +101,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Has Spark and Kafka start quickly where tests start them."""
     from tests.class_archive import use_archive_of_kafka, use_archive_of_spark
 
-    if any(SPARK & set(item.path.parts) for item in session.items):
+    if any(item.nodeid.removeprefix("tests/").partition("/")[0] in SPARK for item in session.items):
         use_archive_of_spark(session.config.cache.mkdir("spark"))
     if session.config.getoption("--servers") == "embedded" and any(map(_is_served, session.items)):
         use_archive_of_kafka(session.config.cache.mkdir("kafka"))

@@ -6,9 +6,12 @@ import json
 import random
 from collections.abc import Callable
 
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["worsened"]
+__all__ = ["weight", "worsened"]
 
 _NAMES = [
     "ce_specversion", "ce_id", "ce_source", "ce_type", "ce_subject", "ce_time", "ce_correlationid", "ce_causationid",
@@ -87,3 +90,12 @@ def _text(rng: random.Random) -> bytes:
 
 
 _CHANGES: list[Callable[[random.Random, RawRecord], RawRecord]] = [_without, _other, _twice, _many, _key, _body, _field]
+
+
+def weight(out: Outgoing) -> int:
+    """How many bytes a batch has that holds this record alone."""
+    batch = DefaultRecordBatchBuilder(
+        magic=2, compression_type=0, is_transactional=0, producer_id=1, producer_epoch=1, base_sequence=0, batch_size=1
+    )
+    assert batch.append(0, 1_767_225_600_000, out.key, out.value, list(out.headers)) is not None
+    return len(batch.build())

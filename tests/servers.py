@@ -18,7 +18,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.local.servers import PROBES
 from leftfold.redis import RedisSettings
-from tests.ports import free_port
+from tests.free_ports import free_port
 from tests.waiting import wait_until
 
 __all__ = ["Addresses", "compose_service", "emptied", "patient", "running", "secret_url"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.redis import RedisSettings
 from tests.archive.past import Past
-from tests.archive.stopped import Stopped
-from tests.archive.topics import Topic
+from tests.archive.spark.stopped import Stopped
+from tests.archive.topics import MakeTopic, Topic
 from tests.servers import Addresses, emptied, patient
 
 
@@ -38,7 +38,7 @@ def cluster(kafka: KafkaSettings) -> Iterator[ClusterAdmin]:
 
 
 @pytest.fixture
-def make_topic(kafka: KafkaSettings, cluster: ClusterAdmin, tmp_path: Path) -> Callable[..., Topic]:
+def make_topic(kafka: KafkaSettings, cluster: ClusterAdmin, tmp_path: Path) -> MakeTopic:
     """Makes a topic with an archive of its own."""
     return lambda partitions=2: Topic(kafka, cluster, str(tmp_path / "archive"), partitions)
 

@@ -1,4 +1,4 @@
-"""The ledgers App with a past that only the archive has: archived, then trimmed away, then gone on with."""
+"""The ledgers App with a past that only the archive has: archived, then trimmed, then continued."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.ports.bulk import OpenArchive, OpenBulkLog
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
-from tests.ledger import app, histories, stranger
-from tests.waiting import wait_until
+from tests.domains.ledger import app, histories, stranger
+from tests.waiting import WAIT_SECONDS, step_until, wait_until
 from tests.worker.receipts import behind
 
-__all__ = ["TOPIC", "WAIT_SECONDS", "Past"]
+__all__ = ["TOPIC", "Past"]
 
 TOPIC = names.events("ledgers")
-WAIT_SECONDS = 240.0
 Work = TypeVar("Work", bound=Rebuild)
 
 
@@ -109,7 +108,7 @@ class Past:
                 thread.join()
 
     def follow(self, reader: Callable[[], LogReader], stop: threading.Event) -> None:
-        """A projector until told to stop."""
+        """A projector until the event is set."""
         tail = Projector(app.views, reader, self.store)
         while not stop.is_set():
             tail.step()
@@ -118,11 +117,9 @@ class Past:
     def caught_up(self, redis: RedisSettings, reader: Callable[[], LogReader]) -> dict[str, dict[Any, Any]]:
         """The rows of a projector that begins with nothing, in another database, once it is at the end."""
         store = RedisViewStore(redis)
-        tail, deadline = Projector(app.views, reader, store), time.monotonic() + WAIT_SECONDS
+        tail = Projector(app.views, reader, store)
         try:
-            while not tail.caught_up():
-                assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for the tail to catch up"
-                tail.step()
+            step_until(tail.step, tail.caught_up, "the projector to catch up")
             return {view.name: dict(Views(store)[view].items()) for view in app.views}
         finally:
             tail.close()
@@ -141,7 +138,7 @@ class Past:
         log: OpenBulkLog | None = None,
         **told: Any,
     ) -> Work:
-        """A rebuild of some kind, which reads archive and topic unless told otherwise."""
+        """A rebuild of some kind, which by default reads archive and topic."""
         return kind(
             view,
             self.store,
@@ -157,7 +154,7 @@ class Past:
         return {view.name: dict(self.views[view].items()) for view in app.views}
 
     def wipe_state(self) -> None:
-        """Deletes the state topic and makes it anew, empty."""
+        """Deletes the state topic and makes it again, empty."""
         topic, admin = names.state("ledgers", 1), AdminClient(self.kafka.librdkafka())
         admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
         with ClusterAdmin(self.kafka) as cluster:

@@ -12,7 +12,7 @@ from leftfold.errors import InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
 from tests.archive.past import TOPIC, Past
-from tests.ledger import app
+from tests.domains.ledger import app
 
 pytestmark = pytest.mark.servers
 
@@ -36,7 +36,7 @@ def events(past: Past) -> dict[int, list[tuple[int, int]]]:
         }
 
 
-def test_of_what_the_topic_has_lost_the_archive_tells_the_time(past: Past) -> None:
+def test_the_archive_has_the_time_of_offsets_that_the_topic_has_lost(past: Past) -> None:
     oldest = min(found[0][1] for found in events(past).values()) / 1000
     before = time.time()
     with freshness(past, past.folder) as looking:
@@ -54,7 +54,7 @@ def test_one_partition_that_is_behind_counts_and_no_other(past: Past) -> None:
     assert before - appended / 1000 <= seconds <= time.time() - appended / 1000
 
 
-def test_what_ends_a_transaction_is_nothing_to_be_behind(past: Past) -> None:
+def test_a_view_is_not_behind_by_the_marker_of_a_transaction(past: Past) -> None:
     at = Position({TOPIC: {partition: records[-1][0] + 1 for partition, records in events(past).items()}})
     with closing(past.topic()) as log:
         assert not at.covers(log.stable_ends([TOPIC])), "a marker must be left"
@@ -62,7 +62,7 @@ def test_what_ends_a_transaction_is_nothing_to_be_behind(past: Past) -> None:
         assert looking.seconds(at) == 0.0
 
 
-def test_without_an_archive_nobody_guesses(past: Past) -> None:
+def test_without_an_archive_lost_offsets_are_an_error(past: Past) -> None:
     with (
         freshness(past, "") as looking,
         pytest.raises(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -17,16 +15,17 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
+from leftfold.parquet.archive_check import Verified, verify_archive
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.archiver import Archived, Archiver
 from leftfold.parquet.filesystem import ArchiveFileSystem
+from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
 from tests.settled import wait_settled
-from tests.waiting import wait_until
+from tests.waiting import read_until, wait_until
 
 DAY = 86_400_000
 BEGUN = 20_000 * DAY
-WAIT_SECONDS = 240.0
 _numbers = count(1)
 
 
@@ -125,8 +124,18 @@ class Topic:
     def opened(self, folder: str = "") -> ParquetArchive:
         return ParquetArchive(folder or self.folder)
 
+    def archived(self, folder: str = "", start: int = 0) -> list[RawRecord]:
+        """What the archive holds, partition by partition."""
+        archive = self.opened(folder)
+        parts = [OffsetRange(self.name, partition, start, end) for partition, end in archive.ends(self.name).items()]
+        return [raw(part, record) for part in parts for records in archive.read(part) for record in records]
+
+    def verified(self) -> Verified:
+        """What a check of the archive's files finds."""
+        return verify_archive(ArchiveFileSystem(self.folder), self.name)
+
     def trim(self, before: dict[int, int]) -> None:
-        """Deletes records as an operator with Kafka's own tools would: nobody is asked."""
+        """Deletes records as an operator with Kafka's own tools would, without a check."""
         self.cluster.delete_records(self.name, before)
 
     def records(self, start: int = 0) -> list[RawRecord]:
@@ -135,13 +144,9 @@ class Topic:
         ends = self.cluster.ends([self.name])
         for partition in range(self.partitions):
             reader.seek(Position({self.name: {partition: start}}))
-            deadline = time.monotonic() + WAIT_SECONDS
-            while not reader.position().covers(ends.only([self.name], partition)):
-                assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {ends}"
-                found += reader.poll(100, 0.1)
+            found += read_until(reader, ends.only([self.name], partition))
         reader.close()
         return found
 
 
-def told(text: bytes) -> Any:
-    return json.loads(text)
+MakeTopic = Callable[..., Topic]

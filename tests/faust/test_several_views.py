@@ -15,7 +15,7 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.memory import MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from tests.core.test_streamed_rows import TOPIC, Level, at, levels, opened
+from tests.engine.streaming.test_external_rows import TOPIC, Level, at, levels, open_rows
 from tests.faust.shifts import Closings, Gate, close_doors, closings, last_of, shift_at_work, totals
 from tests.faust.tills import Tills
 from tests.servers import Addresses
@@ -112,9 +112,9 @@ def begun(tills: Tills, version: int) -> bool:
 
 def test_an_event_that_one_view_waits_with_is_not_done() -> None:
     store = MemoryViewStore()
-    first, _ = opened(store)
+    first, _ = open_rows(store)
     first.write(first.take(), at(10, 10))
-    kept = TableRows([opened(store)[0]])
+    kept = TableRows([open_rows(store)[0]])
     events = [(TP(TOPIC, partition), offset) for partition in (0, 1) for offset in (9, 10, 11)]
 
     async def put_and_write(position: Position) -> list[tuple[TP, int]]:

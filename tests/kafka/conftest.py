@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
@@ -10,15 +9,12 @@ import pytest
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.position import Position
 from leftfold.ports.protocols import LogReader, RawRecord
-from tests import waiting
 from tests.servers import Addresses, emptied
-
-WAIT_SECONDS = 240.0
+from tests.waiting import read_until, wait_until
 
 MakeTopic = Callable[..., str]
-WaitUntil = Callable[[Callable[[], bool], str], None]
-ReadAll = Callable[[LogReader, int], list[RawRecord]]
 
 
 @pytest.fixture(scope="package")
@@ -35,7 +31,7 @@ def cluster(kafka: KafkaSettings) -> Iterator[ClusterAdmin]:
 
 
 @pytest.fixture
-def make_topic(cluster: ClusterAdmin, wait_until: WaitUntil) -> MakeTopic:
+def make_topic(cluster: ClusterAdmin) -> MakeTopic:
     """Makes a topic with a name of its own."""
 
     def make(partitions: int = 1, **config: str) -> str:
@@ -47,26 +43,7 @@ def make_topic(cluster: ClusterAdmin, wait_until: WaitUntil) -> MakeTopic:
     return make
 
 
-@pytest.fixture(scope="session")
-def wait_until() -> WaitUntil:
-    """Waits for a condition, and fails saying what was awaited."""
-    return waiting.wait_until
-
-
-@pytest.fixture(scope="session")
-def read_to() -> ReadAll:
-    """Reads one partition until its position is an offset, and fails if it does not get there."""
-
-    def read(reader: LogReader, offset: int) -> list[RawRecord]:
-        records: list[RawRecord] = []
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not _at(reader, offset):
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {offset}; at {reader.position()}"
-            records += reader.poll(100, 0.1)
-        return records
-
-    return read
-
-
-def _at(reader: LogReader, offset: int) -> bool:
-    return all(at >= offset for offsets in reader.position().offsets.values() for at in offsets.values())
+def read_to(reader: LogReader, offset: int) -> list[RawRecord]:
+    """Reads until each partition of the reader is at an offset."""
+    at = reader.position().offsets
+    return read_until(reader, Position({topic: dict.fromkeys(partitions, offset) for topic, partitions in at.items()}))

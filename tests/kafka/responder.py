@@ -25,7 +25,7 @@ Script = Callable[[RawRecord], list[bytes]]
 
 def accepted(version: int, events: int = 1) -> bytes:
     """The answer to an accepted command."""
-    return ack(version, events, Position.at("shows.events", 0, version).to_json())
+    return ack(version, events, Position.at("baskets.events", 0, version).to_json())
 
 
 def refused(error: LeftfoldError) -> bytes:

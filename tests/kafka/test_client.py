@@ -24,13 +24,17 @@ from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
 from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
-from tests.kafka.conftest import WaitUntil
+from tests.domains.shop import Add, TooDear, app
 from tests.kafka.responder import Responder, accepted, refused
-from tests.kafka.shop import NoSeats, Reserve, app
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-COMMANDS = "shows.commands"
+COMMANDS = "baskets.commands"
+
+
+def add(basket: str = "s-1") -> Add:
+    return Add(basket_id=basket, product="p", price=Decimal(1))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def settings(kafka: KafkaSettings) -> KafkaSettings:
 @pytest.fixture
 def client(settings: KafkaSettings) -> Iterator[KafkaClient]:
     """A client of the App."""
-    with KafkaClient("theatre", settings) as client:
+    with KafkaClient("shop", settings) as client:
         yield client
 
 
@@ -54,39 +58,39 @@ def test_the_kafka_client_is_a_client(client: KafkaClient) -> None:
 
 def test_an_accepted_command_returns_its_receipt(client: KafkaClient, settings: KafkaSettings) -> None:
     with Responder(settings, COMMANDS, lambda record: [accepted(3, events=2)]):
-        receipt = client.send(Reserve(show_id="s-1"))
+        receipt = client.send(add())
     assert (receipt.version, receipt.events) == (3, 2)
-    assert receipt.position == Position.at("shows.events", 0, 3)
+    assert receipt.position == Position.at("baskets.events", 0, 3)
 
 
-def test_a_command_on_the_wire_is_what_a_lane_reads(client: KafkaClient, settings: KafkaSettings) -> None:
+def test_a_command_on_the_wire_is_read_by_a_processor(client: KafkaClient, settings: KafkaSettings) -> None:
     at = datetime(2017, 1, 1, tzinfo=UTC)
     with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
-        client.send(Reserve(show_id="s-ü", seats=2), id="my key", expected_version=0, at=at)
+        client.send(add("s-ü"), id="my key", expected_version=0, at=at)
     (record,) = responder.seen
-    codec: MessageCodec[Reserve] = MessageCodec([Reserve])
+    codec: MessageCodec[Add] = MessageCodec([Add])
     received = read_command(codec, record)
-    assert received.command == Reserve(show_id="s-ü", seats=2)
+    assert received.command == add("s-ü")
     assert (received.key, received.id, received.expected_version) == ("s-ü", "my key", 0)
     assert received.time == b"2017-01-01T00:00:00Z"
-    assert header(record.headers, "reply_to").startswith(b"theatre.replies/")
-    assert header(record.headers, "ce_source") == b"/theatre/client"
+    assert header(record.headers, "reply_to").startswith(b"shop.replies/")
+    assert header(record.headers, "ce_source") == b"/shop/client"
     assert received.deadline is not None
     assert received.deadline - record.time <= 1000 * DELIVERY_SECONDS, "the broker's time of it, on this machine"
 
 
 def test_a_refusal_raises_the_commands_own_error(client: KafkaClient, settings: KafkaSettings) -> None:
-    error = NoSeats(show_id="s-1", left=2, price=Decimal("12.50"))
-    with Responder(settings, COMMANDS, lambda record: [refused(error)]), pytest.raises(NoSeats) as caught:
-        client.send(Reserve(show_id="s-1"))
+    error = TooDear(price=Decimal("12.50"))
+    with Responder(settings, COMMANDS, lambda record: [refused(error)]), pytest.raises(TooDear) as caught:
+        client.send(add())
     assert caught.value == error
 
 
-def test_other_refusals_are_told_apart(client: KafkaClient, settings: KafkaSettings) -> None:
+def test_other_errors_keep_their_classes(client: KafkaClient, settings: KafkaSettings) -> None:
     errors = [ConflictError("s-1", 3, 4), ContractError("unreadable"), DecisionFailed("a bug")]
     answers = iter([refused(error) for error in errors])
     with Responder(settings, COMMANDS, lambda record: [next(answers)]):
-        got = client.send_many(Reserve(show_id="s-1") for _ in errors)
+        got = client.send_many(add() for _ in errors)
     assert [(type(e), str(e)) for e in got] == [(type(e), str(e)) for e in errors]
 
 
@@ -95,15 +99,15 @@ def test_an_unreadable_answer_is_a_contract_error(client: KafkaClient, settings:
         Responder(settings, COMMANDS, lambda record: [b"no json"]),
         pytest.raises(ContractError, match="no answer that this code can read"),
     ):
-        client.send(Reserve(show_id="s-1"))
+        client.send(add())
 
 
 def test_a_lost_answer_is_got_by_sending_again_with_the_same_id(client: KafkaClient, settings: KafkaSettings) -> None:
     answers = iter([[], [accepted(7)]])
     with Responder(settings, COMMANDS, lambda record: next(answers)) as responder:
         with pytest.raises(OutcomeUnknown) as caught:
-            client.send(Reserve(show_id="s-1"), timeout=0.3)
-        receipt = client.send(Reserve(show_id="s-1"), id=caught.value.command_id)
+            client.send(add(), timeout=0.3)
+        receipt = client.send(add(), id=caught.value.command_id)
     assert receipt.version == 7
     assert len({header(record.headers, "ce_id") for record in responder.seen}) == 1
     assert len({record.value for record in responder.seen}) == 1
@@ -113,14 +117,14 @@ def test_a_late_and_a_repeated_answer_are_ignored(client: KafkaClient, settings:
     answers = iter([[], [accepted(1), accepted(1), accepted(1)], [accepted(2)]])
     with Responder(settings, COMMANDS, lambda record: next(answers)):
         with pytest.raises(OutcomeUnknown):
-            client.send(Reserve(show_id="s-1"), id="late", timeout=0.2)
-        assert client.send(Reserve(show_id="s-1"), id="again").version == 1
-        assert client.send(Reserve(show_id="s-1")).version == 2
+            client.send(add(), id="late", timeout=0.2)
+        assert client.send(add(), id="again").version == 1
+        assert client.send(add()).version == 2
 
 
 def test_send_each_has_no_more_under_way_than_its_window(client: KafkaClient, settings: KafkaSettings) -> None:
     taken = itertools.count()
-    commands = (Reserve(show_id=f"s-{next(taken)}") for _ in range(50))
+    commands = (add(f"s-{next(taken)}") for _ in range(50))
     with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
         each = client.send_each(commands, window=7, ids=(f"each/{n}" for n in range(50)))
         assert responder.seen == [], "nothing is sent before a result is asked for"
@@ -135,7 +139,7 @@ def test_send_each_has_no_more_under_way_than_its_window(client: KafkaClient, se
 def test_send_each_that_is_left_early_waits_for_no_more(client: KafkaClient, settings: KafkaSettings) -> None:
     answers = iter([[accepted(1)]])
     with Responder(settings, COMMANDS, lambda record: next(answers, [])):
-        each = client.send_each((Reserve(show_id="s") for _ in itertools.count()), window=3)
+        each = client.send_each((add("s") for _ in itertools.count()), window=3)
         assert isinstance(next(each), Receipt)
         assert isinstance(each, Generator)
         each.close()
@@ -146,32 +150,32 @@ def test_send_each_that_is_left_early_waits_for_no_more(client: KafkaClient, set
 
 @pytest.fixture
 def _asks_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wonders why nobody answers gives the broker more than a second."""
+    """A client without an answer gives the broker more than a second to explain why."""
     monkeypatch.setattr("leftfold.kafka.client.in_flight._ASK_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("_asks_patiently")
 def test_without_a_worker_the_deadline_says_so(client: KafkaClient) -> None:
-    with pytest.raises(OutcomeUnknown, match=r"no worker owns shows\.commands .*start one: leftfold run shows"):
-        client.send(Reserve(show_id="s-1"), timeout=0.1)
+    with pytest.raises(OutcomeUnknown, match=r"no worker owns baskets\.commands .*start one: leftfold run baskets"):
+        client.send(add(), timeout=0.1)
 
 
 def test_many_answers_come_in_the_order_of_their_commands(settings: KafkaSettings) -> None:
     def script(record: RawRecord) -> list[bytes]:
         n = int((record.key or b"").decode().rpartition("-")[2])
-        return [refused(NoSeats(show_id=f"s-{n}", left=n, price=Decimal(0)))] if n % 3 == 0 else [accepted(n)]
+        return [refused(TooDear(price=Decimal(n)))] if n % 3 == 0 else [accepted(n)]
 
-    with Responder(settings, COMMANDS, script), KafkaClient("theatre", settings, most=50) as client:
-        outcomes = client.send_many(Reserve(show_id=f"s-{n}") for n in range(500))
+    with Responder(settings, COMMANDS, script), KafkaClient("shop", settings, most=50) as client:
+        outcomes = client.send_many(add(f"s-{n}") for n in range(500))
     assert [
-        getattr(o, "left", None) if n % 3 == 0 else getattr(o, "version", None) for n, o in enumerate(outcomes)
+        getattr(o, "price", None) if n % 3 == 0 else getattr(o, "version", None) for n, o in enumerate(outcomes)
     ] == [*range(500)]
 
 
 def test_many_commands_carry_their_own_ids_versions_and_times(client: KafkaClient, settings: KafkaSettings) -> None:
     times = [datetime(2017, 1, day, tzinfo=UTC) for day in (1, 2)]
     with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
-        client.send_many([Reserve(show_id="s")] * 2, ids=["a", "b"], expected_versions=[None, 4], times=times)
+        client.send_many([add("s")] * 2, ids=["a", "b"], expected_versions=[None, 4], times=times)
     names = ("ce_id", "expected_version", "ce_time")
     assert [tuple(header(r.headers, n) for n in names) for r in responder.seen] == [
         (b"a", b"", b"2017-01-01T00:00:00Z"),
@@ -181,7 +185,7 @@ def test_many_commands_carry_their_own_ids_versions_and_times(client: KafkaClien
 
 def test_fewer_ids_than_commands_are_refused(client: KafkaClient) -> None:
     with pytest.raises(ValueError, match="more commands than ids"):
-        client.send_many([Reserve(show_id="s"), Reserve(show_id="s")], ids=["a"], timeout=0.1)
+        client.send_many([add("s"), add("s")], ids=["a"], timeout=0.1)
 
 
 def test_one_silent_command_among_many_is_one_unknown_outcome(client: KafkaClient, settings: KafkaSettings) -> None:
@@ -189,27 +193,25 @@ def test_one_silent_command_among_many_is_one_unknown_outcome(client: KafkaClien
         return [] if record.key == b"s-1" else [accepted(1)]
 
     with Responder(settings, COMMANDS, script):
-        outcomes = client.send_many((Reserve(show_id=f"s-{n}") for n in range(4)), timeout=4.0)
+        outcomes = client.send_many((add(f"s-{n}") for n in range(4)), timeout=4.0)
     assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "OutcomeUnknown", "Receipt", "Receipt"]
 
 
 def test_an_oversized_command_is_refused_and_the_others_go(client: KafkaClient, settings: KafkaSettings) -> None:
     with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
-        outcomes = client.send_many(Reserve(show_id=key) for key in ("s", "x" * 2_000_000, "s"))
+        outcomes = client.send_many(add(key) for key in ("s", "x" * 2_000_000, "s"))
     assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "ContractError", "Receipt"]
 
 
 @pytest.mark.parametrize(("key", "id_"), [("", "a"), ("@", "a"), ("s", "")])
 def test_empty_and_reserved_names_are_never_sent(client: KafkaClient, key: str, id_: str) -> None:
     with pytest.raises(ContractError, match="neither may be empty"):
-        client.send(Reserve(show_id=key), id=id_)
+        client.send(add(key), id=id_)
 
 
 def test_two_commands_under_way_cannot_share_an_id(client: KafkaClient, settings: KafkaSettings) -> None:
     with Responder(settings, COMMANDS, lambda record: [accepted(1)] if record.key == b"s" else []):
-        outcomes = client.send_many(
-            [Reserve(show_id="silent"), Reserve(show_id="s")], ids=["same", "same"], timeout=0.5
-        )
+        outcomes = client.send_many([add("silent"), add("s")], ids=["same", "same"], timeout=0.5)
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, ContractError]
 
 
@@ -226,7 +228,7 @@ def test_threads_share_a_client(client: KafkaClient, settings: KafkaSettings) ->
 
     def work(n: int) -> None:
         for _ in range(20):
-            versions[n] = client.send(Reserve(show_id=f"s-{n}")).version
+            versions[n] = client.send(add(f"s-{n}")).version
 
     with Responder(settings, COMMANDS, lambda r: [accepted(int((r.key or b"").decode().rpartition("-")[2]))]):
         threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
@@ -239,7 +241,7 @@ def test_threads_share_a_client(client: KafkaClient, settings: KafkaSettings) ->
 
 def test_asyncio_gathers_answers(client: KafkaClient, settings: KafkaSettings) -> None:
     async def work() -> list[int]:
-        receipts = await asyncio.gather(*(client.asend(Reserve(show_id=f"s-{n}")) for n in range(1, 200)))
+        receipts = await asyncio.gather(*(client.asend(add(f"s-{n}")) for n in range(1, 200)))
         return [receipt.version for receipt in receipts]
 
     with Responder(settings, COMMANDS, lambda r: [accepted(int((r.key or b"").decode().rpartition("-")[2]))]):
@@ -248,17 +250,17 @@ def test_asyncio_gathers_answers(client: KafkaClient, settings: KafkaSettings) -
 
 @pytest.mark.usefixtures("_asks_patiently")
 def test_asyncio_raises_what_send_raises(client: KafkaClient, settings: KafkaSettings) -> None:
-    error = NoSeats(show_id="s-1", left=0, price=Decimal(1))
+    error = TooDear(price=Decimal(1))
     with Responder(settings, COMMANDS, lambda record: [refused(error)] if record.key == b"s-1" else []):
-        with pytest.raises(NoSeats):
-            asyncio.run(client.asend(Reserve(show_id="s-1")))
+        with pytest.raises(TooDear):
+            asyncio.run(client.asend(add()))
         with pytest.raises(OutcomeUnknown, match="no worker owns"):
-            asyncio.run(client.asend(Reserve(show_id="silent"), timeout=0.1))
+            asyncio.run(client.asend(add("silent"), timeout=0.1))
 
 
-def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSettings, wait_until: WaitUntil) -> None:
+def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSettings) -> None:
     async def work(responder: Responder) -> None:
-        task = asyncio.create_task(client.asend(Reserve(show_id="s-1"), id="cancelled"))
+        task = asyncio.create_task(client.asend(add(), id="cancelled"))
         await asyncio.to_thread(wait_until, lambda: bool(responder.seen), "the command")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -274,22 +276,22 @@ def test_a_broker_that_is_not_there_is_named() -> None:
     with pytest.raises(
         InfrastructureError, match=r"no broker at 127\.0\.0\.1:1: nothing listens.*is the address right"
     ):
-        KafkaClient("theatre", settings)
+        KafkaClient("shop", settings)
 
 
 def test_a_lost_broker_is_named_and_the_same_id_works_once_it_is_back(tmp_path: Path) -> None:
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
         ensure(app, settings)
-        with KafkaClient("theatre", settings) as client:
+        with KafkaClient("shop", settings) as client:
             with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
-                client.send(Reserve(show_id="s-1"))
+                client.send(add())
             kill(tmp_path, "kafka")
             with pytest.raises(OutcomeUnknown, match=r"no broker at .* answered"):
-                client.send(Reserve(show_id="s-1"), id="my id", timeout=0.5)
+                client.send(add(), id="my id", timeout=0.5)
             restart(tmp_path, "kafka")
             with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
-                assert client.send(Reserve(show_id="s-1"), id="my id").version == 1
+                assert client.send(add(), id="my id").version == 1
     assert {header(record.headers, "ce_id") for record in responder.seen} == {b"my id"}
 
 
@@ -298,13 +300,13 @@ def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:
         KafkaClient("nobody", settings)
 
 
-def test_closing_tells_whoever_still_waits(settings: KafkaSettings, wait_until: WaitUntil) -> None:
-    client = KafkaClient("theatre", settings)
+def test_closing_a_client_ends_its_waiting_calls(settings: KafkaSettings) -> None:
+    client = KafkaClient("shop", settings)
     outcome: list[BaseException] = []
 
     def work() -> None:
         try:
-            client.send(Reserve(show_id="s-1"))
+            client.send(add())
         except OutcomeUnknown as error:
             outcome.append(error)
 
@@ -316,4 +318,4 @@ def test_closing_tells_whoever_still_waits(settings: KafkaSettings, wait_until: 
         thread.join()
     assert "the client was closed" in str(outcome[0])
     with pytest.raises(InfrastructureError, match="closed"):
-        client.send(Reserve(show_id="s-1"))
+        client.send(add())

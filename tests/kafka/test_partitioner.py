@@ -52,14 +52,14 @@ def test_librdkafkas_own_function_agrees() -> None:
 
 
 @pytest.mark.servers
-def test_records_of_confluent_kafka_lie_where_we_say(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+def test_records_of_confluent_kafka_lie_in_the_computed_partition(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
     keys = hostile_keys()
     config = {**kafka.librdkafka(), "partitioner": "murmur2_random"}
     assert produced(config, make_topic(PARTITIONS), keys) == {key: partition_of(key, PARTITIONS) for key in keys}
 
 
 @pytest.mark.servers
-def test_without_the_setting_they_lie_elsewhere(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+def test_twin_without_the_setting_records_lie_elsewhere(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
     keys = hostile_keys()
     places = produced(kafka.librdkafka(), make_topic(PARTITIONS), keys)
     assert sum(places[key] != partition_of(key, PARTITIONS) for key in keys) > len(keys) // 2

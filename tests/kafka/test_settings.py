@@ -11,6 +11,7 @@ from pydantic import SecretStr, ValidationError
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import Unreachable, translated
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.redis import RedisSettings
 
 SECRET = 'pass"word\\with=signs'
 
@@ -56,7 +57,7 @@ def test_a_plain_broker_needs_only_its_address() -> None:
     assert settings.java() == settings.librdkafka()
 
 
-def test_without_an_address_the_mend_is_named() -> None:
+def test_a_missing_address_is_an_error_with_the_remedy() -> None:
     with pytest.raises(ConfigurationError, match=r"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port.*leftfold up"):
         KafkaSettings()
 
@@ -189,3 +190,31 @@ def test_broker_errors_become_ours(code: int, wanted: type[LeftfoldError]) -> No
         ours = translated(error, doing="reading x.events")
         assert type(ours) is wanted
         assert "reading x.events" in str(ours)
+
+
+@pytest.mark.parametrize("sasl", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password"],
+)
+def test_ssl_settings_need_a_protocol_with_tls(name: str, sasl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"} if sasl else {}
+    protocol = "SASL_PLAINTEXT" if sasl else "PLAINTEXT"
+    both = ("ssl_certificate_location", "ssl_key_location")
+    for one in both if name in both else (name,):
+        monkeypatch.setenv(f"LEFTFOLD_KAFKA_{one.upper()}", "/x")
+    with pytest.raises(ConfigurationError, match=rf"ssl_\w+ is set but security_protocol={protocol} does not encrypt"):
+        KafkaSettings.model_validate({"bootstrap_servers": "h:1", "security_protocol": protocol, **login})
+
+
+def test_the_check_of_host_names_needs_tls() -> None:
+    with pytest.raises(ConfigurationError, match="does not encrypt; use SSL, or"):
+        KafkaSettings(bootstrap_servers="h:1", ssl_endpoint_identification_algorithm="https")
+
+
+def test_certificates_of_a_redis_need_rediss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEFTFOLD_REDIS_CA_FILE", "/x")
+    for url in ("redis://h", "redis+cluster://h", "redis+sentinel://h/s", "unix:///s"):
+        with pytest.raises(ConfigurationError, match="does not encrypt; begin it with rediss"):
+            RedisSettings(url=url)
+    assert RedisSettings(url="rediss://h").ca_file == Path("/x")

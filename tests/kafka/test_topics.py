@@ -16,7 +16,8 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from tests.kafka.conftest import MakeTopic, WaitUntil
+from tests.kafka.conftest import MakeTopic
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -52,7 +53,7 @@ def new_app(category: str, partitions: int = 3) -> App:
 
 @pytest.fixture
 def category() -> str:
-    """A category that nobody else uses."""
+    """A category of this test alone."""
     return f"c{uuid4().hex}"
 
 
@@ -112,7 +113,7 @@ def test_a_topic_that_would_lose_or_misdate_records_is_refused(
 
 
 def test_commands_of_a_topic_of_an_older_version_are_dated_by_the_broker_from_now_on(
-    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, wait_until: WaitUntil
+    kafka: KafkaSettings, cluster: ClusterAdmin, category: str
 ) -> None:
     topic, older = f"{category}.commands", {"retention.ms": "100000000", "message.timestamp.type": "CreateTime"}
     cluster.create(topic, 3, 1, older)
@@ -166,9 +167,7 @@ def test_topics_that_are_not_there_are_left_out(kafka: KafkaSettings, cluster: C
     assert cluster.brokers() == 1
 
 
-def test_a_topic_that_is_made_again_has_another_id(
-    cluster: ClusterAdmin, make_topic: MakeTopic, wait_until: WaitUntil
-) -> None:
+def test_a_topic_that_is_made_again_has_another_id(cluster: ClusterAdmin, make_topic: MakeTopic) -> None:
     topic = make_topic()
     first = cluster.identities([topic, "nothing"])
     assert first == cluster.identities([topic]) == {topic: cluster.identity(topic)}
@@ -179,9 +178,7 @@ def test_a_topic_that_is_made_again_has_another_id(
     assert cluster.identity(topic) != first[topic]
 
 
-def test_the_workers_of_a_category_are_counted(
-    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, wait_until: WaitUntil
-) -> None:
+def test_the_workers_of_a_category_are_counted(kafka: KafkaSettings, cluster: ClusterAdmin, category: str) -> None:
     ensure(new_app(category), kafka)
     assert cluster.owners(category) == {}
     group = f"leftfold.any-app.{category}"

@@ -13,7 +13,7 @@ from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Listener, LocalSettings, embedded, status
 from leftfold.local.kafka import coordinates
-from tests.ports import free_port
+from tests.free_ports import free_port
 
 pytestmark = pytest.mark.servers
 

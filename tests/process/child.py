@@ -37,7 +37,7 @@ class Child:
 
     kafka: str
     part: str
-    app: str = "tests.core.trade:app"
+    app: str = "tests.domains.trade:app"
     points: tuple[Point, ...] = ()
     group: str = ""
 

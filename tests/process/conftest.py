@@ -11,7 +11,7 @@ import pytest
 
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from tests.core.trade import app
+from tests.domains.trade import app
 from tests.process.children import ChildProcess, StartChild
 from tests.servers import Addresses
 

@@ -13,7 +13,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
-from tests.core.trade import app as trade
+from tests.domains.trade import app as trade
 from tests.process.trading import committed
 
 __all__ = ["folded", "happened", "inputs", "routed", "sent", "states", "twice"]

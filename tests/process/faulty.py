@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leftfold import App, Decider
-from tests.core.trade import (
+from tests.domains.trade import (
     Checkout,
     Input,
     Placed,

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from itertools import count
 
-from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Released, Reserved
+from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Released, Reserved
 from tests.process.effects import happened
 from tests.process.trading import Trading
 

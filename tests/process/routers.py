@@ -15,7 +15,7 @@ from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from tests.core.trade import Placed, app
+from tests.domains.trade import Placed, app
 from tests.process.trading import committed
 from tests.threads import working
 

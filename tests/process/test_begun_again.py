@@ -14,7 +14,7 @@ from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from tests.core.trade import (
+from tests.domains.trade import (
     PATIENCE,
     Confirmed,
     Dropped,

@@ -18,7 +18,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
 from leftfold.runtime.workers.processors import route_events
-from tests.core.trade import Input, app, checkout_with
+from tests.domains.trade import Input, app, checkout_with
 from tests.process.routers import EVENTS, plant, routed
 from tests.process.trading import committed
 from tests.threads import working

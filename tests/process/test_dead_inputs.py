@@ -13,7 +13,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
-from tests.core.trade import Confirmed, Pay, Place
+from tests.domains.trade import Confirmed, Pay, Place
 from tests.process.child import Child
 from tests.process.children import ChildProcess, StartChild
 from tests.process.faulty import KILLS, RAISES, UNDECIDABLE, WRONG, app, mended

@@ -12,7 +12,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
-from tests.core.trade import Confirmed, Pay, Place, Reserved, app
+from tests.domains.trade import Confirmed, Pay, Place, Reserved, app
 from tests.process.effects import happened, routed, sent, twice
 from tests.process.test_begun_again import raised
 from tests.process.trading import Trading, committed

@@ -15,7 +15,7 @@ from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from tests.core.trade import Placed, app
+from tests.domains.trade import Placed, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
 

@@ -18,7 +18,7 @@ from leftfold.kafka import process_router as clock
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
-from tests.core.trade import Place
+from tests.domains.trade import Place
 from tests.process.child import Child
 from tests.process.children import ChildProcess, StartChild
 from tests.process.effects import folded, happened, routed, sent, states, twice

@@ -21,7 +21,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.codec import MessageCodec, header
-from tests.core.trade import Confirmed, Dropped, Pay, Place, app
+from tests.domains.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import committed
 from tests.waiting import wait_until
 
@@ -39,7 +39,7 @@ def shell(settings: KafkaSettings, *words: str) -> list[str]:
         "leftfold.cli",
         *words,
         "--app",
-        "tests.core.trade:app",
+        "tests.domains.trade:app",
         "--kafka",
         settings.bootstrap_servers,
     ]

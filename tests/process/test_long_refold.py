@@ -28,7 +28,7 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.protocols import LogReader, RawRecord
-from tests.core.trade import Placed, app, checkout
+from tests.domains.trade import Placed, app, checkout
 from tests.process.child import Child
 from tests.process.children import StartChild
 from tests.process.effects import folded, states

@@ -28,7 +28,7 @@ from leftfold.model.keys import partition_of
 from leftfold.model.messages import Command
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
-from tests.core.trade import Confirm, Drop, Dropped, Pay, Place, Release, Reserved, app
+from tests.domains.trade import Confirm, Drop, Dropped, Pay, Place, Release, Reserved, app
 from tests.process.effects import happened
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
@@ -177,7 +177,7 @@ def test_timers_by_hand_lead_to_the_same_as_those_of_the_shell(both: Both, actio
     timer = ("checkout", order, "patience")
     assert timer in both.world.timers.list()
     getattr(both.world.timers, action)(*timer)
-    where = ["--app", "tests.core.trade:app", "--kafka", both.trading.settings.bootstrap_servers]
+    where = ["--app", "tests.domains.trade:app", "--kafka", both.trading.settings.bootstrap_servers]
     assert run(["timers", action, *timer, "--reason", "a test", "--timeout", "90s", "--yes", *where]) == 0
     both.agree()
     both.wait(7)

@@ -18,7 +18,7 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.servers import skipped_letters
-from tests.core.trade import app
+from tests.domains.trade import app
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import committed
 from tests.waiting import wait_until
@@ -34,7 +34,7 @@ def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing
 
     def type_(*words: str) -> tuple[int, str]:
         capsys.readouterr()
-        about = ["--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers]
+        about = ["--app", "tests.domains.trade:app", "--kafka", settings.bootstrap_servers]
         code = run(["log", "skip", "checkout", *words, *about])
         return code, capsys.readouterr().err
 

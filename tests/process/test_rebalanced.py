@@ -14,7 +14,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import StateStore
-from tests.core.trade import Confirmed, Pay, Place
+from tests.domains.trade import Confirmed, Pay, Place
 from tests.process.child import Child
 from tests.process.children import StartChild
 from tests.process.effects import inputs, states

@@ -22,7 +22,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
-from tests.core.trade import Confirmed, Pay, Place, Reserved, app
+from tests.domains.trade import Confirmed, Pay, Place, Reserved, app
 from tests.process.points import member_with
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import Trading, committed

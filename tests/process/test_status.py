@@ -21,7 +21,7 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
-from tests.core.trade import Place, Reserved, app, checkout
+from tests.domains.trade import Place, Reserved, app, checkout
 from tests.process.trading import Trading
 from tests.waiting import wait_until
 
@@ -39,7 +39,7 @@ def told(
 
     def tell() -> tuple[dict[str, Any], str]:
         capsys.readouterr()
-        run(["status", "--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers, "--json"])
+        run(["status", "--app", "tests.domains.trade:app", "--kafka", settings.bootstrap_servers, "--json"])
         out, err = capsys.readouterr()
         return next(row for row in map(json.loads, out.splitlines()) if row["kind"] == "process"), err
 
@@ -131,7 +131,7 @@ def test_the_doctor_tells_the_same(
     settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["doctor", "--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers, "--json"]) == 1
+    assert run(["doctor", "--app", "tests.domains.trade:app", "--kafka", settings.bootstrap_servers, "--json"]) == 1
     found = {row["about"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert not found["processes"]["well"]
     assert "has no routers" in found["processes"]["message"]

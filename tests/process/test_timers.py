@@ -19,7 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
-from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place
+from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place
 from tests.process.alarms import Wind
 from tests.process.alarms import app as belfry
 from tests.process.child import Child

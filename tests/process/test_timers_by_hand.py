@@ -18,7 +18,7 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
-from tests.core.trade import Dropped, Place, Reserved, app, checkout_with
+from tests.domains.trade import Dropped, Place, Reserved, app, checkout_with
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
 
@@ -39,7 +39,7 @@ LATE, PATIENTLY = "not paid in time", ("--timeout", "2m")
 def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing:
     """Types `leftfold timers ... --json`; exit code, rows and what was said beside them."""
 
-    def type_(*words: str, of: str = "tests.core.trade:app") -> tuple[int, list[dict[str, Any]], str]:
+    def type_(*words: str, of: str = "tests.domains.trade:app") -> tuple[int, list[dict[str, Any]], str]:
         capsys.readouterr()
         sure = [] if words[0] == "list" else ["--yes"]
         code = run(["timers", *words, *sure, "--app", of, "--kafka", settings.bootstrap_servers, "--json"])

@@ -14,7 +14,7 @@ from leftfold.kafka import log_reader as reader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.protocols import RawRecord
-from tests.core.trade import Confirmed, Dropped, Pay, Place, app
+from tests.domains.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ from leftfold.engine.causation import FoundRecords, search
 from leftfold.engine.processing.command_wire import command_id
 from leftfold.kafka import process_router as clock
 from leftfold.kafka.settings import KafkaSettings
-from tests.core.trade import PATIENCE, Place, Released, Reserved
+from tests.domains.trade import PATIENCE, Place, Released, Reserved
 from tests.process.test_trace import rows
 from tests.process.trading import Trading
 

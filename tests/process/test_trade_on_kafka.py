@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold.kafka.settings import KafkaSettings
-from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Released, Reserved
+from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Released, Reserved
 from tests.process.trading import Trading
 
 pytestmark = pytest.mark.servers

@@ -21,7 +21,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from tests.core.trade import app, checkout_with, orders, payments, stock
+from tests.domains.trade import app, checkout_with, orders, payments, stock
 from tests.process.points import member_with
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.settled import wait_settled
@@ -39,7 +39,9 @@ audited = App(
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that names an archive."""
     place = tmp_path_factory.mktemp("project")
-    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.core.trade:app"\narchive = "kept"\n', "utf-8")
+    (place / "pyproject.toml").write_text(
+        '[tool.leftfold]\napp = "tests.domains.trade:app"\narchive = "kept"\n', "utf-8"
+    )
     return place
 
 

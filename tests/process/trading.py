@@ -19,7 +19,7 @@ from leftfold.model.messages import Event
 from leftfold.model.position import Position
 from leftfold.ports.codec import MessageCodec
 from leftfold.ports.protocols import RawRecord
-from tests.core.trade import app
+from tests.domains.trade import app
 from tests.waiting import wait_until
 
 __all__ = ["PARTS", "Trading", "committed"]

@@ -6,7 +6,7 @@ import pytest
 
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from tests.core.receipts import app_with
+from tests.domains.visits import app_with
 from tests.servers import Addresses
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from leftfold import Delivery, Reaction
 from leftfold.engine.reactions.delivery import PendingDelivery
 from leftfold.engine.reactions.executor import DEATHS, PoisonPillTracker
-from tests.core.receipts import Paid, app_with
+from tests.domains.visits import Paid, app_with
 from tests.reactions.hooks import post
 
 __all__ = ["KILLER", "NAME", "PATIENCE", "TWIN", "app"]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from leftfold import Delivery, Reaction
-from tests.core.receipts import Paid, app_with
+from tests.domains.visits import Paid, app_with
 
 __all__ = ["CAREFUL", "FORGETFUL", "NAMES", "app"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from leftfold import App, Command, Decider, Delivery, Event, FoldView, Process, Reaction
-from tests.core.receipts import Left, Paid, Pay
+from tests.domains.visits import Left, Paid, Pay
 from tests.reactions.hooks import post
 
 __all__ = ["PATH", "VERSIONS", "Posted", "Thanked", "Total", "app", "total_of"]

@@ -16,7 +16,7 @@ from leftfold.kafka.reactions.runner import ReactionRunner
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from tests.core.receipts import Paid, app_with, receipts_with
+from tests.domains.visits import Paid, app_with, receipts_with
 from tests.waiting import wait_until
 
 __all__ = ["EVENTS", "Post", "acting", "done_up_to", "made", "notes", "write"]

@@ -15,7 +15,7 @@ from leftfold.local import embedded
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
-from tests.core.receipts import Paid
+from tests.domains.visits import Paid
 from tests.process.trading import committed
 from tests.reactions.deadly import KILLER, NAME, TWIN, app
 from tests.reactions.reacting import PARTITIONS, done_up_to, write

@@ -14,7 +14,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
-from tests.core.receipts import Paid
+from tests.domains.visits import Paid
 from tests.process.trading import committed
 from tests.reactions.hooks import CAREFUL, FORGETFUL, NAMES, app
 from tests.reactions.reacting import EVENTS, write

@@ -13,7 +13,7 @@ from leftfold import Delivery
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from tests.core.receipts import Paid
+from tests.domains.visits import Paid
 from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, made, notes, write
 from tests.waiting import wait_until
 

@@ -16,7 +16,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
 from leftfold.redis import RedisViewStore
-from tests.core.receipts import Pay
+from tests.domains.visits import Pay
 from tests.process.trading import committed
 from tests.reactions.posting import PATH, VERSIONS, app, total_of
 from tests.reactions.receiver import Receiver, receiving

@@ -18,7 +18,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
-from tests.core.receipts import Paid
+from tests.domains.visits import Paid
 from tests.process.trading import committed
 from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, notes, write
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 from leftfold import Delivery
 from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry
 from leftfold.kafka.settings import KafkaSettings
-from tests.core.receipts import Paid
+from tests.domains.visits import Paid
 from tests.reactions.reacting import Post, acting, made, write
 from tests.waiting import wait_until
 

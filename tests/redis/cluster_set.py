@@ -11,7 +11,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from leftfold.redis import RedisSettings
-from tests.ports import free_port
+from tests.free_ports import free_port
 from tests.redis.server import RedisServer, offset
 from tests.waiting import wait_until
 

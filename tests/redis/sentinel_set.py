@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
-from tests.ports import free_port
+from tests.free_ports import free_port
 from tests.redis.server import RedisServer, binary, offset
 from tests.waiting import wait_until
 

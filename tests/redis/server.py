@@ -15,7 +15,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
-from tests.ports import free_port
+from tests.free_ports import free_port
 from tests.waiting import wait_until
 
 __all__ = ["RedisServer", "binary", "offset"]

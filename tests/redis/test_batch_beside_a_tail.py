@@ -14,9 +14,8 @@ from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import connect
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing import fold
-from tests.core.batching import Batches
-from tests.core.folding import FoldBench, out
-from tests.core.shop import checkouts, household_spend, product_sales
+from tests.domains.shop import checkouts, household_spend, product_sales
+from tests.engine.fold_bench import Batches, FoldBench, out
 from tests.redis.server import RedisServer
 from tests.redis.twins import Blind
 

@@ -17,8 +17,8 @@ from leftfold.engine.views.cleanup import orphans, sweep
 from leftfold.engine.views.projector import Projector
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
-from tests import ledger_next
-from tests.ledger import app, summary
+from tests.domains import ledger_next
+from tests.domains.ledger import app, summary
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 
@@ -117,7 +117,7 @@ def next_live(store: RedisViewStore) -> str:
 
 def looks(server: RedisServer) -> dict[str, Finding]:
     """What the doctor says, by what it is about."""
-    return {found.about: found for found in Examination(["tests.ledger:app"], None, server.settings.url).run()}
+    return {found.about: found for found in Examination(["tests.domains.ledger:app"], None, server.settings.url).run()}
 
 
 def keys_of(server: RedisServer, id_: str) -> set[bytes]:

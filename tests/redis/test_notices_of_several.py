@@ -16,8 +16,8 @@ from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.redis.pubsub import Subscriber
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
-from tests.core.shop import household_spend
-from tests.core.watches import bench_on
+from tests.client.changes_contract import bench_on
+from tests.domains.shop import household_spend
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import BUCKETS, new_spread, slot_of
 from tests.redis.sentinel_set import SentinelSet

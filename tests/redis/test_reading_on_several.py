@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from leftfold.redis import RedisViewStore
-from tests.core.searches import Searches
-from tests.core.watches import Watches
+from tests.client.changes_contract import Watches
+from tests.client.search_contract import Searches
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.sentinel_set import SentinelSet
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from leftfold.redis import RedisViewStore
-from tests.core.searches import Searches
+from tests.client.search_contract import Searches
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers

@@ -18,8 +18,8 @@ from leftfold.memory import World
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.sync import RoutedClient
 from leftfold.redis.keys import registry_key
-from tests import ledger_next
-from tests.ledger import app, by_owner, by_tag, summary
+from tests.domains import ledger_next
+from tests.domains.ledger import app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import new_spread
 from tests.redis.server import RedisServer
@@ -28,7 +28,7 @@ from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle,
 
 pytestmark = pytest.mark.servers
 
-APP = "tests.ledger_next:app"
+APP = "tests.domains.ledger_next:app"
 """It declares one of the three views that are there."""
 Drop = Callable[..., tuple[int, str, str]]
 

@@ -16,7 +16,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisBulkSink, RedisViewStore
-from tests.core.test_unstorable import by_half, by_name, logged, parked, rows, spread, tailed
+from tests.engine.rebuild.test_unstorable_rows import by_half, by_name, logged, parked, rows, spread, tailed
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers

@@ -21,9 +21,9 @@ from leftfold.redis import RedisViewStore, flusher
 from leftfold.redis import pubsub as subscriber
 from leftfold.redis.pubsub import Subscriber
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation
-from tests.core.folding import TOPIC, FoldBench, out
-from tests.core.shop import Spend, household_spend, open_baskets
-from tests.core.watches import bench_on
+from tests.client.changes_contract import bench_on
+from tests.domains.shop import Spend, household_spend, open_baskets
+from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.commandstats import calls, counted
 from tests.redis.server import RedisServer
 from tests.waiting import wait_until

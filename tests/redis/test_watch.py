@@ -15,9 +15,9 @@ from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
-from tests.core.folding import out
-from tests.core.shop import Spend, household_spend
-from tests.core.watches import Watches, bench_on
+from tests.client.changes_contract import Watches, bench_on
+from tests.domains.shop import Spend, household_spend
+from tests.engine.fold_bench import out
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -80,7 +80,7 @@ def test_a_store_that_went_back_in_time_is_watched_on(server: RedisServer) -> No
     server.start()
     bench.write(out("c", "h1", p=4))
     whole = Spend(Decimal(7), "base")
-    bench.until(tail, lambda: steps(tail) and reader.get("h1") == whole, seconds=240.0)
+    bench.until(tail, lambda: steps(tail) and reader.get("h1") == whole)
     assert [one.row for one in reader.watch(after=second.position, timeout=0.0)] == [whole]
     assert next(watch).row == whole, "the entry seen last is gone, so it finds its place by position"
     watch.close()
@@ -114,7 +114,7 @@ def test_a_watcher_that_goes_on_after_each_death_of_the_server_misses_nothing(se
                     server.kill()
                     server.start()
                 steps(tail)
-            bench.until(tail, lambda: steps(tail) and folded(reader) == 60, seconds=240.0)
+            bench.until(tail, lambda: steps(tail) and folded(reader) == 60)
         finally:
             done.set()
         watching.result(240.0)

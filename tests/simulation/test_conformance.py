@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leftfold.local import Listener, LocalSettings, embedded, kill, restart
-from tests.ports import free_port
+from tests.free_ports import free_port
 from tests.simulation.conformance import (
     administering,
     fencing,

@@ -12,7 +12,7 @@ from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.testing.simulation.kafka.brokers import BORN
 from leftfold.testing.simulation.schedules import Scenario
-from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Placed, Released, Reserved, app
+from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Placed, Released, Reserved, app
 
 __all__ = ["TRADE"]
 

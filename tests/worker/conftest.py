@@ -12,7 +12,7 @@ import pytest
 
 from leftfold.cli.main import run
 from leftfold.local import Listener, LocalSettings, embedded
-from tests.ports import free_port
+from tests.free_ports import free_port
 from tests.worker.broker import Broker
 from tests.worker.processes import Start, WorkerProcess
 from tests.worker.proxy import Proxy

@@ -1,0 +1,1 @@
+"""The archive under Spark: streams that cannot read it, tables in SQL, the notebook."""

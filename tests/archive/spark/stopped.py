@@ -1,0 +1,128 @@
+"""Streams that stopped before the past went into the archive, and how streams are run on what is left of the topic."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from redis import Redis
+
+from leftfold.engine.rebuild.refresh import Refresh
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.spark.queries.query_refresh import query_runner
+from leftfold.spark.streaming.projection import StreamPorts, ViewStream
+from tests.archive.past import TOPIC, Past
+from tests.domains.ledger import app
+from tests.servers import secret_url
+from tests.spark.queries import owner_sums
+from tests.spark.query_streams import Streaming, places
+from tests.waiting import step_until, wait_until
+
+__all__ = ["Stopped"]
+
+
+@dataclass
+class Stopped:
+    """The ledgers App with streams that stand before the start of the topic.
+
+    Args:
+        past: the query view's stream has written here; a projector keeps the App's views up to date.
+        behind: the same servers with another Redis database, where streams have folded the App's views.
+        checkpoints: of the query view's stream.
+    """
+
+    past: Past
+    behind: Past
+    spark: SparkSession
+    checkpoints: Path
+
+    def make(self) -> None:
+        """Streams run for a while; then all they have read, and more, is archived and trimmed."""
+        past = self.past
+        ensure(app, past.kafka)
+        with past.working(past.reader), closing(KafkaClient(app.name, past.kafka)) as client:
+            past.send(client, 7)
+            with self.querying(past, self.checkpoints) as stream:
+                stream.wait_heard("generation live")
+                self.wait_committed(self.checkpoints)
+            for view in app.views:
+                with closing(self.folding(self.behind, view)) as folding:
+                    self.follow(folding, self.behind)
+            past.send(client, 8)
+            past.trim()
+            past.send(client, 9)
+
+    def elsewhere(self, database: int) -> Past:
+        """The same servers with a Redis database of which nothing is known yet."""
+        url = secret_url(self.past.redis).rpartition("/")[0]
+        return replace(self.past, redis=RedisSettings(url=f"{url}/{database}"))
+
+    def copied(self, past: Past, database: int) -> Past:
+        """Everything of a Redis database in another one, which tests may spoil."""
+        with Redis.from_url(secret_url(past.redis)) as client:
+            for key in client.scan_iter(count=1000):
+                client.copy(key, key, destination_db=database, replace=True)
+        return self.elsewhere(database)
+
+    def querying(self, past: Past, checkpoints: Path) -> Streaming:
+        """A stream of the query view, in a thread."""
+        store = RedisViewStore(past.redis)
+        return Streaming(self.spark, owner_sums, places(past.kafka, past.redis, store, checkpoints))
+
+    def folding(
+        self, past: Past, view: View[Any, Any], told: list[tuple[str, Any]] | None = None, *, archive: bool = True
+    ) -> ViewStream:
+        """A stream of a folded view, to be stepped."""
+        ports = StreamPorts(
+            open_store=partial(RedisViewStore, past.redis),
+            open_log=past.log if archive else past.topic,
+            open_reader=past.reader if archive else past.bare_reader,
+            kafka=past.kafka.java(),
+        )
+        heard = told if told is not None else []
+        return ViewStream(self.spark, view, ports=ports, report=lambda *what: heard.append(what))
+
+    def follow(self, stream: ViewStream, past: Past) -> None:
+        """Steps until the live generation is at the end of the log."""
+        ends, reader = self.ends(), past.views[stream.view]
+        step_until(
+            lambda: stream.step(0.05),
+            lambda: self.is_live(past, stream.view) and reader.describe().position.covers(ends),
+            f"{stream.view.name} to be at {ends}",
+        )
+
+    def wait_committed(self, checkpoints: Path) -> None:
+        """Waits until Spark has committed a batch, after which a stream can continue."""
+        wait_until(lambda: any(checkpoints.glob("*/*/*/commits/[0-9]*")), f"a commit in {checkpoints}")
+
+    def write(self, seed: int) -> None:
+        """More history, folded by the projector."""
+        with self.past.working(self.past.reader), closing(KafkaClient(app.name, self.past.kafka)) as client:
+            self.past.send(client, seed)
+
+    def is_live(self, past: Past, view: View[Any, Any]) -> bool:
+        """Whether readers see rows of a view."""
+        return past.store.registry(view.name).live_of(view.hash) is not None
+
+    def ends(self) -> Position:
+        """Where the log ends now."""
+        with closing(self.past.topic()) as log:
+            return log.stable_ends([TOPIC])
+
+    def agreement(self, past: Past) -> Agreement:
+        """Whether the query view's rows are those of archive and topic at the very same position."""
+        refresh = past.work(Refresh, owner_sums, query_runner(self.spark), swap_anyway=True)
+        plan = refresh.plan()
+        wait_until(
+            lambda: refresh.stands_at(plan), lambda: f"{past.views[owner_sums].describe().position} to be the plan's"
+        )
+        return refresh.run(plan).agreement

@@ -1,0 +1,159 @@
+"""`leftfold run` on a topic that was trimmed: what a stream cannot read is computed from the archive, or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leftfold.engine.rebuild.result import Agreement
+from tests.archive.past import Past
+from tests.archive.spark.stopped import Stopped
+from tests.domains.ledger import by_owner
+from tests.servers import secret_url
+from tests.spark.queries import owner_sums
+from tests.waiting import WAIT_SECONDS, wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
+
+QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
+FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.domains.ledger:app", "--master", "local[2]")
+HOLE = re.compile(
+    r"ledgers\.events\[0\] no longer holds offsets 0 to \d+, ledgers\.events\[1\] offsets 0 to \d+, "
+    r"ledgers\.events\[2\] offsets 0 to \d+, ledgers\.events\[3\] offsets 0 to \d+, and Spark's stream of view "
+    r"by_owner cannot read an archive"
+)
+
+
+class Running:
+    """A `leftfold run` at work, and what it says."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process, self._log = process, log
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    def wait(self, reached: Any, awaited: str) -> None:
+        wait_until(reached, lambda: f"{awaited}: {self._log.read_text()}", running=lambda: self._process.poll() is None)
+
+
+def addresses(past: Past) -> list[str]:
+    return ["--kafka", past.kafka.bootstrap_servers, "--redis", secret_url(past.redis)]
+
+
+def leftfold(past: Past, *words: str) -> subprocess.CompletedProcess[str]:
+    """Types a command and waits for its end."""
+    typed = [sys.executable, "-m", "leftfold.cli", *words, *addresses(past)]
+    return subprocess.run(typed, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+
+
+@contextmanager
+def running(past: Past, folder: Path, *words: str, archive: str = "") -> Iterator[Running]:
+    """The command at work while the block runs; it must end well."""
+    places = [*addresses(past), "--json-logs"]
+    environment = {**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(folder / "checkpoints")}
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "leftfold.cli", *words, *places],
+            stderr=out,
+            env={**environment, "LEFTFOLD_ARCHIVE_DIR": archive},
+        )
+    try:
+        yield Running(process, log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_SECONDS) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(7)
+    with running(past, tmp_path, *QUERY, archive=past.folder) as run:
+        run.wait(lambda: stopped.is_live(past, owner_sums), "owner_sums to be computed")
+        stopped.write(11)
+        ends = stopped.ends()
+        run.wait(lambda: past.views[owner_sums].describe().position.covers(ends), f"owner_sums to be at {ends}")
+        (told,) = run.said("batch and swap")
+        assert (told["view"], told["every"]) == ("owner_sums", "1 s")
+        run.wait(lambda: len(run.said("refreshed")) >= 2, "the second refresh to be told, which is behind its swap")
+        assert not run.said("waiting")
+    assert stopped.agreement(past) is Agreement.EQUAL
+    told_by_check = leftfold(past, "check", "--app=tests.spark.queries:app", f"--archive={past.folder}").stderr
+    assert re.search(
+        r"view owner_sums is kept by batch and swap: ledgers\.events\[0\] begins at offset \d+, and a stream, which "
+        r"reads no archive, would have to begin at 0; its SQL would allow a stream",
+        told_by_check,
+    ), told_by_check
+    status = leftfold(past, "status", "--app=tests.spark.queries:app", "--json")
+    assert status.returncode == 0, status.stderr
+    (row,) = (row for row in map(json.loads, status.stdout.splitlines()) if row.get("live"))
+    assert (row["name"], row["kept"], row["behind"]) == ("owner_sums", "batch and swap", 0.0)
+    assert f"view owner_sums is kept by batch and swap: {row['why']}" in status.stderr
+
+
+def test_without_an_archive_nothing_is_shown(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(8)
+    with running(past, tmp_path, *QUERY) as run:
+        run.wait(lambda: run.said("waiting"), "the hole to be told")
+        (told,) = run.said("waiting")
+        assert "a hole in the log: ledgers.events[0] no longer holds offsets 0 to" in told["why"]
+        assert not run.said("batch and swap")
+    assert not past.store.registry(owner_sums.name).generations
+
+
+def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(9)
+    with running(past, tmp_path, *FOLDS, archive=past.folder) as run:
+        run.wait(lambda: len(run.said("view stopped")) == 2, "both views to stop")
+        why = {told["view"]: told["why"] for told in run.said("view stopped")}
+        assert why.keys() == {"by_owner", "by_tag"}
+        assert HOLE.search(why["by_owner"]), why
+        type_the_way_out(past, why["by_owner"])
+        run.wait(lambda: run.said("streaming"), "the stream to go on")
+        stopped.write(12)
+        ends = stopped.ends()
+        run.wait(lambda: past.views[by_owner].describe().position.covers(ends), f"by_owner to be at {ends}")
+        assert [told["view"] for told in run.said("streaming")] == ["by_owner"]
+        assert len(run.said("view stopped")) == 2
+        assert not run.said("waiting")
+    assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
+
+
+def test_a_folded_view_that_readers_see_is_replaced_and_followed(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(10)
+    past.rebuild(by_owner, past.log).run()
+    stopped.write(13)
+    stopped.past.trim()
+    before = past.views[by_owner].describe()
+    with running(past, tmp_path, *FOLDS[:2], *FOLDS[3:], archive=past.folder) as run:
+        run.wait(lambda: run.said("view stopped"), "the view to stop")
+        (told,) = run.said("view stopped")
+        assert re.search(r"ledgers\.events\[0\] no longer holds offsets [1-9]\d* to \d+, ", told["why"]), told
+        assert past.views[by_owner].describe() == before
+        type_the_way_out(past, told["why"])
+        run.wait(lambda: run.said("streaming"), "the stream to go on")
+        stopped.write(14)
+        ends = stopped.ends()
+        run.wait(lambda: past.views[by_owner].describe().position.covers(ends), f"by_owner to be at {ends}")
+    assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
+
+
+def type_the_way_out(past: Past, why: str) -> None:
+    """The very command that a message names."""
+    (typed,) = re.findall(r"by itself: leftfold (rebuild by_owner --archive \S+)$", why)
+    done = leftfold(past, *shlex.split(typed), "--app=tests.domains.ledger:app", "--master", "local[2]")
+    assert done.returncode == 0, done.stderr

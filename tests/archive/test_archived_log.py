@@ -1,0 +1,222 @@
+"""A log whose past is in the archive only folds as if nothing had been trimmed; without it every fold refuses."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leftfold.engine.archive.archived_log import ArchivedLog
+from leftfold.engine.processing.state_check import StateCheck, check_locally
+from leftfold.engine.rebuild.planner import plan_rebuild
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.projector import Projector
+from leftfold.errors import InfrastructureError, LogGap
+from leftfold.kafka import bulk_log as bulk
+from leftfold.kafka import log_reader as reader
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker.clients import KafkaClientSupplier
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model.position import Position
+from leftfold.parquet.archive_reader import ParquetArchive
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
+from leftfold.redis import RedisSettings, RedisViewStore
+from tests.archive.past import TOPIC, Past
+from tests.domains.ledger import app, ledgers
+from tests.servers import secret_url
+from tests.waiting import read_until, step_until
+
+pytestmark = pytest.mark.servers
+
+GONE = r"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+, and no archive is configured"
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers as most programs have them: lost offsets are passed over."""
+    careful = reader.reader_config
+
+    def careless(settings: KafkaSettings) -> dict[str, Any]:
+        return {**careful(settings), "auto.offset.reset": "earliest"}
+
+    monkeypatch.setattr(reader, "reader_config", careless)
+    monkeypatch.setattr(bulk, "reader_config", careless)
+    monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
+    for module in ("rebuild.planner", "processing.state_check"):
+        monkeypatch.setattr(f"leftfold.engine.{module}.check_complete", lambda log, parts: None)
+
+
+def records(open_log: OpenBulkLog) -> list[Any]:
+    log = open_log()
+    ends = log.stable_ends([TOPIC])
+    parts = [OffsetRange(TOPIC, p, 0, end) for p, end in ends.offsets[TOPIC].items()]
+    with closing(log):
+        return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]
+
+
+def test_most_of_the_past_is_trimmed_from_the_topic(past: Past) -> None:
+    with closing(past.topic()) as log:
+        starts = log.starts([TOPIC]).offsets[TOPIC]
+        assert min(starts.values()) > 50
+    with closing(past.log()) as log:
+        assert set(log.starts([TOPIC]).offsets[TOPIC].values()) == {0}
+        assert log.partitions(TOPIC) == app.partitions
+
+
+@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+def test_a_rebuild_from_archive_and_topic_equals_the_projector(past: Past, view: Any) -> None:
+    before = past.views[view].describe()
+    assert before.rows > 5
+    result = past.rebuild(view, past.log).run()
+    assert result.agreement is Agreement.EQUAL, str(result)
+    assert past.views[view].describe().checksum == before.checksum
+
+
+@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+def test_a_rebuild_without_the_archive_is_refused_before_it_begins(past: Past, view: Any) -> None:
+    before = past.store.registry(view.name)
+    with pytest.raises(InfrastructureError, match=GONE + r".*--archive DIR"):
+        past.rebuild(view, past.topic).run()
+    assert past.store.registry(view.name) == before
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+def test_twin_an_unchecked_rebuild_folds_wrong_rows(past: Past, view: Any) -> None:
+    result = past.rebuild(view, past.topic).run()
+    assert result.agreement is Agreement.DIFFERENT
+
+
+def test_an_archive_that_ends_too_early_is_a_gap(past: Past, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    def log() -> ArchivedLog:
+        return ArchivedLog(lambda: ParquetArchive(str(tmp_path / "empty")), past.topic)
+
+    with pytest.raises(InfrastructureError, match=r"and the archive .*empty does not hold them"):
+        records(log)
+    command = r"leftfold log verify-archive ledgers --archive .*empty"
+    with closing(log()) as opened, pytest.raises(InfrastructureError, match=command):
+        plan_rebuild(app.views[0], opened, cores=1)
+
+
+def test_an_archive_longer_than_the_topic_belongs_to_another_one(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParquetArchive, "ends", lambda self, topic: {0: 10**9})
+    with closing(past.log()) as log, pytest.raises(InfrastructureError, match="not the one that was archived"):
+        log.stable_ends([TOPIC])
+
+
+def test_an_archive_of_a_topic_that_was_made_again_is_not_read(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Position({TOPIC: {0: 0}})
+    monkeypatch.setattr(ParquetArchive, "identity", lambda self, topic: "another")
+    other = "with id another, but the topic has id"
+    with pytest.raises(InfrastructureError, match=other):
+        past.rebuild(app.views[0], past.log).run()
+    with closing(past.reader()) as reader, pytest.raises(InfrastructureError, match=other):
+        reader.seek(start)
+    # The twin: nobody asks, and the two are read as one.
+    monkeypatch.setattr("leftfold.engine.archive.archived_log.check_owner", lambda *given: None)
+    assert records(past.log)
+
+
+def test_a_new_projector_reads_the_past_from_the_archive(past: Past) -> None:
+    assert past.caught_up(elsewhere(past, 1), past.reader) == past.rows()
+
+
+def test_a_projector_without_the_archive_begins_no_generation(past: Past) -> None:
+    with nowhere(past, 2) as (tail, store, told):
+        for _ in range(3):
+            tail.step()
+        assert [why["view"] for _, why in told] == [view.name for view in app.views], "each is told once"
+        assert all(what == "view stopped" and re.search(GONE, why["why"]) for what, why in told), told
+        assert views_with_generations(store) == set()
+
+
+def test_twin_an_unchecked_projector_leaves_an_empty_generation(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
+    with nowhere(past, 4) as (tail, store, _):
+        with pytest.raises(LogGap, match=GONE):
+            step_until(tail.step, lambda: False, "an error")
+        assert views_with_generations(store) == {view.name for view in app.views}
+
+
+@contextmanager
+def nowhere(past: Past, database: int) -> Iterator[tuple[Projector, RedisViewStore, list[tuple[str, Any]]]]:
+    """A projector without the archive on an empty Redis database, and its reports."""
+    told: list[tuple[str, Any]] = []
+    store = RedisViewStore(elsewhere(past, database))
+    tail = Projector(app.views, past.bare_reader, store, look=0.0, report=lambda *what: told.append(what))
+    try:
+        yield tail, store, told
+    finally:
+        tail.close()
+        store.close()
+
+
+def views_with_generations(store: RedisViewStore) -> set[str]:
+    """The views of which there is any generation, listed or not."""
+    listed = {view.name for view in app.views if store.registry(view.name).generations}
+    return listed | {name for name, _ in store.stored([view.name for view in app.views]).buckets}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_twin_an_unchecked_projector_folds_wrong_rows(past: Past) -> None:
+    found = past.caught_up(elsewhere(past, 3), past.bare_reader)
+    assert all(found[view.name] != past.rows()[view.name] for view in app.views)
+
+
+def test_the_states_agree_with_archive_and_topic(past: Past) -> None:
+    checks = list(check_locally(StateCheck.plan(ledgers, past.log), lambda count: None))
+    assert sum(check.streams for check in checks) == 30
+    assert not [check for check in checks if check.differences]
+    with pytest.raises(InfrastructureError, match=GONE):
+        StateCheck.plan(ledgers, past.topic)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_twin_an_unchecked_comparison_of_states_finds_false_differences(past: Past) -> None:
+    checks = check_locally(StateCheck.plan(ledgers, past.topic), lambda count: None)
+    assert [check for check in checks if check.differences]
+
+
+def test_reading_both_is_reading_one(past: Past) -> None:
+    whole = records(past.log)
+    reader = past.reader()
+    reader.seek(Position({TOPIC: dict.fromkeys(range(app.partitions), 0)}))
+    found = read_until(reader, reader.ends([TOPIC]), limit=37)
+    reader.close()
+    assert sorted(found, key=lambda r: (r.partition, r.offset)) == whole
+    assert next(record.offset for record in whole if record.partition == 0) == 0
+
+
+def test_states_that_are_lost_are_folded_from_archive_and_topic(past: Past) -> None:
+    """The last test here, since it takes the states away."""
+    checks = {c.partition: c.streams for c in check_locally(StateCheck.plan(ledgers, past.log), lambda count: None)}
+    past.wipe_state()
+    with pytest.raises(InfrastructureError, match="hole in the log"):
+        restored(past, KafkaClientSupplier(past.kafka))
+    restored(past, KafkaClientSupplier(past.kafka, archive=past.archive))
+    again = list(check_locally(StateCheck.plan(ledgers, past.log), lambda count: None))
+    assert {check.partition: check.streams for check in again} == checks
+    assert not [check for check in again if check.differences]
+
+
+def restored(past: Past, supplier: KafkaClientSupplier) -> None:
+    """A worker works until it serves every partition."""
+    worker = Worker(app, "ledgers", supplier, stop=threading.Event())
+    try:
+        step_until(worker.step, lambda: len(worker.served) == app.partitions, lambda: f"all of {worker.served}")
+    finally:
+        worker.close()
+        supplier.close()
+
+
+def elsewhere(past: Past, database: int) -> RedisSettings:
+    """Another database of the same Redis."""
+    return RedisSettings(url=f"{secret_url(past.redis).rpartition('/')[0]}/{database}")

@@ -1,0 +1,296 @@
+"""What a watcher is promised, on each store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leftfold import ChangesNotKept, Position, View
+from leftfold.client import Change, Reader, Views
+from leftfold.client import changes as watching
+from leftfold.engine.views.generations import change, open_generation
+from leftfold.ports.flush import Phase
+from leftfold.ports.protocols import ViewStore
+from tests.domains.shop import Added, Opened, Spend, household_spend, open_baskets
+from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
+
+__all__ = ["Watches", "bench_on"]
+
+OPTIONS = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
+    max_examples=15,
+)
+SOON = 240.0
+
+
+@contextmanager
+def woken() -> Iterator[None]:
+    """Nobody in the block waits until its time is up, when it would look once more by itself."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < SOON, "it was woken by nobody and looked again when its time was up"
+
+
+def bench_on(store: ViewStore, *views: View[Any, Any]) -> FoldBench:
+    """A log folded into a store, in which nothing of its views is left from before."""
+    bench = FoldBench(*views)
+    for view in bench.wanted:
+        for generation in store.registry(view.name).generations.values():
+            store.unlink(generation)
+        change(store, view.name, lambda registry: type(registry)())
+    bench.store, bench.views = store, Views(store)  # type: ignore[assignment]  # any store serves as well
+    return bench
+
+
+def rows_after(changes: Iterator[Change[Any, Any]] | list[Change[Any, Any]]) -> dict[Any, Any]:
+    """The rows as the changes left them."""
+    rows: dict[Any, Any] = {}
+    for found in changes:
+        rows[found.key] = found.row
+    return {key: row for key, row in rows.items() if row is not None}
+
+
+class Watches:
+    """Override the fixture `store`."""
+
+    @pytest.fixture
+    def store(self) -> ViewStore:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def bench(self, store: ViewStore) -> FoldBench:
+        return bench_on(store, household_spend)
+
+    def test_a_watcher_gets_rows_as_they_change(self, bench: FoldBench) -> None:
+        bench.write(out("a", "h1", p=1))
+        tail = bench.settle()
+        watch = bench.views[household_spend].watch(timeout=0.0)
+        bench.write(out("b", "h1", p=2), out("b", "h2", p=5))
+        bench.settle(tail)
+        found = {one.key: one.row for one in watch}
+        assert found == {"h1": Spend(Decimal(3), "base"), "h2": Spend(Decimal(5), "base")}
+
+    def test_a_removed_row_is_none_and_a_row_of_a_stream_has_its_version(self, store: ViewStore) -> None:
+        bench = bench_on(store, open_baskets)
+        tail = bench.settle()
+        watch = bench.views[open_baskets].watch()
+        bench.write(Opened(basket_id="b", household="h"))
+        bench.write(Added(basket_id="b", product="p", price=Decimal(1)))
+        bench.settle(tail)
+        opened = next(watch)
+        bench.write(out("b", "h", p=1))
+        bench.settle(tail)
+        gone = next(watch)
+        watch.close()
+        assert (opened.key, opened.version, opened.row is None) == ("b", 2, False)
+        assert (gone.key, gone.row, gone.version) == ("b", None, None)
+
+    def test_a_watcher_gets_only_the_keys_it_asked_for(self, bench: FoldBench) -> None:
+        tail = bench.settle()
+        start = bench.views[household_spend].describe().position
+        for number in range(20):
+            bench.write(out(f"b{number}", f"h{number}", p=1))
+        bench.settle(tail)
+        watch = bench.views[household_spend].watch(after=start, keys=["h3", "h17", "nobody"], timeout=0.0)
+        assert sorted(one.key for one in watch) == ["h17", "h3"]
+
+    def test_a_watcher_waits_for_the_next_change(self, bench: FoldBench) -> None:
+        tail = bench.settle()
+        watch = bench.views[household_spend].watch(timeout=SOON)
+        bench.write(out("a", "h1", p=1))
+        timer = threading.Timer(0.1, lambda: bench.settle(tail))
+        timer.start()
+        with woken():
+            assert next(watch).key == "h1"
+        timer.join()
+        watch.close()
+
+    def test_asyncio_watches_alike(self, bench: FoldBench) -> None:
+        tail = bench.settle()
+        reader = bench.views[household_spend]
+        start = reader.describe().position
+
+        async def first() -> Change[Spend]:
+            watch = reader.awatch(after=start, timeout=SOON)
+            waiting = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0.05)
+            bench.write(out("a", "h1", p=1))
+            await asyncio.to_thread(bench.settle, tail)
+            found = await waiting
+            await watch.aclose()
+            return found
+
+        with woken():
+            found = asyncio.run(first())
+        assert (found.key, found.row, found.version) == ("h1", Spend(Decimal(1), "base"), None)
+        # Where buckets are written one by one, the change may be seen before all of them have moved.
+        assert reader.describe().position.covers(found.position)
+        assert found.position.covers(start)
+
+    @OPTIONS
+    @given(
+        households=st.lists(st.sampled_from("abcdef"), min_size=1, max_size=25),
+        stops=st.lists(st.integers(0, 9), max_size=6),
+        batches=st.lists(st.booleans(), min_size=25, max_size=25),
+    )
+    def test_a_watcher_that_stops_anywhere_and_continues_misses_nothing(
+        self, store: ViewStore, households: list[str], stops: list[int], batches: list[bool]
+    ) -> None:
+        bench = bench_on(store, household_spend)
+        reader, tail = bench.views[household_spend], bench.settle()
+        position, rows, goals = reader.describe().position, dict[str, Spend | None](), list(stops)
+        for number, (household, settles) in enumerate(zip(households, batches, strict=False)):
+            bench.write(out(f"b{number}", household, p=1))
+            if settles:
+                bench.settle(tail)
+                position = follow(reader, position, rows, goals.pop() if goals else None)
+        bench.settle(tail)
+        follow(reader, position, rows, None)
+        assert rows == bench.rows(household_spend)
+
+    def test_twin_continuing_from_the_end_of_a_round_misses_changes(self, store: ViewStore) -> None:
+        bench = bench_on(store, household_spend)
+        reader, tail = bench.views[household_spend], bench.settle()
+        start = reader.describe().position
+        bench.write(out("a", "h1", p=1))
+        bench.write(out("b", "h2", p=1))
+        bench.settle(tail)
+        round_ = list(reader.watch(after=start, timeout=0.0))
+        assert len(round_) == 2
+        rows: dict[str, Spend | None] = {round_[0].key: round_[0].row}
+        follow(reader, round_[-1].position, rows, None)
+        assert rows != bench.rows(household_spend)
+
+    def test_a_watch_continues_in_the_next_generation(self, bench: FoldBench) -> None:
+        bench.write(out("a", "h1", p=1))
+        tail = bench.settle()
+        watch = bench.views[household_spend].watch(timeout=SOON)
+        swap(bench)
+        bench.write(out("b", "h2", p=1))
+        bench.settle(tail)
+        assert next(watch).key == "h2"
+        bench.write(out("c", "h1", p=5))
+        bench.settle(tail)
+        assert next(watch).row == Spend(Decimal(6), "base")
+        watch.close()
+
+    def test_a_generation_that_is_behind_gives_no_changes_until_it_has_caught_up(self, store: ViewStore) -> None:
+        totals = totals_of_a_generation_that_is_behind(store)
+        assert totals == sorted(totals)
+        assert totals[-1] == Decimal(6)
+
+    def test_twin_without_waiting_for_it_rows_go_back_in_time(
+        self, store: ViewStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watching, "_caught_up", lambda generation, recent, before: recent)
+        totals = totals_of_a_generation_that_is_behind(store)
+        assert totals != sorted(totals)
+
+    def test_a_generation_without_older_changes_is_an_error(self, bench: FoldBench, store: ViewStore) -> None:
+        bench.write(out("a", "h1", p=1))
+        tail = bench.settle()
+        reader = bench.views[household_spend]
+        old, start = bench.live(household_spend), reader.describe().position
+        watch = reader.watch(timeout=SOON)
+        bench.write(out("b", "h2", p=1))
+        bench.settle(tail)
+        at = store.checkpoints(old)
+        generation = replace(old, id="9-bulk", phase=Phase.BULK)
+        assert store.create_marks(generation, {n: replace(m, phase=Phase.BULK, rows=0) for n, m in at.items()})
+        store.seal(generation, {n: replace(m, rows=0) for n, m in at.items()})  # type: ignore[attr-defined]
+        change(store, old.view, lambda r: r.with_generation(generation).pointed(generation))
+        with pytest.raises(ChangesNotKept, match=r"generation 9-bulk .* keeps no changes back to .*describe\(\)"):
+            list(watch)
+        with pytest.raises(ChangesNotKept):
+            reader.watch(after=start)
+        assert list(reader.watch(after=reader.describe().position, timeout=0.0)) == []
+
+    def test_a_position_ahead_of_the_view_waits_for_what_comes_behind_it(self, bench: FoldBench) -> None:
+        tail = bench.settle()
+        (first,) = bench.write(out("a", "h1", p=1))
+        ahead = Position.at(TOPIC, first.partition, first.offset + 1)
+        watch = bench.views[household_spend].watch(after=ahead, timeout=0.0)
+        bench.settle(tail)
+        bench.write(out("b", "h2", p=1))
+        bench.settle(tail)
+        assert "h2" in rows_after(watch)
+
+    def test_reads_after_a_position_wake_when_the_view_reaches_it(self, bench: FoldBench, store: ViewStore) -> None:
+        tail, reader = bench.settle(), bench.views[household_spend]
+        (record,) = bench.write(out("a", "h1", p=1))
+        position = Position.at(TOPIC, record.partition, record.offset + 1)
+
+        async def waiting() -> list[object]:
+            reads = [
+                asyncio.create_task(reader.aget("h1", after=position, timeout=SOON)),
+                asyncio.create_task(reader.aentry("h1", after=position, timeout=SOON)),
+                asyncio.create_task(reader.amany(["h1"], after=position, timeout=SOON)),
+                asyncio.create_task(reader.await_reached(position, timeout=SOON)),
+            ]
+            await asyncio.sleep(0.05)
+            await asyncio.to_thread(bench.settle, tail)
+            return list(await asyncio.gather(*reads))
+
+        with woken():
+            row, entry, many, nothing = asyncio.run(waiting())
+        assert row == Spend(Decimal(1), "base")
+        assert many == {"h1": row}
+        assert getattr(entry, "row", None) == row
+        assert nothing is None
+        reads: list[Callable[[], object]] = [
+            lambda: reader.get("h1", after=position),
+            lambda: reader.wait_reached(position),
+        ]
+        assert [read() for read in reads] == [row, None]
+
+
+def totals_of_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
+    """The totals that a watcher gets when a generation goes live that has yet to fold everything."""
+    bench = bench_on(store, household_spend)
+    for number in range(5):
+        bench.write(out(f"b{number}", "h1", p=1))
+    bench.settle()
+    reader, old = bench.views[household_spend], bench.live(household_spend)
+    totals, position = [Decimal(5)], reader.describe().position
+    behind = open_generation(bench.store, household_spend, {TOPIC: PARTITIONS}, Phase.SEALED)
+    change(bench.store, household_spend.name, lambda registry: registry.pointed(behind).without(old.id))
+    bench.write(out("more", "h1", p=1))
+    tail = bench.tail(batch=1)
+    for _ in range(20):
+        tail.step(0.0)
+        for found in reader.watch(after=position, timeout=0.0):
+            assert found.row is not None
+            totals.append(found.row.total)
+            position = found.position
+    return totals
+
+
+def follow(reader: Reader[Spend], position: Position, rows: dict[str, Spend | None], most: int | None) -> Position:
+    """Watches on from a position until there is no more, or stops after so many changes; returns where."""
+    watch = reader.watch(after=position, timeout=0.0)
+    for number, found in enumerate(watch):
+        if number == most:
+            break
+        rows[found.key], position = found.row, found.position
+    watch.close()
+    return position
+
+
+def swap(bench: FoldBench) -> None:
+    """Builds another generation beside the live one and points at it."""
+    old = bench.live(household_spend)
+    new = open_generation(bench.store, household_spend, {TOPIC: PARTITIONS}, Phase.SEALED)
+    bench.settle()
+    change(bench.store, household_spend.name, lambda registry: registry.pointed(new))
+    change(bench.store, household_spend.name, lambda registry: registry.without(old.id))
+    bench.store.unlink(old)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from leftfold import ChangesNotKept, View, memory
+from leftfold.memory import MemoryViewStore
+from leftfold.ports.protocols import ViewStore
+from tests.client.changes_contract import Watches, bench_on
+from tests.domains.ledger import app, by_owner, histories, stranger, summary
+from tests.domains.ledger_world import rebuild
+from tests.domains.shop import Spend, household_spend
+from tests.engine.fold_bench import out
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class TestWatchesInMemory(Watches):
+    @pytest.fixture
+    def store(self) -> ViewStore:
+        return MemoryViewStore()
+
+
+def test_a_watcher_that_paused_for_too_long_gets_an_error_and_skips_nothing() -> None:
+    bench = bench_on(MemoryViewStore(history=5), household_spend)
+    tail, reader = bench.settle(), bench.views[household_spend]
+    watch = reader.watch(timeout=0.0)
+    for number in range(12):
+        bench.write(out(f"b{number}", f"h{number % 2}" if number else "first", p=1))
+        bench.settle(tail)
+    with pytest.raises(ChangesNotKept):
+        list(watch)
+
+
+@pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
+def test_a_watch_continues_across_a_rebuild(view: View[Any, Any]) -> None:
+    with memory(app, now=NOW) as world:
+        moves = list(histories(stranger(3), 200))
+        world.client.send_many(moves[:100])
+        rows = dict(world.views[view].items())
+        before, watch = world.views[view].describe(), world.views[view].watch(timeout=0.0)
+        assert rebuild(world, view).run().swapped
+        world.client.send_many(moves[100:])
+        told = list(watch)
+        for change in told:
+            rows[change.key] = change.row
+        assert world.views[view].describe().generation != before.generation
+        assert {key: row for key, row in rows.items() if row is not None} == dict(world.views[view].items())
+        assert told[-1].position == world.views[view].describe().position
+
+
+def test_changes_that_are_not_kept_any_more_are_an_error_with_the_remedy() -> None:
+    bench = bench_on(MemoryViewStore(history=5), household_spend)
+    tail, reader = bench.settle(), bench.views[household_spend]
+    start = reader.describe().position
+    for number in range(12):
+        bench.write(out(f"b{number}", "h", p=1))
+        bench.settle(tail)
+    with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
+        reader.watch(after=start)
+    position, rows = reader.describe().position, dict(reader.items())
+    assert rows == {"h": Spend(Decimal(12), "gold")}
+    bench.write(out("more", "h", p=1))
+    bench.settle(tail)
+    assert [one.row for one in reader.watch(after=position, timeout=0.0)] == [Spend(Decimal(13), "gold")]

@@ -1,0 +1,259 @@
+"""leftfold.lock: what counts as a change, and what is said about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leftfold import App, ConfigurationError
+from leftfold.compatibility import Lock, compare, lock_of
+from leftfold.compatibility.lock import CheckFinding
+
+SOURCE = '''
+"""A service in one file."""
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from leftfold import App, Command, Decider, Event, FoldView
+
+FEE = Decimal("0.10")
+
+class Paid(Event, category="tills", key="till_id"):
+    till_id: str
+    amount: Decimal
+    note: str = ""
+
+class Pay(Command, category="tills", key="till_id"):
+    till_id: str
+    amount: Decimal
+
+@dataclass(frozen=True)
+class Till:
+    total: Decimal = Decimal(0)
+
+@dataclass(frozen=True)
+class Row:
+    total: Decimal = Decimal(0)
+
+def net(amount: Decimal) -> Decimal:
+    return amount - FEE
+
+def decide(command: Pay, till: Till) -> list[Paid]:
+    return [Paid(till_id=command.till_id, amount=command.amount)]
+
+def evolve(till: Till, event: Paid) -> Till:
+    """The till after one more payment."""
+    return replace(till, total=till.total + net(event.amount))
+
+def add(row: Row | None, event: Paid) -> Row:
+    return Row((row or Row()).total + event.amount)
+
+tills = Decider("tills", commands=Pay, events=Paid, state=Till, initial_state=Till(), decide=decide, evolve=evolve)
+totals = FoldView("totals", events=Paid, row=Row, evolve=add, key=lambda e: e.till_id)
+app = App("tills", deciders=[tills], views=[totals])
+'''
+
+Load = Callable[..., App]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Makes the App of the source with some text replaced."""
+
+    def make(*replacements: tuple[str, str]) -> App:
+        source = SOURCE
+        for old, new in replacements:
+            assert old in source
+            source = source.replace(old, new)
+        file = tmp_path / f"tills_{next(_numbers)}.py"
+        file.write_text(source, "utf-8")
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[file.stem] = module
+        spec.loader.exec_module(module)
+        app = module.app
+        assert isinstance(app, App)
+        return app
+
+    return make
+
+
+def findings(load: Load, *replacements: tuple[str, str]) -> list[CheckFinding]:
+    """What a lock of the source finds in the source with some text replaced."""
+    return compare(lock_of(load()), lock_of(load(*replacements)))
+
+
+def messages(load: Load, *replacements: tuple[str, str]) -> list[str]:
+    return [str(finding) for finding in findings(load, *replacements)]
+
+
+def test_the_same_code_in_another_file_changes_nothing(load: Load) -> None:
+    assert messages(load) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('    """The till after one more payment."""\n', "    # The till.\n"),
+        ("def evolve(till: Till, event: Paid) -> Till:", "def evolve(till, event):"),
+        ("def net(amount: Decimal)", "def unused() -> None: ...\n\ndef net(amount: Decimal)"),
+        ("return amount - FEE", "return (amount\n            - FEE)"),
+        ("return [Paid(till_id=command.till_id, amount=command.amount)]", "return []"),
+    ],
+    ids=["docstring", "annotations", "another function", "layout", "decide"],
+)
+def test_what_changes_no_stored_meaning_is_not_mentioned(load: Load, old: str, new: str) -> None:
+    assert messages(load, (old, new)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("till.total + net(event.amount)", "till.total - net(event.amount)"),
+        ("return amount - FEE", "return amount + FEE"),
+        ('FEE = Decimal("0.10")', 'FEE = Decimal("0.20")'),
+        ("class Till:\n    total: Decimal = Decimal(0)", "class Till:\n    total: Decimal = Decimal(1)"),
+        ("initial_state=Till()", "initial_state=Till(Decimal(5))"),
+    ],
+    ids=["evolve", "a helper", "a constant of a helper", "a default of the state", "the initial state"],
+)
+def test_a_fold_that_means_something_else_asks_for_a_version(load: Load, old: str, new: str) -> None:
+    assert messages(load, (old, new)) == [
+        (
+            "decider tills: evolve changed since leftfold.lock; raise version= to 2, "
+            "or, if it means the same, accept it: leftfold check --write"
+        )
+    ]
+
+
+def test_a_view_whose_key_function_changes_asks_for_a_version(load: Load) -> None:
+    (finding,) = messages(load, ("lambda e: e.till_id", "lambda e: e.note"))
+    assert finding.startswith("view totals: its fold changed since leftfold.lock; raise version= to 2")
+
+
+def test_a_view_with_another_row_gets_its_new_generation_by_itself(load: Load) -> None:
+    row = "class Row:\n    total: Decimal = Decimal(0)"
+    (finding,) = findings(load, (row, row + "\n    n: int = 0"))
+    assert not finding.wrong
+    assert "gets a new generation" in finding.message
+
+
+def test_a_raised_version_is_only_recorded(load: Load) -> None:
+    changed = ("till.total + net", "till.total - net"), ("evolve=evolve)", "evolve=evolve, version=2)")
+    (finding,) = findings(load, *changed)
+    assert not finding.wrong
+    assert str(finding) == "decider tills: version=2 is not in leftfold.lock yet; record it: leftfold check --write"
+
+
+def test_a_lowered_version_is_wrong(load: Load) -> None:
+    (finding,) = compare(lock_of(load(("evolve=evolve)", "evolve=evolve, version=2)"))), lock_of(load()))
+    assert str(finding) == "decider tills: version=1 is below 2, which was released; versions only rise"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("amount: Decimal\n    note", "amount: str\n    note", "field amount was number or string and is now string"),
+        ('    note: str = ""\n', "", "field note is removed, which older readers need"),
+        (
+            "    note: str",
+            "    by: str\n    note: str",
+            "field by is new and has no default, so what was written before cannot be read",
+        ),
+        ('    note: str = ""', "    note: str", "field note has lost its default"),
+    ],
+)
+def test_a_released_event_that_changes_is_wrong(load: Load, old: str, new: str, what: str) -> None:
+    (finding,) = findings(load, (old, new))
+    assert finding.wrong
+    assert finding.about == "event tills.Paid.v1"
+    assert what in finding.message
+    assert finding.message.endswith("give Paid version=2 and upcasts={..., 1: ...}")
+
+
+def test_a_released_command_that_changes_is_wrong_since_some_may_be_under_way(load: Load) -> None:
+    (finding,) = findings(load, ("    amount: Decimal\n\n@", "    amount: Decimal\n    by: str\n\n@"))
+    assert (finding.wrong, finding.about) == (True, "command tills.Pay.v1")
+    assert finding.message.endswith("give Pay version=2 and upcasts={..., 1: ...}")
+
+
+def test_a_removed_command_is_only_recorded(load: Load) -> None:
+    (gone, new) = findings(load, ("class Pay(Command,", 'class Pay(Command, name="Settle",'))
+    assert [gone.wrong, new.wrong] == [False, False]
+    assert "become dead letters" in gone.message
+    assert new.about == "command tills.Settle.v1"
+
+
+def test_a_lock_from_before_commands_were_in_it_is_read(load: Load) -> None:
+    told = json.loads(lock_of(load()).to_json())
+    del told["commands"]
+    assert Lock.from_json(json.dumps(told)).commands == {}
+
+
+def test_a_new_field_with_a_default_is_only_recorded(load: Load) -> None:
+    (finding,) = findings(load, ("    note: str", '    by: str = ""\n    note: str'))
+    assert not finding.wrong
+    assert finding.about == "event tills.Paid.v1"
+
+
+def test_a_new_version_of_an_event_keeps_the_old_schema_in_the_lock(load: Load) -> None:
+    class_line = 'class Paid(Event, category="tills", key="till_id")'
+    raised = (class_line, class_line.replace(")", ", version=2, upcasts={1: dict})"))
+    released, now = lock_of(load()), lock_of(load(raised))
+    assert [f.wrong for f in compare(released, now)] == [False]
+    kept = now.with_history(released)
+    assert set(kept.events) == {"tills.Paid.v1", "tills.Paid.v2"}
+    assert compare(kept, now) == []
+
+
+def test_a_removed_event_class_is_wrong(load: Load) -> None:
+    wrong = [str(f) for f in findings(load, ("Paid", "Settled")) if f.about.startswith("event") and f.wrong]
+    assert wrong == [
+        (
+            "event tills.Paid.v1: was released and no class reads it any more, but the log may hold it for ever; "
+            "bring the class back, or, if it never reached a log, delete it from leftfold.lock"
+        )
+    ]
+
+
+def test_a_lock_survives_its_file(load: Load) -> None:
+    lock = lock_of(load())
+    assert Lock.from_json(lock.to_json()) == lock
+    assert Lock.from_json(lock.to_json()).to_json() == lock.to_json()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"leftfold.lock": 1, "deciders": 3}'])
+def test_a_broken_lock_names_the_remedy(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="leftfold check --write"):
+        Lock.from_json(text)
+
+
+def test_hashes_do_not_depend_on_the_process(load: Load, tmp_path: Path) -> None:
+    source = SOURCE.replace("FEE = ", "NAMES = frozenset({'a', 'b', 'c', 'd'})\nFEE = ").replace(
+        "return amount - FEE", "return amount - FEE * len(NAMES)"
+    )
+    file = tmp_path / "hashed.py"
+    file.write_text(source, "utf-8")
+    script = (
+        "from hashed import app; from leftfold.compatibility import lock_of; print(lock_of(app).deciders['tills'].fold)"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=tmp_path,
+            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(told) == 1

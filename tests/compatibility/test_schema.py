@@ -1,0 +1,64 @@
+"""JSON of others that is nested too deeply, or stands for too much, is an error of the contract and never a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leftfold.compatibility import Lock
+from leftfold.compatibility.schema import breaks
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.parquet.manifest import Manifest
+from leftfold.redis.stored_values import decoded, read_checkpoint
+
+DEEP = "[" * 100_000
+LOCK = '{"leftfold.lock": 1, "deciders": {%s}, "views": {}, "events": {%s}}'
+MARK = {
+    b"position": b"{}", b"checksum": b"0", b"token": b"", b"phase": b"live", b"rows": b"0", b"parked": DEEP.encode(),
+    b"time": b"",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [
+        (lambda: Lock.from_json(DEEP), ConfigurationError),
+        (lambda: Lock.from_json('{"leftfold.lock": 1, "deciders": ' + DEEP), ConfigurationError),
+        (lambda: Lock.from_json(LOCK % ('"a": {"version": "1", "fold": ""}', "")), ConfigurationError),
+        (lambda: Lock.from_json(LOCK % ("", '"a.B.v1": []')), ConfigurationError),
+        (lambda: Manifest.from_json(DEEP.encode(), "there"), ContractError),
+        (lambda: decoded("sums", {b"g:1": DEEP.encode()}), ContractError),
+        (lambda: read_checkpoint(MARK, "sums"), ContractError),
+    ],
+)
+def test_json_that_is_nested_too_deeply_is_refused(read: Callable[[], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        read()
+
+
+def layered(depth: int) -> dict[str, Any]:
+    """A schema of a few hundred bytes that stands for 2^depth parts, its references resolved."""
+    layers: dict[str, Any] = {
+        f"L{n}": {"items": [{"$ref": f"#/$defs/L{n + 1}"}, {"$ref": f"#/$defs/L{n + 1}"}]} for n in range(depth)
+    }
+    return {"$defs": {**layers, f"L{depth}": {}}, "properties": {"field": {"$ref": "#/$defs/L0"}}}
+
+
+def deep() -> dict[str, Any]:
+    """A schema nested more deeply than functions may call each other."""
+    schema: dict[str, Any] = {}
+    for _ in range(10_000):
+        schema = {"items": schema}
+    return {"properties": {"field": schema}}
+
+
+@pytest.mark.parametrize("schema", [layered(40), deep(), {"properties": 1}, {"properties": {"field": 1}}])
+def test_a_schema_that_is_too_deep_or_too_large_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(ContractError, match=r"take leftfold\.lock from version control"):
+        breaks(schema, {"properties": {"field": {"type": "string"}}})
+
+
+def test_equal_layered_schemas_are_compatible() -> None:
+    assert breaks(layered(5), layered(5)) == []

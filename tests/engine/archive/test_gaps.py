@@ -1,0 +1,190 @@
+"""What a stream would have to read and a topic no longer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from leftfold.engine.archive.archived_log import ArchivedLog
+from leftfold.engine.archive.gaps import cut_source, log_gap, out_of_reach, unreachable
+from leftfold.engine.rebuild.planner import plan_rebuild
+from leftfold.engine.streaming.microbatch import GenerationLifecycle
+from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.projector import Projector
+from leftfold.errors import LogGap
+from leftfold.memory.event_log import MemoryLog, MemoryLogReader
+from leftfold.memory.views import MemoryViewStore
+from leftfold.model.position import Position
+from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange
+from leftfold.ports.flush import Phase
+from tests.domains.ledger import by_owner
+from tests.domains.shop import household_spend
+from tests.engine.fold_bench import FoldBench, out
+
+TOPIC = "ledgers.events"
+
+
+def test_offsets_between_a_position_and_the_start_of_a_topic_are_out_of_reach() -> None:
+    starts = Position({TOPIC: {0: 0, 1: 5, 2: 7}, "b.events": {0: 3}})
+    assert unreachable(starts, Position({TOPIC: {0: 0, 1: 5, 2: 9}, "b.events": {0: 3}})) == []
+    assert unreachable(starts, Position({TOPIC: {1: 4}, "b.events": {0: 9}})) == [
+        OffsetRange(TOPIC, 1, 4, 5),
+        OffsetRange(TOPIC, 2, 0, 7),
+    ]
+
+
+def test_a_gap_names_the_offsets_and_the_remedy() -> None:
+    error = out_of_reach("v", [OffsetRange(TOPIC, 1, 4, 9)], "type this")
+    assert "ledgers.events[1] no longer holds offsets 4 to 8" in str(error)
+    assert str(error).endswith("type this")
+    assert isinstance(log_gap(TOPIC, 1, 4, 9), LogGap)
+
+
+def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() -> None:
+    few = [OffsetRange("a.events", 0, 0, 10), OffsetRange("a.events", 3, 5, 9)]
+    assert str(out_of_reach("v", few, "mend it")) == (
+        "a hole in the log: a.events[0] no longer holds offsets 0 to 9, a.events[3] offsets 5 to 8, and Spark's stream "
+        "of view v cannot read an archive; without them its rows would be wrong. mend it"
+    )
+    many = [OffsetRange("a.events", partition, 0, 10) for partition in range(20)]
+    told = str(out_of_reach("v", many, "mend it"))
+    assert "a.events[7] offsets 0 to 9 and 12 more partitions, and Spark's" in told
+    assert "a.events[8]" not in told
+    nine = str(out_of_reach("v", many[:9], "mend it"))
+    assert "a.events[7] offsets 0 to 9 and 1 more partition, and Spark's" in nine
+
+
+class Shortened(CommittedLog):
+    """A log that begins at an offset and ends at another, which refuses what lies before as a topic does."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low, self._high = low, high
+
+    def partitions(self, topic: str) -> int:
+        """One."""
+        return 1
+
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """Where it ends."""
+        return Position({topic: {0: self._high} for topic in topics})
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """Where it begins."""
+        return Position({topic: {0: self._low} for topic in topics})
+
+    def identity(self, topic: str) -> str:
+        """That of the archive."""
+        return "one"
+
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
+        """Nothing but the refusal."""
+        if part.start < self._low:
+            raise log_gap(part.topic, part.partition, part.start, min(self._low, part.end))
+        yield from ()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Short:
+    """An archive of one partition that ends too early."""
+
+    place = "kept"
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        """Where it ends."""
+        return {0: self._end}
+
+    def identity(self, topic: str) -> str:
+        """That of the topic."""
+        return "one"
+
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
+        """Nothing is read over a gap."""
+        raise AssertionError(part)
+
+
+@pytest.mark.parametrize(("low", "high", "gone"), [(19_711, 20_000, "0 to 19710"), (20_000, 20_000, "0 to 19999")])
+def test_a_plan_over_a_gap_names_all_lost_offsets(low: int, high: int, gone: str) -> None:
+    with pytest.raises(LogGap, match=f"no longer holds offsets {gone}, and no archive"):
+        plan_rebuild(by_owner, Shortened(low, high), cores=1)
+
+
+def test_a_plan_over_a_gap_after_the_archive_names_what_neither_holds() -> None:
+    log: Any = Shortened(19_711, 20_000)
+    archive: Any = Short(3)
+    with pytest.raises(LogGap, match="no longer holds offsets 3 to 19710, and the archive kept"):
+        plan_rebuild(by_owner, ArchivedLog(lambda: archive, lambda: log), cores=1)
+
+
+def test_no_generation_is_begun_over_a_gap() -> None:
+    store, log = MemoryViewStore(), MemoryLog()
+    log.create(TOPIC, 3)
+
+    def refuse(topics: Mapping[str, int]) -> None:
+        raise LogGap(str(dict(topics)))
+
+    course = GenerationLifecycle(by_owner, store, log.reader(), lambda what, details: None, check=refuse)
+    with pytest.raises(LogGap, match=r"\{'ledgers.events': 3\}"):
+        course.look()
+    assert not store.registry(by_owner.name).generations
+    # The twin: without the check there is one.
+    assert GenerationLifecycle(by_owner, store, log.reader(), lambda what, details: None).look()
+
+
+class Trimmed(MemoryLogReader):
+    """A reader of a log whose ledgers have lost their first event."""
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return dict.fromkeys(topics, "")
+
+    def check(self, position: Position) -> None:
+        """Refuses a position before it."""
+        starts = Position({TOPIC: {0: 1}} if TOPIC in position.offsets else {})
+        for gone in unreachable(starts, position):
+            raise log_gap(*gone)
+
+
+def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
+    bench = FoldBench(by_owner, household_spend)
+    bench.log.create(TOPIC, 4)
+    tail = Projector(
+        bench.wanted,
+        lambda: Trimmed(bench.log),
+        bench.store,
+        look=0.0,
+        report=lambda what, details: bench.reports.append((what, details)),
+    )
+    bench.write(out("b", "h", p=1))
+    bench.until(tail, lambda: bench.store.registry(household_spend.name).live != {})
+    bench.write(out("c", "h", p=2))
+    bench.until(tail, lambda: not tail.step(0.0))
+    assert bench.rows(household_spend)["h"].total == 3
+    told: list[Any] = [details for what, details in bench.reports if what == "view stopped"]
+    assert [one["view"] for one in told] == [by_owner.name]
+    assert "ledgers.events[0] no longer holds offsets 0 to 0" in told[0]["why"]
+    assert bench.store.registry(by_owner.name).generations == {}
+
+
+def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it() -> None:
+    bench = FoldBench(by_owner)
+    bench.log.create(TOPIC, 4)
+    tail = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)
+    tail.step(0.0)
+    assert not tail.writers()
+    open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
+    bench.until(tail, tail.caught_up)
+    assert [writer.view for writer in tail.writers()] == [by_owner]
+
+
+def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:
+    error = cut_source("checkout", "orders.events", 2, 500, 20)
+    assert error.exit_code == 78
+    assert str(error).startswith(
+        "orders.events[2] ends at 20, but its events were routed to process checkout up to offset 500"
+    )

@@ -1,0 +1,370 @@
+"""When a rebuilt generation goes live, is held, compared, promoted or rolled back, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leftfold import FoldView
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
+from leftfold.engine.verify.row_differences import diff
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import change, format_time, open_generation, resolve
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.shared_buckets import SharedSubscription
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, ViewNotBuilt
+from leftfold.memory import MemoryViewStore, World
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, CommittedLog
+from leftfold.ports.flush import BucketFlush, Parked, Phase, Registry, While, covered
+from tests.domains.ledger import (
+    LedgerEvent,
+    Moved,
+    Summary,
+    Total,
+    add,
+    app,
+    by_owner,
+    histories,
+    stranger,
+    summarise,
+    summary,
+)
+from tests.domains.ledger_world import VIEWS, folded, live, rebuild, rows_of, send
+from tests.domains.shop import household_spend
+from tests.engine.fold_bench import FoldBench, out
+
+
+def ids(world: World, view: View[Any, Any]) -> set[str]:
+    return set(world.store.registry(view.name).generations)
+
+
+@pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
+def test_a_live_generation_that_lost_a_checkpoint_is_replaced(world: World, view: Any) -> None:
+    rows, old = rows_of(world, view), live(world, view)
+    del world.store._buckets[view.name, old.id, 1]
+    result = rebuild(world, view).run()
+    assert (result.agreement, result.swapped) == (Agreement.ALONE, True)
+    assert rows_of(world, view) == rows
+    assert ids(world, view) == {result.generation}
+
+
+def test_a_live_generation_that_cannot_move_is_replaced_without_a_comparison(world: World) -> None:
+    old = live(world, summary)
+    checkpoint = world.store.checkpoints(old)[0]
+    parked = {f"p{n}": Parked("ledgers.events", 0, n, "ValueError: no") for n in range(101)}
+    behind = replace(checkpoint, position=Position(), parked=parked, token="stuck")
+    assert world.store.flush([BucketFlush(old, 0, checkpoint.token, behind, (), ())])
+    result = rebuild(world, summary).run()
+    assert (result.agreement, result.swapped) == (Agreement.UNKNOWN, True)
+    assert "does not move on" in result.why
+
+
+def test_a_rebuild_with_different_rows_is_not_swapped_in_and_is_removed(world: World) -> None:
+    old = live(world, summary)
+    checkpoint = world.store.checkpoints(old)[0]
+    assert world.store.flush(
+        [BucketFlush(old, 0, checkpoint.token, replace(checkpoint, checksum=checkpoint.checksum ^ 1), (), ())]
+    )
+    result = rebuild(world, summary).run()
+    assert (result.agreement, result.swapped, result.exit_code) == (Agreement.DIFFERENT, False, 3)
+    assert abs(result.checksum - result.old_checksum) == 1
+    assert ids(world, summary) == {old.id}
+    assert rebuild(world, summary, swap_anyway=True).run().swapped
+
+
+class _Overtaken(MemoryViewStore):
+    """The live generation moves on between the last look at it and the swap, once: a projector was faster."""
+
+    is_careless = False
+    overtake: Callable[[], object] | None = None
+
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+        """Changes it, later than was meant."""
+        if before.live != after.live and (overtake := self.overtake):
+            self.overtake = None
+            overtake()
+        return super().change_registry(view, before, after, None if self.is_careless else while_)
+
+
+@pytest.mark.parametrize("is_careless", [False, True], ids=["", "twin"])
+def test_a_generation_that_was_overtaken_catches_up_before_it_goes_live(is_careless: bool) -> None:
+    bench = FoldBench(household_spend)
+    bench.store = store = _Overtaken()
+    bench.write(out("b1", "h1", tea=1))
+    bench.settle()
+    old = bench.live(household_spend)
+    group = SharedSubscription(bench.log.reader, [ProjectionWriter(household_spend, old, store)], store)
+
+    def overtake() -> None:
+        bench.write(out("b2", "h1", tea=1))
+        assert group.step(100, 0.0)[0]
+        assert not group.land()
+
+    store.is_careless, store.overtake = is_careless, overtake
+    assert rebuild(bench, household_spend, keep=3600.0).run().swapped
+    new = bench.live(household_spend)
+    assert covered(new, store.checkpoints(new)).covers(covered(old, store.checkpoints(old))) is not is_careless
+
+
+def never(row: Summary | None, event: LedgerEvent) -> Summary | None:
+    raise ValueError("a slip in this version")
+
+
+def test_a_fold_that_parks_more_rows_does_not_go_live(world: World) -> None:
+    rows, old = rows_of(world, summary), live(world, summary)
+    broken = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=never)
+    result = rebuild(world, broken).run()
+    assert (result.agreement, result.swapped, result.exit_code) == (Agreement.WORSE, False, 3)
+    assert "ValueError: a slip in this version" in str(result)
+    assert f"readers still see {old.id}" in str(result)
+    assert rows_of(world, summary) == rows
+    assert rebuild(world, broken, swap_anyway=True).run().swapped
+    assert rebuild(world, summary).run().swapped, "a mended fold parks less, and goes live unasked"
+    assert rows_of(world, summary) == rows
+
+
+def test_a_replaced_generation_is_kept_for_its_time_and_removed_by_a_later_rebuild(world: World) -> None:
+    first = live(world, summary)
+    second = rebuild(world, summary, keep=3600.0).run()
+    assert second.kept == first.id
+    assert world.store.registry(summary.name).generations[first.id].phase is Phase.KEPT
+    third = rebuild(world, summary, keep=3600.0).run()
+    assert ids(world, summary) == {first.id, second.generation, third.generation}
+    fourth = rebuild(world, summary).run()
+    assert ids(world, summary) == {first.id, second.generation, fourth.generation}, "their time is not over"
+    for id_ in (first.id, second.generation):
+        over = replace(world.store.registry(summary.name).generations[id_], until=format_time(-1.0))
+        change(world.store, summary.name, lambda registry, over=over: registry.with_generation(over))  # type: ignore[misc]
+    fifth = rebuild(world, summary).run()
+    assert ids(world, summary) == {fifth.generation}
+    assert world.store.checkpoints(first) == {}
+
+
+def interfering(
+    world: World, before: Callable[[BulkJob], object] = id, after: Callable[[BulkJob], object] = id
+) -> Rebuild:
+    """A rebuild of the summary, and what happens before and after its fold."""
+
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
+        before(job)
+        results = run_locally(job, plan, tell)
+        after(job)
+        return results
+
+    work = rebuild(world, summary)
+    work._run = run
+    return work
+
+
+def test_events_written_during_a_rebuild_are_folded_before_it_goes_live(world: World) -> None:
+    result = interfering(world, before=lambda job: send(world, 6, 50)).run()
+    assert result.agreement is Agreement.EQUAL
+    ends = world.log.reader().ends(["ledgers.events"])
+    assert world.views[summary].describe().position.covers(ends)
+    assert world.views[summary].describe().generation == result.generation
+
+
+def test_a_generation_that_was_removed_meanwhile_never_goes_live(world: World) -> None:
+    before = live(world, summary)
+
+    with pytest.raises(Fenced):
+        interfering(world, after=lambda job: remove(world.store, job.generation)).run()
+    assert world.store.registry(summary.name).live_of(summary.hash) == before
+    assert ids(world, summary) == {before.id}
+
+
+def test_a_generation_that_a_projector_began_meanwhile_is_removed_at_the_swap(world: World) -> None:
+    change(world.store, summary.name, lambda registry: registry.without(live(world, summary).id))
+
+    topics = {"ledgers.events": app.partitions}
+    result = interfering(world, before=lambda job: open_generation(world.store, summary, topics, Phase.SEALED)).run()
+    assert (result.agreement, result.swapped) == (Agreement.ALONE, True)
+    assert ids(world, summary) == {result.generation}
+
+
+def test_a_bulk_load_that_lost_its_process_is_removed_by_the_next_rebuild(world: World) -> None:
+    topics = live(world, summary).topics
+    dead = open_generation(world.store, summary, topics, Phase.BULK)
+    rebuild(world, summary).run()
+    assert dead.id not in ids(world, summary)
+
+
+def doubled(row: Summary | None, event: LedgerEvent) -> Summary | None:
+    """The summary's fold, with a slip: every move counts twice."""
+    after = summarise(row, event)
+    return replace(after, moves=after.moves + 1) if after is not None and isinstance(event, Moved) else after
+
+
+slip = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=doubled)
+
+
+def promote(world: World, view: View[Any, Any], named: str) -> RebuildResult:
+    return Promotion(
+        view,
+        world.store,
+        open_log=lambda: CommittedLog(world.log.reader()),
+        open_reader=world.log.reader,
+        options=RebuildOptions(keep=600.0, patience=0.0),
+    ).run(named)
+
+
+def test_a_held_rebuild_is_not_live_and_kept_up_to_date(world: World) -> None:
+    rows, before = rows_of(world, summary), live(world, summary)
+    result = rebuild(world, slip, hold=True).run()
+    assert (result.held, result.swapped, result.exit_code, result.agreement) == (True, False, 0, Agreement.DIFFERENT)
+    assert f"leftfold promote {summary.name}" in str(result)
+    assert live(world, summary) == before
+    assert rows_of(world, summary) == rows
+    send(world, 6, 40)
+    held = resolve(world.store.registry(summary.name), summary, "held")
+    assert diff(before, held, world.store).unsettled == 0, "the tail follows both"
+
+
+def test_a_diff_counts_and_shows_what_a_changed_fold_changes(world: World) -> None:
+    rebuild(world, slip, hold=True).run()
+    registry = world.store.registry(summary.name)
+    found = diff(live(world, summary), resolve(registry, summary, "held"), world.store, samples=3)
+    moved = [row for row in world.views[summary].items() if row[1].moves]
+    assert (found.different, found.only_one, found.only_other, found.unsettled) == (len(moved), 0, 0, 0)
+    assert found.equal == len(rows_of(world, summary)) - len(moved)
+    assert len(found.samples) == 3
+    for row in found.samples:
+        assert row.fields == ("moves",)
+        assert row.one is not None
+        assert row.other is not None
+        assert int(row.other["moves"]) > int(row.one["moves"])
+
+
+def test_a_diff_sees_rows_that_only_one_has(world: World) -> None:
+    rebuild(world, summary, hold=True).run()
+    registry = world.store.registry(summary.name)
+    held = resolve(registry, summary, "held")
+    bucket = next(number for number in range(held.buckets) if world.store.keys(held, number, "", 1))
+    (key,) = world.store.keys(held, bucket, "", 1)
+    rows = world.store._buckets[held.view, held.id, bucket].rows
+    rows["stray"] = rows.pop(key)
+    found = diff(live(world, summary), held, world.store)
+    assert (found.only_one, found.only_other, found.same) == (1, 1, False)
+    assert {row.key for row in found.samples} == {key, "stray"}
+
+
+def test_equal_generations_have_no_difference(world: World) -> None:
+    for view in VIEWS:
+        rebuild(world, view, hold=True).run()
+        held = resolve(world.store.registry(view.name), view, "held")
+        found = diff(live(world, view), held, world.store)
+        assert found.same
+        assert found.equal == len(rows_of(world, view))
+
+
+def test_promote_and_rollback_exchange_the_live_generation(world: World) -> None:
+    rows, first = rows_of(world, summary), live(world, summary)
+    held = rebuild(world, slip, hold=True).run().generation
+    promoted = promote(world, slip, "held")
+    assert (promoted.swapped, promoted.generation, promoted.kept) == (True, held, first.id)
+    assert rows_of(world, summary) == folded(world, slip)
+    back = promote(world, summary, "kept")
+    assert (back.generation, back.kept) == (first.id, held)
+    assert rows_of(world, summary) == rows
+    assert promote(world, summary, "kept").generation == held, "a second one takes the first back"
+
+
+def test_a_rollback_needs_no_projector(world: World) -> None:
+    first, rows = live(world, summary), rows_of(world, summary)
+    rebuild(world, summary, hold=True).run()
+    promote(world, summary, "held")
+    world._tail.close()
+    assert promote(world, summary, first.id).agreement is Agreement.EQUAL
+    assert (live(world, summary).id, rows_of(world, summary)) == (first.id, rows)
+
+
+def test_only_what_is_held_or_kept_can_go_live(world: World) -> None:
+    with pytest.raises(ViewNotBuilt, match=r"no generation 'held'; it has 1-\w+ \(live\)"):
+        promote(world, summary, "held")
+    with pytest.raises(ConfigurationError, match="is what readers see already"):
+        promote(world, summary, live(world, summary).id)
+
+
+def test_a_second_hold_replaces_the_first_and_a_swap_leaves_it(world: World) -> None:
+    one = rebuild(world, slip, hold=True).run().generation
+    other = rebuild(world, slip, hold=True).run().generation
+    assert one not in world.store.registry(summary.name).generations
+    rebuild(world, summary).run()
+    assert resolve(world.store.registry(summary.name), summary, "held").id == other
+
+
+def test_a_view_as_of_a_position_stays_there(world: World) -> None:
+    ends = world.log.reader().ends(["ledgers.events"])
+    before: dict[View[Any, Any], dict[Any, Any]] = {view: rows_of(world, view) for view in VIEWS}
+    send(world, 9, 60)
+    for view, rows in before.items():
+        work = rebuild(world, view, pin="then")
+        assert work.run(work.plan(ends)).swapped
+        send(world, 10, 5)
+        assert dict(world.views.as_of(view, "then").items()) == rows
+        assert world.views.as_of(view, "then").describe().phase == "pinned"
+        now = folded(world, view)
+        assert rows_of(world, view) == now, "the live one goes on"
+
+
+def test_a_position_inside_a_decision_is_moved_back_to_its_beginning(world: World) -> None:
+    halves = 0
+    for partition, records in enumerate(world.log.of("ledgers.events")):
+        for record in records:
+            k, n = dict(record.headers)["ce_decision"].split(b"/")
+            plan = rebuild(world, summary).plan(Position.at("ledgers.events", partition, record.offset + 1))
+            cut = plan.ends.next_offset("ledgers.events", partition)
+            assert cut == (record.offset + 1 if k == n else record.offset - int(k) + 1)
+            halves += k != n
+    assert halves
+
+
+def test_a_pinned_name_moves_to_the_latest_rebuild(world: World) -> None:
+    first = rebuild(world, by_owner, pin="then").run().generation
+    second = rebuild(world, by_owner, pin="then").run().generation
+    assert first not in world.store.registry(by_owner.name).generations
+    assert world.views.as_of(by_owner, "then").describe().generation == second
+    assert not [place for place in world.store._buckets if place[1] == first]
+
+
+def test_an_unknown_name_says_what_to_type(world: World) -> None:
+    with pytest.raises(ViewNotBuilt, match="leftfold rebuild by_owner --as-of PLACE --name then"):
+        world.views.as_of(by_owner, "then").get("o/1")
+
+
+def test_two_pinned_generations_can_be_compared(world: World) -> None:
+    ends = world.log.reader().ends(["ledgers.events"])
+    work = rebuild(world, by_owner, pin="before")
+    work.run(work.plan(ends))
+    world.client.send(next(m for m in histories(stranger(3), 99) if type(m).__name__ == "Move"))
+    rebuild(world, by_owner, pin="behind").run()
+    registry = world.store.registry(by_owner.name)
+    found = diff(resolve(registry, by_owner, "before"), resolve(registry, by_owner, "behind"), world.store)
+    assert (found.different + found.only_other, found.only_one) == (1, 0)
+
+
+def test_a_second_rebuild_of_a_view_is_refused_while_the_first_is_at_work(world: World) -> None:
+    world.store.heartbeat([f"rebuilds:{summary.name}"], "elsewhere (process 7)", 60.0)
+    with pytest.raises(InfrastructureError, match=r"is being rebuilt already by elsewhere \(process 7\)"):
+        rebuild(world, summary).run()
+    rebuild(world, by_owner).run()
+    world.store.heartbeat([f"rebuilds:{summary.name}"], "elsewhere (process 7)", 0.0)
+    rebuild(world, summary).run()
+
+
+def test_generations_of_other_code_keep_their_phases(world: World) -> None:
+    other = FoldView(by_owner.name, events=Moved, row=Total, key=lambda e: e.owner, evolve=add, version=2)
+    held = rebuild(world, by_owner, hold=True).run().generation
+    rebuild(world, other).run()
+    assert resolve(world.store.registry(by_owner.name), by_owner, "held").id == held
+    assert resolve(world.store.registry(by_owner.name), other, "live").hash == other.hash
+    with pytest.raises(ViewNotBuilt):
+        resolve(world.store.registry(by_owner.name), other, "held")

@@ -1,0 +1,376 @@
+"""Rows that are parked, events that are parked by themselves, and views that stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from leftfold import Event, FoldView
+from leftfold.engine.views.folded_rows import NO_KEY
+from leftfold.errors import ContractError
+from leftfold.memory import World
+from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
+from leftfold.testing import fold
+from tests.domains.ledger import Move, Moved, Total, add, by_owner, by_tag
+from tests.domains.ledger_world import folded, ledger_world, live, rebuild, retry, rows_of, steps_of, verify
+from tests.domains.ledger_world import parked as parked_in
+from tests.domains.shop import (
+    Added,
+    CheckedOut,
+    Opened,
+    Spend,
+    Summary,
+    household_spend,
+    open_baskets,
+    product_sales,
+    spend,
+)
+from tests.engine.fold_bench import PARTITIONS, TOPIC, Batches, FoldBench, checksum, out
+
+ONE = Decimal(1)
+
+
+def opened(basket: str) -> Opened:
+    return Opened(basket_id=basket, household="h")
+
+
+def added(basket: str, product: str = "p") -> Added:
+    return Added(basket_id=basket, product=product, price=ONE)
+
+
+def parked(bench: FoldBench, view: Any = open_baskets) -> dict[str, Any]:
+    return dict(bench.views[view].describe().parked)
+
+
+@pytest.fixture
+def bench() -> FoldBench:
+    return FoldBench(open_baskets)
+
+
+def test_an_event_that_a_fold_cannot_digest_parks_its_row_at_its_last_good_state() -> None:
+    bench = FoldBench()
+    bench.write(opened("b"), added("b"))
+    tail = bench.settle()
+    before = bench.views[open_baskets].get("b")
+    (bad,) = bench.write(added("b", "unfoldable"))
+    bench.write(added("b"))
+    bench.write(added("c"))
+    bench.settle(tail)
+    entry = bench.views[open_baskets].entry("b")
+    assert entry.row == before
+    assert entry.parked is not None
+    assert (entry.parked.topic, entry.parked.partition, entry.parked.offset) == (TOPIC, bad.partition, bad.offset)
+    assert entry.parked.error == "ValueError: cannot be summarised"
+    assert entry.parked.waiting == 2
+    assert bench.views[open_baskets].get("c") == Summary(1, ONE)
+
+
+def test_parked_keys_are_left_out_of_the_checksum() -> None:
+    with_, without = FoldBench(), FoldBench()
+    with_.write(opened("b"))
+    with_.write(added("b", "unfoldable"))
+    for bench in (with_, without):
+        bench.write(opened("c"))
+        bench.settle()
+    sums = [checksum(list(b.store.checkpoints(b.live(open_baskets)).values())) for b in (with_, without)]
+    assert sums[0] == sums[1] != 0
+    assert set(parked(with_)) == {"b"}
+
+
+def test_a_row_parked_in_a_later_flush_leaves_the_checksum_too() -> None:
+    bench = FoldBench()
+    bench.write(opened("b"))
+    tail = bench.settle()
+    assert int(bench.views[open_baskets].describe().checksum, 16) != 0
+    bench.write(added("b", "unfoldable"))
+    bench.settle(tail)
+    assert int(bench.views[open_baskets].describe().checksum, 16) == 0
+    assert bench.views[open_baskets].get("b") == Summary()
+
+
+def test_a_new_projector_keeps_parked_rows_parked() -> None:
+    bench = FoldBench()
+    bench.write(added("b", "unfoldable"))
+    bench.settle()
+    bench.write(added("b"))
+    bench.settle()
+    assert parked(bench)["b"].waiting == 2
+
+
+def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view(bench: FoldBench) -> None:
+    bench.write(opened("b"))
+    tail = bench.settle()
+    bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1", ce_sequence=b"2")
+    bench.write(opened("c"))
+    bench.settle(tail)
+    assert set(parked(bench)) == {"b"}
+    assert bench.views[open_baskets].get("c") == Summary()
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\xff\xfe"])
+def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: FoldBench, key: bytes | None) -> None:
+    bench.raw(key, b"{", ce_type=b"baskets.Added.v1")
+    bench.write(opened("c"))
+    bench.settle()
+    assert list(parked(bench)) == ([open_baskets.keys.encode(repr(key))] if key else [open_baskets.keys.encode(NO_KEY)])
+    assert bench.views[open_baskets].get("c") == Summary()
+
+
+@pytest.mark.parametrize("bad", [b"{", b'{"basket_id":"b","household":"nobody","total":"1","lines":[]}'])
+def test_a_cross_stream_view_stops_at_an_event_of_an_unknown_row(bad: bytes) -> None:
+    bench = FoldBench(household_spend)
+    tail = bench.settle()
+    bench.write(out("a", "h", p=1))
+    bench.settle(tail)
+    record = bench.raw(b"b", bad, ce_type=b"baskets.CheckedOut.v1")
+    for _ in range(3):
+        tail.step(0.0)
+    bench.write(out("c", "h", p=1))
+    bench.settle(tail)
+    what, details = bench.reports[-1]
+    assert what == "view stopped"
+    assert f"{TOPIC}[{record.partition}]@{record.offset}" in details["why"]
+    assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
+    checkpoints = bench.store.checkpoints(bench.live(household_spend)).values()
+    assert all(checkpoint.position.next_offset(TOPIC, record.partition) <= record.offset for checkpoint in checkpoints)
+
+
+def test_a_stopped_view_leaves_the_others_going() -> None:
+    bench = FoldBench(open_baskets, household_spend)
+    bench.write(out("b", "nobody", p=1))
+    bench.write(opened("c"))
+    tail = bench.tail()
+    bench.until(tail, lambda: any(what == "view stopped" for what, _ in bench.reports))
+    bench.until(tail, lambda: bench.store.registry("open_baskets").live != {})
+    bench.write(opened("d"))
+    for _ in range(5):
+        tail.step(0.0)
+    assert set(bench.rows(open_baskets)) == {"c", "d"}
+
+
+def test_an_unreadable_event_concerns_only_the_views_that_read_its_class() -> None:
+    bench = FoldBench(open_baskets, household_spend)
+    bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1")
+    bench.write(out("c", "h", p=1))
+    bench.settle()
+    assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
+    assert set(parked(bench)) == {"b"}
+
+
+def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing(bench: FoldBench) -> None:
+    tail = bench.settle()
+    for number in range(101):
+        bench.write(added(f"b{number}", "unfoldable"))
+    for _ in range(3):
+        tail.step(0.0)
+    assert bench.reports[-1] == (
+        "view stopped",
+        {"view": "open_baskets", "why": "more than 100 keys are parked; fix the fold and rebuild"},
+    )
+    assert parked(bench) == {}
+
+
+def test_events_without_a_row_key_are_parked_under_one_key_and_counted() -> None:
+    view = FoldView("strange", events=CheckedOut, row=Strange, key=lambda event: event.household, evolve=strange)
+    bench = FoldBench(view)
+    tail = bench.settle()
+    (bad,) = bench.write(out("b", "", p=1))
+    bench.write(out("c", "h", p=1))
+    bench.settle(tail)
+    bench.write(out("d", "", p=1))
+    bench.settle()
+    assert not [what for what, _ in bench.reports if what == "view stopped"]
+    assert set(bench.rows(view)) == {"h"}
+    why = parked(bench, view)[NO_ROW]
+    assert (why.partition, why.offset, why.waiting) == (bad.partition, bad.offset, 2)
+
+
+@dataclass(frozen=True)
+class Strange:
+    total: Decimal
+
+
+def strange(row: Strange | None, event: CheckedOut) -> Any:
+    match event.household:
+        case "text":
+            return Strange("x" * 10)  # type: ignore[arg-type]
+        case "nan":
+            return Strange(Decimal("NaN"))
+        case "int":
+            return 5
+        case _:
+            return Strange(event.total)
+
+
+def test_a_row_that_cannot_be_stored_is_parked_and_the_rest_of_the_batch_flows() -> None:
+    view = FoldView("strange", events=CheckedOut, row=Strange, evolve=strange, indexes=("total",))
+    bench = FoldBench(view)
+    tail = bench.settle()
+    for basket, household in [("a", "fine"), ("b", "int"), ("c", "nan"), ("d", "fine")]:
+        bench.write(out(basket, household, p=1))
+    bench.settle(tail)
+    assert set(bench.rows(view)) == {"a", "d"}
+    assert set(parked(bench, view)) == {"b", "c"}
+
+
+def test_a_stored_row_that_cannot_be_read_any_more_parks_its_key() -> None:
+    bench = FoldBench(household_spend)
+    bench.write(out("b", "h", p=1))
+    bench.settle()
+    generation = bench.live(household_spend)
+    number = partition_of(b"h", generation.buckets)
+    bench.store._buckets[generation.view, generation.id, number].rows["h"][b"total"] = b"?"
+    bench.write(out("c", "h", p=1))
+    bench.write(out("d", "i", p=1))
+    bench.settle()
+    assert set(parked(bench, household_spend)) == {"h"}
+    assert bench.views[household_spend].get("i") == Spend(ONE, "base")
+
+
+def test_an_event_of_a_newer_version_parks_and_is_never_guessed() -> None:
+    class Opened(Event, category="baskets", key="basket_id", name="Opened", version=2, upcasts={1: lambda f: f}):
+        basket_id: str
+
+    bench = FoldBench(open_baskets)
+    bench.write(Opened(basket_id="b"))
+    bench.settle()
+    assert "version 2 is not one of 1..1" in parked(bench)["b"].error
+
+
+def test_the_same_fold_parks_in_memory_loudly() -> None:
+    with pytest.raises(ValueError, match="cannot be summarised"):
+        fold(open_baskets, added("b", "unfoldable"))
+    assert fold(household_spend, out("b", "h", p=1)) == {"h": spend(None, out("b", "h", p=1))}
+    assert partition_of(b"b", PARTITIONS) < PARTITIONS
+
+
+WHY = "NoRowKey: a row key may not be empty"
+VIEWS = pytest.mark.parametrize("view", [by_owner, by_tag], ids=lambda view: view.name)
+COMMANDS = [
+    Move(ledger="l-1", owner="ann", amount=ONE, tags=("red",)),
+    Move(ledger="l-2", owner="", amount=ONE, tags=("red", "", "blue")),
+    Move(ledger="l-3", owner="", amount=ONE, tags=("",)),
+    Move(ledger="l-1", owner="bob", amount=ONE, tags=("blue",)),
+]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with ledger_world() as world:
+        world.client.send_many(COMMANDS)
+        yield world
+
+
+def named(world: World, view: Any) -> dict[Any, Any]:
+    """The rows of a fold that leaves out what names none."""
+    rows: dict[str, Any] = {}
+    for recorded in world.events("ledgers"):
+        for key, item in view.touches(recorded.event, recorded.key):
+            if not isinstance(item, NoRowKey):
+                rows[key] = view.evolve_row(rows.get(key), item)
+    return {view.keys.decode(key): row for key, row in rows.items() if row is not None}
+
+
+@VIEWS
+def test_an_event_without_a_row_key_is_parked_and_every_other_row_is_folded(world: World, view: Any) -> None:
+    assert parked_in(world, view) == {NO_ROW: WHY}
+    assert rows_of(world, view) == named(world, view)
+    assert {"ann", "red"} & set(rows_of(world, view))
+
+
+@VIEWS
+def test_rebuild_and_verification_park_the_same_events_without_a_row_key(world: World, view: Any) -> None:
+    before = world.views[view].describe()
+    assert verify(world, view).run(live(world, view), deep=True).equal
+    rebuild(world, view).run()
+    after = world.views[view].describe()
+    assert (after.checksum, after.rows, after.parked) == (before.checksum, before.rows, before.parked)
+
+
+def test_only_the_pairs_without_a_row_key_are_left_out_of_an_event(world: World) -> None:
+    found = rows_of(world, by_tag)
+    assert set(found) == {"red", "blue"}
+
+
+@VIEWS
+def test_any_number_of_events_without_a_row_key_leaves_the_view_running(world: World, view: Any) -> None:
+    world.client.send_many([Move(ledger=f"m-{n}", owner="", amount=ONE, tags=("",)) for n in range(150)])
+    world.client.send(Move(ledger="l-9", owner="zoe", amount=ONE, tags=("green",)))
+    assert rows_of(world, view) == named(world, view)
+    assert set(rows_of(world, view)) & {"zoe", "green"}
+    assert parked_in(world, view) == {NO_ROW: WHY}
+
+
+@VIEWS
+def test_explain_shows_events_without_a_row_key_and_retry_asks_for_a_rebuild(world: World, view: Any) -> None:
+    found = steps_of(world, view, NO_ROW)
+    assert {step.touch.decoded.key for step in found} == {"l-2", "l-3"}
+    assert found[0].error == WHY
+    result = retry(world, view).run(live(world, view))
+    assert result.freed == ()
+    assert "correct key= and rebuild" in result.parked[NO_ROW]
+
+
+def test_a_rebuild_with_corrected_code_gives_such_events_their_row(world: World) -> None:
+    mended = FoldView(
+        by_owner.name, events=Moved, row=Total, key=lambda e: e.owner or "-", evolve=add, indexes=("positive",)
+    )
+    assert not verify(world, mended).run(live(world, by_owner), deep=True).equal, "nobody says that the rows are these"
+    assert rebuild(world, mended, swap_anyway=True).run().swapped
+    assert parked_in(world, by_owner) == {}
+    assert rows_of(world, mended) == folded(world, mended)
+
+
+@pytest.mark.parametrize("view", [product_sales], ids=repr)
+def test_micro_batches_park_events_without_a_row_key(view: Any) -> None:
+    bench = FoldBench(view)
+    batches = Batches(bench, view)
+    bench.write(out("a", "h", apple=1))
+    bench.write(out("b", "h", **{"": 2, "pear": 3}))
+    batches.fold()
+    bench.write(out("c", "h", **{"": 4}))
+    bench.write(out("d", "h", apple=5))
+    batches.fold()
+    (found,) = [why for checkpoint in batches.course.checkpoints.values() for why in checkpoint.parked.values()]
+    assert (found.error, found.waiting) == (WHY, 2)
+    assert set(bench.rows(view)) == {"apple", "pear"}
+
+
+def test_a_fold_in_a_test_raises_for_an_event_without_a_row_key() -> None:
+    with pytest.raises(ContractError, match="a row key may not be empty"):
+        fold(by_owner, Moved(ledger="l", owner="", amount=ONE))
+    with pytest.raises(ContractError, match="a row key may not be empty"):
+        fold(by_tag, Moved(ledger="l", owner="o", amount=ONE, tags=("a", "")))
+
+
+@pytest.mark.parametrize("text", ["\ud800", ""])
+def test_an_empty_text_or_half_a_surrogate_pair_is_no_row_key(text: str) -> None:
+    ((key, item),) = by_owner.touches(Moved.model_construct(ledger="l", owner=text, amount=ONE), "l")
+    assert key == NO_ROW
+    assert isinstance(item, NoRowKey)
+
+
+@pytest.mark.parametrize("text", [NO_ROW, "\0", " ", "@", "a/b", "%"])
+def test_no_text_encodes_to_the_key_of_events_without_a_row(text: str) -> None:
+    ((key, _),) = by_owner.touches(Moved(ledger="l", owner=text, amount=ONE), "l")
+    assert key != NO_ROW
+    assert by_owner.keys.decode(key) == text
+
+
+def test_a_key_function_that_raises_stops_the_view() -> None:
+    """Only code can be wrong there, and code that comes may give the event its row: nothing is passed over."""
+    view = FoldView("by_owner", events=Moved, row=Total, key=unowned, evolve=add)
+    with pytest.raises(ValueError, match="nobody knows"):
+        view.touches(Moved(ledger="l", owner="o", amount=ONE), "l")
+    typed = FoldView("by_owner", events=Moved, row=Total, key=lambda e: e.owner, evolve=add)
+    with pytest.raises(ContractError, match="which this view's key is made of") as raised:
+        typed.touches(Moved.model_construct(ledger="l", owner=None, amount=ONE), "l")
+    assert not isinstance(raised.value, NoRowKey)
+
+
+def unowned(event: Moved) -> str:
+    raise ValueError("nobody knows whose this is")

@@ -1,0 +1,34 @@
+"""Ports for servers of tests: free, and of this process alone while several test at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+
+__all__ = ["BUS", "free_port"]
+
+BUS = 10_000
+"""How much higher the second port of a cluster's node is; free as well."""
+# Below those of `leftfold up` (20,000 on) and those that systems give to outgoing connections (32,768 on).
+_FIRST, _EACH, _PROCESSES = 4_000, 1_400, 4
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """A port of loopback without a listener, given to one caller only."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
+    while True:
+        port = _FIRST + number * _EACH + random.randrange(_EACH)
+        if port not in _given and _is_free(port) and _is_free(port + BUS):
+            _given.add(port)
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

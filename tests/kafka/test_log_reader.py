@@ -1,0 +1,207 @@
+"""The log reader against a real broker: only committed records, true ends, and no gap is ever skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.log_reader import KafkaLogReader, reader_config
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.local import embedded, kill, restart
+from leftfold.model.position import Position
+from leftfold.ports.protocols import RawRecord
+from tests.kafka.conftest import MakeTopic, read_to
+from tests.waiting import WAIT_SECONDS, wait_until
+
+pytestmark = pytest.mark.servers
+
+
+@dataclass
+class Log:
+    """A topic of two partitions, what is written to it, and a reader of it."""
+
+    kafka: KafkaSettings
+    topic: str
+    reader: KafkaLogReader
+
+    def transactional(self) -> Producer:
+        """A producer with an open transaction."""
+        producer = Producer({**self.kafka.librdkafka(), "transactional.id": uuid4().hex})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        return producer
+
+    def open_one(self) -> Producer:
+        """An open transaction with one record."""
+        producer = self.transactional()
+        producer.produce(self.topic, b"open", b"k", 0)
+        producer.flush(WAIT_SECONDS)
+        return producer
+
+    def write(self, *values: bytes, partition: int = 0, commit: bool = True) -> None:
+        """Writes values in one transaction, and waits for its marker: a commit returns before that is written."""
+        offsets: list[Any] = []
+        producer = self.transactional()
+        for value in values:
+            producer.produce(
+                self.topic, value, b"k", partition, headers=[("h", value)],
+                on_delivery=lambda _, m: offsets.append(m.offset()),
+            )  # fmt: skip
+        producer.flush(WAIT_SECONDS)
+        (producer.commit_transaction if commit else producer.abort_transaction)(20)
+        marker = Position({self.topic: {partition: max(offsets) + 2}})
+        with closing(KafkaLogReader(self.kafka)) as reader:
+            wait_until(lambda: reader.ends([self.topic]).covers(marker), "the marker of the transaction")
+
+    def at(self, offset: int, partition: int = 0) -> Position:
+        """A position in one partition."""
+        return Position({self.topic: {partition: offset}})
+
+    def read(self, start: int, end: int, partition: int = 0) -> list[RawRecord]:
+        """Reads one partition from an offset to another."""
+        self.reader.seek(self.at(start, partition))
+        return read_to(self.reader, end)
+
+
+@pytest.fixture
+def log(kafka: KafkaSettings, make_topic: MakeTopic) -> Iterator[Log]:
+    """An empty topic."""
+    with closing(KafkaLogReader(kafka)) as reader:
+        yield Log(kafka, make_topic(2), reader)
+
+
+def test_records_come_as_they_stand_in_the_log(log: Log) -> None:
+    producer = Producer(log.kafka.librdkafka())
+    producer.produce(log.topic, b"v", b"k", 0, headers=[("a", b"1"), ("b", b"")], timestamp=1_000)
+    producer.produce(log.topic, None, None, 0)
+    producer.flush(WAIT_SECONDS)
+    first, second = log.read(0, 2)
+    assert first == RawRecord(log.topic, 0, 0, b"k", b"v", [("a", b"1"), ("b", b"")], 1_000)
+    assert (second.key, second.value, tuple(second.headers)) == (None, None, ())
+
+
+def test_aborted_records_are_seen_by_no_reader(log: Log) -> None:
+    log.write(b"1", b"2")
+    log.write(b"lost", commit=False)
+    log.write(b"3")
+    records = log.read(0, log.reader.ends([log.topic]).next_offset(log.topic, 0))
+    assert [record.value for record in records] == [b"1", b"2", b"3"]
+
+
+def test_a_reader_of_uncommitted_records_sees_aborted_ones(log: Log) -> None:
+    log.write(b"lost", commit=False)
+    consumer = Consumer(
+        {**reader_config(log.kafka), "isolation.level": "read_uncommitted", "enable.partition.eof": False}
+    )
+    consumer.assign([TopicPartition(log.topic, 0, 0)])
+    wait_until(lambda: [m.value() for m in consumer.consume(1, 0.1)] == [b"lost"], "the aborted record")
+    consumer.close()
+
+
+def test_the_position_passes_markers_and_aborted_records_at_the_end(log: Log) -> None:
+    log.write(b"1", b"2")
+    log.write(b"lost", commit=False)
+    records = log.read(0, 5)
+    assert [record.offset for record in records] == [0, 1]
+    assert log.reader.position() == log.at(5) == log.reader.ends([log.topic]).only([log.topic], 0)
+
+
+def test_ends_are_behind_open_transactions(log: Log) -> None:
+    log.write(b"1")
+    open_one = log.open_one()
+    assert log.reader.ends([log.topic]) == Position({log.topic: {0: 3, 1: 0}})
+    # The twin: what a reader of committed records takes for the end leaves out the open transaction.
+    stable = log.reader._consumer.get_watermark_offsets(TopicPartition(log.topic, 0), timeout=5)
+    assert stable == (0, 2)
+    open_one.abort_transaction(20)
+
+
+def test_an_open_transaction_holds_back_what_comes_behind_it(log: Log) -> None:
+    open_one = log.open_one()
+    log.write(b"behind")
+    log.reader.seek(log.at(0))
+    assert log.reader.poll(10, 0.3) == []
+    assert log.reader.position() == log.at(0)
+    open_one.commit_transaction(20)
+    assert [record.value for record in read_to(log.reader, 4)] == [b"open", b"behind"]
+
+
+def test_no_more_than_the_limit_comes_at_once(log: Log) -> None:
+    log.write(*[b"%d" % n for n in range(50)])
+    log.reader.seek(log.at(10))
+    for limit in (1, 7):
+        records: list[RawRecord] = []
+        while not records:
+            records = log.reader.poll(limit, 5.0)
+        assert len(records) <= limit
+    assert [record.offset for record in read_to(log.reader, 51)][-1] == 49
+
+
+def test_seeking_reads_again_and_elsewhere(log: Log) -> None:
+    for partition in (0, 1):
+        log.write(*[b"%d" % partition] * 3, partition=partition)
+    assert [(r.partition, r.offset) for r in log.read(1, 4)] == [(0, 1), (0, 2)]
+    assert [(r.partition, r.offset) for r in log.read(2, 4, 1)] == [(1, 2)]
+    assert log.reader.position() == log.at(4, 1)
+
+
+def test_deleted_records_are_a_gap_and_not_skipped(log: Log) -> None:
+    log.write(*[b"%d" % n for n in range(10)])
+    # The answer never comes if the client that asked for it is gone.
+    admin = AdminClient(log.kafka.librdkafka())
+    for future in admin.delete_records([TopicPartition(log.topic, 0, 6)]).values():
+        future.result(WAIT_SECONDS)
+    with pytest.raises(InfrastructureError, match=r"hole in the log: .*\[0\] no longer holds offsets 2 to 5"):
+        log.read(2, 11)
+    with pytest.raises(InfrastructureError, match="hole in the log"):
+        log.reader.poll(10, 0)
+    assert [record.offset for record in log.read(6, 11)] == [6, 7, 8, 9]
+
+
+def test_a_log_shorter_than_the_position_is_a_gap(log: Log) -> None:
+    log.write(b"1")
+    with pytest.raises(InfrastructureError, match=r"from 500, but holds 0 to 2; it is shorter than it was"):
+        log.read(500, 501)
+
+
+def test_partition_counts_and_missing_topics(log: Log, make_topic: MakeTopic) -> None:
+    assert log.reader.partitions(make_topic(5)) == 5
+    with pytest.raises(InfrastructureError, match=r"topic nothing\.events does not exist"):
+        log.reader.partitions("nothing.events")
+    with pytest.raises(InfrastructureError, match=r"topic nothing\.events does not exist"):
+        log.reader.ends(["nothing.events"])
+
+
+def test_a_deleted_topic_is_an_error(log: Log) -> None:
+    log.write(b"1")
+    admin = AdminClient(log.kafka.librdkafka())
+    admin.delete_topics([log.topic])[log.topic].result(WAIT_SECONDS)
+    with pytest.raises(InfrastructureError, match=rf"topic {log.topic} was deleted"):
+        log.read(0, 2)
+
+
+def test_a_lost_broker_is_waited_for(tmp_path: Path) -> None:
+    with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        ClusterAdmin(settings).create("log.events", 1, 1, {})
+        with closing(KafkaLogReader(settings)) as reader:
+            log = Log(settings, "log.events", reader)
+            log.write(b"1")
+            assert [record.value for record in log.read(0, 2)] == [b"1"]
+            assert reader.trouble == ""
+            kill(tmp_path, "kafka")
+            wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble != "", "the reader to notice")
+            restart(tmp_path, "kafka")
+            wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble == "", "the reader to recover")
+            log.write(b"2")
+            assert [record.value for record in read_to(reader, 4)] == [b"2"]

@@ -1,0 +1,198 @@
+"""Values as stored bytes, and numbers and times in headers of any origin."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, Optional, Union
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from leftfold import ConfigurationError, ContractError
+from leftfold.model.encoding import Storage, number_in, time_at, time_in, version_in
+from tests.domains.values import Circle, Everything, Group, Square, circles, everything, shapes, squares, times
+
+storage: Storage[Everything] = Storage(Everything, "test")
+shape: Storage[Any] = Storage(Circle | Square | Group, "test")
+
+
+@given(everything)
+def test_what_is_stored_comes_back_equal(value: Everything) -> None:
+    assert storage.decode(storage.encode(value)) == value
+
+
+@given(everything, st.randoms(use_true_random=False))
+def test_equal_values_give_equal_bytes(value: Everything, chance: random.Random) -> None:
+    def shuffled(items: Any) -> list[Any]:
+        return chance.sample(list(items), len(items))
+
+    same = replace(
+        value,
+        tags=frozenset(shuffled(value.tags)),
+        days=frozenset(shuffled(value.days)),
+        prices=dict(shuffled(value.prices.items())),
+        by_name=dict(shuffled(value.by_name.items())),
+    )
+    assert storage.encode(same) == storage.encode(value)
+    assert storage.encode(storage.decode(storage.encode(value))) == storage.encode(value)
+
+
+@given(shapes)
+def test_a_union_remembers_which_class_it_holds(value: Circle | Square | Group) -> None:
+    again = shape.decode(shape.encode(value))
+    assert type(again) is type(value)
+    assert again == value
+
+
+def test_a_union_is_tagged_by_class_name() -> None:
+    assert shape.encode(Group((Circle(Decimal(1)),))) == b'{"@":"Group","shapes":[{"@":"Circle","radius":"1"}]}'
+
+
+@given(times)
+def test_one_moment_has_one_text_whatever_its_zone(at: datetime) -> None:
+    @dataclass(frozen=True)
+    class Moment:
+        at: tuple[datetime, ...]
+
+    moments: Storage[Moment] = Storage(tuple[datetime, ...], "test")
+    elsewhere = at.astimezone(timezone(timedelta(hours=3)))
+    assert moments.encode((at,)) == moments.encode((elsewhere,))  # type: ignore[arg-type]
+
+
+def test_a_decimal_keeps_its_places() -> None:
+    money: Storage[Decimal] = Storage(Decimal, "test")
+    assert money.encode(Decimal("12.50")) == b'"12.50"'
+    assert str(money.decode(b'"12.50"')) == "12.50"
+
+
+@dataclass
+class Thawed:
+    x: int
+
+
+@dataclass(frozen=True)
+class Changing:
+    items: list[int]
+
+
+@dataclass(frozen=True)
+class Deep:
+    inner: tuple[Changing, ...]
+
+
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        (float, "test: float cannot be stored.*Decimal"),
+        (list, "test: list cannot be stored.*tuple"),
+        (list[int], "tuple"),
+        (set[int], "frozenset"),
+        (Any, "cannot be stored"),
+        (object, "test: object cannot be stored"),
+        (dict, "cannot be stored"),
+        (bytes, "bytes cannot be stored"),
+        (Thawed, "Thawed is not frozen; write @dataclass"),
+        (Changing, r"test: Changing.items: .*tuple\["),
+        (Deep, "test: Deep.inner: Changing.items: "),
+        (int | str, "a union may be X . None or of dataclasses"),
+        (Circle | int, "a union may be X . None or of dataclasses"),
+        (Mapping[str, float], "float cannot be stored"),
+        (Sequence[int], "cannot be stored"),
+    ],
+)
+def test_a_type_that_cannot_be_stored_is_refused_with_place_and_remedy(type_: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Storage(type_, "test")
+
+
+@pytest.mark.parametrize("type_", [Optional[int], Union[Circle, Square], Circle | None, tuple[()], frozenset[int]])  # noqa: UP007, UP045
+def test_these_can_be_stored(type_: Any) -> None:
+    Storage(type_, "test")
+
+
+def test_two_classes_of_one_name_in_a_union_are_refused() -> None:
+    namesake: Any = dataclass(frozen=True)(type("Circle", (), {"__annotations__": {"x": int}, "__module__": __name__}))
+    with pytest.raises(ConfigurationError, match="two classes of one union have one name"):
+        Storage(Union[Circle, namesake], "test")  # noqa: UP007
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'{"@":"Circle"}',
+        b'{"@":"Triangle","radius":"1"}',
+        b'{"radius":"1"}',
+        b'{"@":"Circle","radius":"NaN"}',
+        b'{"@":"Circle","radius":NaN}',
+        b"\xff",
+        b'{"@":"Group","shapes":' * 5000,
+        b"[" * 100_000,
+        b'{"@":"Circle","radius":"' + b"9" * 100_000 + b'x"}',
+    ],
+    ids=lambda data: repr(data[:30]),
+)
+def test_bytes_that_are_no_such_value_break_the_contract(data: bytes) -> None:
+    with pytest.raises(ContractError, match="test: stored bytes are no such value"):
+        shape.decode(data)
+
+
+def test_a_naive_time_is_refused_when_read() -> None:
+    moment: Storage[datetime] = Storage(datetime, "test")
+    assert moment.decode(b'"2026-01-01T00:00:00Z"') == datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(ContractError, match="timezone"):
+        moment.decode(b'"2026-01-01T00:00:00"')
+
+
+@given(circles | squares)
+def test_unknown_fields_are_ignored(value: Circle | Square) -> None:
+    data = shape.encode(value)
+    assert shape.decode(data[:-1] + b',"later":[1,{"x":null}]}') == value
+
+
+@given(st.one_of(st.text(), st.binary()))
+@example("²")
+@example("9" * 5000)
+@example(str(1 << 63))
+def test_any_text_is_a_number_from_0_or_none(text: str | bytes) -> None:
+    number = number_in(text)
+    assert number is None or 0 <= number < 1 << 63
+
+
+@given(st.integers(0, (1 << 63) - 1))
+def test_every_offset_is_a_number(number: int) -> None:
+    assert number_in(str(number)) == number_in(b"%d" % number) == number
+    assert version_in(b"visits.Paid.v%d" % number) == ("visits.Paid", number)
+
+
+@given(st.binary(max_size=40) | st.datetimes().map(lambda at: at.isoformat().encode()))
+def test_any_text_is_a_time_with_its_zone_or_none(text: bytes) -> None:
+    found = time_in(text)
+    assert found is None or found.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"yesterday", b"2026-01-01", b"2026-01-01T00:00:00", b"0001-01-01T00:00:00+23:59", b"\xff"],
+)
+def test_a_text_without_date_time_and_zone_is_no_time(text: bytes) -> None:
+    assert time_in(text) is None
+
+
+def test_a_time_is_in_utc_however_it_was_written() -> None:
+    assert time_in(b"2026-01-01T01:00:00+01:00") == datetime(2026, 1, 1, tzinfo=UTC)
+    assert time_in(b"2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
+    assert time_at(1_767_225_600_000) == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@given(st.integers())
+def test_any_number_of_milliseconds_is_a_time(milliseconds: int) -> None:
+    assert datetime(1970, 1, 1, tzinfo=UTC) <= time_at(milliseconds) <= datetime.max.replace(tzinfo=UTC)

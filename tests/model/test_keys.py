@@ -1,0 +1,152 @@
+"""Keys as text, and the partition that each has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from leftfold import ConfigurationError, ContractError
+from leftfold.model.keys import KeyCodec, item_type, key_type, murmur2, partition_of
+from tests.domains.shop import Added, CheckedOut, Opened
+from tests.domains.values import Color, Size, decimals, texts
+
+HOSTILE = [
+    "{tag}", "*", "?", "[a-z]", "a b", "a\r\nSET x 1\r\n", "\0", "a\0b", "../../etc/passwd", "a/b", "%2F", "%",
+    "@", "#",
+    "v:{x:1:0}:k", "\u202egnirts", "\u0000\uffff", "é", "e\u0301", "👩‍👩‍👧", "k" * 65_536,
+    "ſ", " ", "~", ".", "..", "$5\r\nhello",
+]  # fmt: skip
+ALPHABET = re.compile(r"[A-Za-z0-9_.~%/-]+")
+plain: KeyCodec[str] = KeyCodec(str, "test")
+
+
+@pytest.mark.parametrize("key", HOSTILE, ids=lambda key: ascii(key[:12]))
+def test_a_hostile_key_is_only_ever_text(key: str) -> None:
+    encoded = plain.encode(key)
+    assert ALPHABET.fullmatch(encoded)
+    assert "/" not in encoded
+    assert plain.decode(encoded) == key
+
+
+@given(texts.filter(bool))
+def test_every_text_comes_back(key: str) -> None:
+    assert plain.decode(plain.encode(key)) == key
+    assert ALPHABET.fullmatch(plain.encode(key))
+
+
+@given(texts.filter(bool), texts.filter(bool))
+@example("e\u0301", "é")
+def test_different_keys_stay_different(one: str, other: str) -> None:
+    assert (plain.encode(one) == plain.encode(other)) == (one == other)
+
+
+@given(
+    st.tuples(
+        texts.filter(bool),
+        st.integers(),
+        st.uuids(),
+        decimals,
+        st.dates(),
+        st.sampled_from(Color),
+        st.sampled_from(Size),
+    )
+)
+def test_a_tuple_of_every_kind_comes_back(key: tuple[Any, ...]) -> None:
+    codec: KeyCodec[tuple[Any, ...]] = KeyCodec(tuple[str, int, UUID, Decimal, date, Color, Size], "test")
+    encoded = codec.encode(key)
+    assert encoded.count("/") == 6
+    assert codec.decode(encoded) == key
+
+
+@given(texts.filter(bool), texts.filter(bool), texts.filter(bool), texts.filter(bool))
+@example("a/b", "c", "a", "b/c")
+def test_the_parts_of_a_tuple_cannot_run_into_each_other(a: str, b: str, c: str, d: str) -> None:
+    codec: KeyCodec[tuple[str, str]] = KeyCodec(tuple[str, str], "test")
+    assert (codec.encode((a, b)) == codec.encode((c, d))) == ((a, b) == (c, d))
+
+
+@pytest.mark.parametrize(
+    ("type_", "key"),
+    [(str, ""), (str, 1), (int, "1"), (int, True), (UUID, "x"), (tuple[str, int], ("a",)), (tuple[str, int], "a"),
+     (tuple[str, str], ("a", "")), (str, "\ud800"), (date, 1), (Color, 1)],
+)  # fmt: skip
+def test_a_key_of_another_type_breaks_the_contract(type_: Any, key: Any) -> None:
+    codec: KeyCodec[Any] = KeyCodec(type_, "test")
+    with pytest.raises(ContractError):
+        codec.encode(key)
+
+
+def test_a_time_may_be_a_key() -> None:
+    codec: KeyCodec[datetime] = KeyCodec(datetime, "test")
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert codec.decode(codec.encode(at)) == at
+
+
+@pytest.mark.parametrize("type_", [float, bytes, Any, list[str], dict[str, str], str | None, tuple[str, float]])
+def test_a_key_type_that_cannot_be_written_is_refused(type_: Any) -> None:
+    with pytest.raises(ConfigurationError, match="test: a key of .* cannot be written; use str, int"):
+        KeyCodec(type_, "test")
+
+
+def typed(event: Added) -> tuple[str, Decimal]:
+    return event.product, event.price
+
+
+def untyped(event):  # type: ignore[no-untyped-def]
+    return event.product.upper()
+
+
+def test_the_key_type_comes_from_the_annotation_or_from_the_field_a_lambda_reads() -> None:
+    assert key_type(typed, [Added], "test") == tuple[str, Decimal]
+    assert key_type(lambda e: e.price, [Added], "test") is Decimal
+    assert key_type(lambda e: (e.product, e.price), [Added], "test") == tuple[str, Decimal]
+    assert key_type(lambda e: e.household, [Opened, CheckedOut], "test") is str
+
+
+@pytest.mark.parametrize("key", [untyped, lambda e: e.nothing, lambda e: 1, lambda e: e.price + 1])
+def test_a_key_of_unknown_type_is_refused_with_the_remedy(key: Any) -> None:
+    with pytest.raises(ConfigurationError, match="test: cannot tell the type of its key .*write the key as a function"):
+        key_type(key, [Added], "test")
+
+
+def test_the_item_type_comes_from_the_annotation() -> None:
+    def each(event: CheckedOut) -> Iterable[tuple[str, Decimal]]:
+        return event.lines
+
+    assert item_type(each, "test") == (str, Decimal)
+    with pytest.raises(ConfigurationError, match=r"test: each= needs a function that says what it yields"):
+        item_type(lambda event: event.lines, "test")
+
+
+# From Kafka's own UtilsTest.testMurmur2 (org.apache.kafka.common.utils), as signed 32-bit numbers.
+VECTORS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.mark.parametrize("data", VECTORS)
+def test_murmur2_gives_what_the_java_client_gives(data: bytes) -> None:
+    assert murmur2(data) == VECTORS[data] & 0x7FFFFFFF
+
+
+@given(st.binary(max_size=100), st.integers(1, 4096))
+def test_a_key_has_one_partition_within_the_count(key: bytes, partitions: int) -> None:
+    assert 0 <= partition_of(key, partitions) < partitions
+
+
+def test_keys_spread_over_the_partitions() -> None:
+    found = [partition_of(b"basket-%d" % n, 12) for n in range(12_000)]
+    assert all(800 < found.count(partition) < 1200 for partition in range(12))

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leftfold import Position
+from leftfold.ports.notifications import Waiters
+from leftfold.testing.contracts.readers import new_generation
+
+positions = st.dictionaries(st.integers(0, 3), st.integers(1, 6), max_size=4).map(lambda ps: Position({"t": ps}))
+steps = st.one_of(
+    st.tuples(st.just("waits"), positions | st.none()),
+    st.tuples(st.just("leaves"), st.integers(0, 30)),
+    st.tuples(st.just("flush"), positions),
+)
+
+
+@given(st.lists(steps, max_size=60))
+def test_a_flush_wakes_exactly_the_waiters_whose_position_is_reached(taken: list[tuple[str, object]]) -> None:
+    waiters: Waiters[int] = Waiters(new_generation())
+    wanted: dict[int, Position | None] = {}
+    seen: dict[int, Position] = {}
+    for number, (what, told) in enumerate(taken):
+        if what == "waits":
+            assert told is None or isinstance(told, Position)
+            waiters.add(number, told)
+            wanted[number], seen[number] = told, Position()
+        elif what == "leaves":
+            assert isinstance(told, int)
+            waiters.remove(told)
+            wanted.pop(told, None)
+        else:
+            assert isinstance(told, Position)
+            seen = {who: before | told for who, before in seen.items()}
+            due = {who for who, position in wanted.items() if position is None or seen[who].covers(position)}
+            assert set(waiters.reached(told)) == due
+    assert set(waiters.everybody()) == set(wanted)
+    assert len(waiters) == len(wanted)
+
+
+def test_waiters_that_gave_up_are_not_kept() -> None:
+    waiters: Waiters[int] = Waiters(new_generation())
+    waiters.add(-1, Position.at("t", 0, 1))
+    for number in range(10_000):
+        waiters.add(number, Position.at("t", 0, 10**9))
+        waiters.remove(number)
+    assert sum(map(len, waiters._heaps.values())) <= 200
+    assert waiters.reached(Position.at("t", 0, 5)) == [-1]

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from itertools import count
+
+import pytest
+from hypothesis import given as generated
+from hypothesis import strategies as st
+
+from leftfold import FoldView
+from leftfold.testing import check_deciding_twice, check_interleavings, fold, given
+from tests.domains.shop import (
+    Add,
+    Added,
+    Basket,
+    BasketCommand,
+    BasketEvent,
+    CheckedOut,
+    CheckOut,
+    Closed,
+    Open,
+    Opened,
+    Spend,
+    Summary,
+    TooDear,
+    Undeclared,
+    baskets,
+    baskets_with,
+    household_spend,
+    open_baskets,
+    product_sales,
+)
+from tests.engine.fold_bench import out
+
+ONE = Decimal(1)
+OPENED, ADDED = Opened(basket_id="b", household="h"), Added(basket_id="b", product="p", price=ONE)
+ADD, CLOSED = Add(basket_id="b", product="p", price=ONE), out("b", "h")
+
+
+def test_given_when_then_reads_as_a_sentence() -> None:
+    given(baskets).when(ADD).then(ADDED)
+    given(baskets, OPENED, ADDED).when(CheckOut(basket_id="b")).then(out("b", "h", p=1))
+    given(baskets, CLOSED).when(ADD).then_rejected(Closed(basket_id="b"))
+    given(baskets, OPENED).when(Open(basket_id="b", household="h")).then_nothing()
+
+
+def test_then_fails_when_something_else_was_written() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)wrote.*Added.*not.*nothing"):
+        given(baskets).when(ADD).then_nothing()
+    with pytest.raises(AssertionError, match="not"):
+        given(baskets).when(ADD).then(ADDED, ADDED)
+
+
+def test_then_fails_when_the_command_was_rejected_and_names_the_error() -> None:
+    with pytest.raises(AssertionError, match="was rejected: Closed"):
+        given(baskets, CLOSED).when(ADD).then(ADDED)
+
+
+def test_then_rejected_fails_on_acceptance_on_another_error_and_on_an_undeclared_one() -> None:
+    with pytest.raises(AssertionError, match="was not rejected; it wrote"):
+        given(baskets).when(ADD).then_rejected(Closed(basket_id="b"))
+    with pytest.raises(AssertionError, match=r"with Closed\(basket_id='b'\), not with Closed\(basket_id='c'\)"):
+        given(baskets, CLOSED).when(ADD).then_rejected(Closed(basket_id="c"))
+    with pytest.raises(AssertionError, match="Add does not declare Undeclared; add it to its rejects="):
+        given(baskets).when(Add(basket_id="b", product="undeclared", price=ONE)).then_rejected(Undeclared())
+
+
+def test_then_does_not_swallow_a_bug() -> None:
+    with pytest.raises(RuntimeError, match="a bug in decide"):
+        given(baskets).when(Add(basket_id="b", product="crash", price=ONE))
+
+
+def test_fold_gives_rows_by_key_for_every_kind_of_view() -> None:
+    assert fold(open_baskets, OPENED, ADDED) == {"b": Summary(1, ONE)}
+    assert fold(open_baskets, OPENED, CLOSED) == {}
+    assert fold(household_spend, OPENED, out("b", "h", p=1), out("c", "h", q=2)) == {"h": Spend(Decimal(3), "base")}
+    assert set(fold(product_sales, out("b", "h", p=1, q=2))) == {"p", "q"}
+
+
+commands = st.lists(
+    st.one_of(
+        st.builds(Open, basket_id=st.sampled_from("bc"), household=st.sampled_from("hi")),
+        st.builds(
+            Add,
+            basket_id=st.sampled_from("bc"),
+            product=st.sampled_from(["p", "twice"]),
+            price=st.decimals(0, 200, places=2),
+        ),
+        st.builds(CheckOut, basket_id=st.sampled_from("bc")),
+    ),
+    max_size=12,
+)
+
+
+@generated(commands)
+def test_deciding_twice_adds_nothing(history: list[BasketCommand]) -> None:
+    check_deciding_twice(baskets, history)
+
+
+def test_deciding_twice_finds_a_rule_that_depends_on_more_than_command_and_state() -> None:
+    numbers = count()
+
+    def impure(command: BasketCommand, state: Basket) -> Sequence[BasketEvent]:
+        return [Added(basket_id=command.basket_id, product=str(next(numbers)), price=ONE)]
+
+    with pytest.raises(AssertionError, match="decide must be pure"):
+        check_deciding_twice(baskets_with(decide=impure), [ADD])
+
+
+def test_deciding_twice_finds_a_state_that_storing_changes() -> None:
+    class Shouting(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Shouting) and str(self) == str(other)
+
+        __hash__ = str.__hash__
+
+    def shouting(state: Basket, event: BasketEvent) -> Basket:
+        return replace(state, household=Shouting("H")) if isinstance(event, Opened) else state
+
+    with pytest.raises(AssertionError, match="storing changed the state"):
+        check_deciding_twice(baskets_with(evolve=shouting), [Open(basket_id="b", household="h"), ADD])
+
+
+def latest(row: Spend | None, event: CheckedOut) -> Spend | None:
+    return Spend(event.total, "last one wins")
+
+
+def test_interleavings_pass_for_a_sum_and_fail_for_the_last_one() -> None:
+    streams = [[out("a", "h", p=n)] for n in range(1, 5)]
+    check_interleavings(household_spend, *streams)
+    check_interleavings(product_sales, *streams)
+    wins = FoldView("wins", events=CheckedOut, row=Spend, key=lambda e: e.household, evolve=latest)
+    with pytest.raises(AssertionError, match="view wins gives .* of seed 7.*must not depend on the order"):
+        check_interleavings(wins, *streams, seed=7)
+
+
+def test_interleavings_keep_the_order_within_a_stream() -> None:
+    check_interleavings(open_baskets, [OPENED, ADDED, CLOSED], [Opened(basket_id="c", household="h")])
+
+
+def test_an_error_is_compared_with_all_its_fields() -> None:
+    dear = given(baskets).when(Add(basket_id="b", product="p", price=Decimal(101)))
+    dear.then_rejected(TooDear(price=Decimal(101)))
+    with pytest.raises(AssertionError, match="not with TooDear"):
+        dear.then_rejected(TooDear(price=Decimal(102)))
