@@ -34,7 +34,7 @@ from tests.waiting import read_until, step_until
 
 pytestmark = pytest.mark.servers
 
-GONE = r"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+, and no archive is configured"
+GONE = r"gap in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+, and no archive is configured"
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_states_that_are_lost_are_folded_from_archive_and_topic(past: Past) -> N
     """The last test here, since it takes the states away."""
     checks = {c.partition: c.streams for c in check_locally(StateCheck.plan(ledgers, past.log), lambda count: None)}
     past.wipe_state()
-    with pytest.raises(InfrastructureError, match="hole in the log"):
+    with pytest.raises(InfrastructureError, match="gap in the log"):
         restored(past, KafkaClientSupplier(past.kafka))
     restored(past, KafkaClientSupplier(past.kafka, archive=past.archive))
     again = list(check_locally(StateCheck.plan(ledgers, past.log), lambda count: None))

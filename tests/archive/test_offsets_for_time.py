@@ -122,7 +122,7 @@ def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.M
 def test_without_an_archive_a_moment_before_what_is_left_is_refused(days: Topic) -> None:
     whole = days.records()
     days.trim({0: 9, 1: 9})
-    gone = rf"hole in the log: {days.name}\[0\] no longer holds offsets 0 to 8, and no archive is configured"
+    gone = rf"gap in the log: {days.name}\[0\] no longer holds offsets 0 to 8, and no archive is configured"
     for moment in (0, BEGUN, BEGUN + DAY, BEGUN + 3 * DAY):
         with pytest.raises(InfrastructureError, match=gone):
             offsets_for_time(days.cluster, days.name, moment)
@@ -240,7 +240,7 @@ def test_a_version_in_the_archived_past_is_found_with_the_position_of_all_partit
         at.partition: sum(r.partition == at.partition and r.offset <= at.offset for r in whole)
     }
     assert covered(whole, place) == expected
-    with pytest.raises(InfrastructureError, match="hole in the log"):
+    with pytest.raises(InfrastructureError, match="gap in the log"):
         place_meant(summary, f"{key}@4", str(past.kafka.bootstrap_servers), "")
 
 

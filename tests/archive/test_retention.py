@@ -122,12 +122,12 @@ def test_a_reader_whose_next_records_are_trimmed_continues_in_the_archive(make_t
     start = Position({topic.name: {0: 0}})
     reader.seek(start)
     trim(topic, ends)
-    # What the client has fetched already it still hands out; from the start again, it meets the hole.
+    # What the client has fetched already it still hands out; from the start again, it meets the gap.
     reader._reader.seek(start)
     assert read_until(reader, Position({topic.name: {0: ends[0]}}), limit=7) == whole
     # The twin: the topic's own reader stops there for good.
     bare = reader._reader
     bare.seek(start)
-    with pytest.raises(InfrastructureError, match="hole in the log"):
+    with pytest.raises(InfrastructureError, match="gap in the log"):
         any(bare.poll(7, 0.2) for _ in range(100))
     reader.close()

@@ -161,8 +161,8 @@ def test_explain_shows_events_that_only_the_archive_has(shell: Shell, places: di
 
 
 def test_check_looks_for_the_hole_in_the_archive(shell: Shell, places: dict[str, str]) -> None:
-    assert "hole in the log: ledgers.events[" in shell("check").out
-    assert "hole" not in shell("check", *KEPT).out
+    assert "gap in the log: ledgers.events[" in shell("check").out
+    assert "gap in the log" not in shell("check", *KEPT).out
 
 
 def test_promote_and_rollback_read_the_archive(shell: Shell, places: dict[str, str]) -> None:
@@ -196,7 +196,7 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
     move = json.dumps({"ledger": "l-3", "owner": "o/3", "amount": "5.00"})
     with running(decider, "ledgers"):
         # What came after the last decision that its state tells of is to be read from the log, and was trimmed.
-        wait_until(lambda: "hole in the log: ledgers.events[" in decider.said(), "the worker to refuse")
+        wait_until(lambda: "gap in the log: ledgers.events[" in decider.said(), "the worker to refuse")
         assert '"left"' not in decider.said(), "it never held anything, and tries again every few seconds"
     with running(decider, "ledgers", *KEPT):
         wait_until(lambda: "serving" in decider.said(), "the worker")
@@ -205,12 +205,12 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
         after = ("--after", json.dumps(sent.rows()[0]["position"]), "--timeout")
         assert set(behind(shell).values()) == {None}
         told = shell("status").err
-        assert "view by_owner stands before the start of what its topic still holds: a hole in the log: ledgers" in told
+        assert "view by_owner stands before the start of what its topic still holds: a gap in the log: ledgers" in told
         assert "--archive DIR" in told
         assert all(seconds is not None and seconds > 0 for seconds in behind(shell, *KEPT).values())
         assert "stands before the start" not in shell("status", *KEPT).err
         with running(bare, "by_owner", "--archive", ""):
-            wait_until(lambda: "hole in the log: ledgers.events[" in bare.said(), "the tail to refuse")
+            wait_until(lambda: "gap in the log: ledgers.events[" in bare.said(), "the tail to refuse")
             assert shell("get", "by_owner", "o/3", *after, "1").code == 4
         with running(whole, "by_owner", *KEPT) as process:
             got = shell("get", "by_owner", "o/3", *after, "60")
@@ -249,5 +249,5 @@ def refused(shell: Shell, *words: str) -> None:
     """Without the option the command says what is missing and what to type."""
     told = shell(*words)
     assert told.code == 69, (words, told.out, told.err)
-    assert "hole in the log: ledgers.events[" in told.err
+    assert "gap in the log: ledgers.events[" in told.err
     assert "--archive DIR" in told.err

@@ -85,21 +85,21 @@ def test_a_trimmed_log_is_folded_again(trimmed: Shell) -> None:
     assert rebuilt.code == 0, rebuilt.err
     assert [row["agreement"] for row in rebuilt.rows()] == ["equal", "equal", "equal"]
     assert trimmed("state", "verify").code == 0
-    assert "hole" not in trimmed("check").out
+    assert "gap in the log" not in trimmed("check").out
 
 
 def test_without_the_archive_the_same_commands_refuse(trimmed: Shell) -> None:
     for words in (("rebuild", "--engine", "local"), ("state", "verify"), ("events", "ledgers", "--from-start")):
         told = trimmed(*words, "--archive", "")
         assert told.code == 69, words
-        assert "hole in the log: ledgers.events[" in told.err
+        assert "gap in the log: ledgers.events[" in told.err
         assert "--archive DIR" in told.err
     assert trimmed("events", "ledgers", "--archive", "").code == 0
     (trimmed.place / "kept").rename(trimmed.place / "away")
     try:
         told = trimmed("check")
         assert told.code == 1
-        assert "topic ledgers.events: a hole in the log" in told.out
+        assert "topic ledgers.events: a gap in the log" in told.out
     finally:
         (trimmed.place / "away").rename(trimmed.place / "kept")
 

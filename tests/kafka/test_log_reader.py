@@ -161,9 +161,9 @@ def test_deleted_records_are_a_gap_and_not_skipped(log: Log) -> None:
     admin = AdminClient(log.kafka.librdkafka())
     for future in admin.delete_records([TopicPartition(log.topic, 0, 6)]).values():
         future.result(WAIT_SECONDS)
-    with pytest.raises(InfrastructureError, match=r"hole in the log: .*\[0\] no longer holds offsets 2 to 5"):
+    with pytest.raises(InfrastructureError, match=r"gap in the log: .*\[0\] no longer holds offsets 2 to 5"):
         log.read(2, 11)
-    with pytest.raises(InfrastructureError, match="hole in the log"):
+    with pytest.raises(InfrastructureError, match="gap in the log"):
         log.reader.poll(10, 0)
     assert [record.offset for record in log.read(6, 11)] == [6, 7, 8, 9]
 

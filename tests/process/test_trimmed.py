@@ -163,13 +163,13 @@ def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_th
     for _ in range(2):
         with routing(settings) as failures:
             said = await_hole(failures)
-        assert "a hole in the log: orders.events[" in said
+        assert "a gap in the log: orders.events[" in said
         assert said.endswith("leftfold log skip checkout")
     assert behind not in routed(settings)
     capsys.readouterr()
     run(["status", "--kafka", settings.bootstrap_servers])
     told = capsys.readouterr().err
-    assert "process checkout stands before the start of a topic: a hole in the log: orders.events[" in told
+    assert "process checkout stands before the start of a topic: a gap in the log: orders.events[" in told
     assert "leftfold log skip checkout" in told
     code, said = typed("skip", "checkout")
     assert (code, "these events will never reach the process" in said) == (2, True)

@@ -67,12 +67,12 @@ def test_what_was_fetched_before_a_hole_is_decided_before_the_worker_ends() -> N
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group", ["topic"], lambda *left: None, gap_of_commands
     )
     member.close()
-    hole = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no such offset")
+    gap = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no such offset")
     fetched = [Message(topic="topic", partition=0, offset=offset, value=b"v") for offset in (3, 4)]
-    early, late = (Message(topic="topic", partition=0, offset=offset, error=hole) for offset in (0, 5))
+    early, late = (Message(topic="topic", partition=0, offset=offset, error=gap) for offset in (0, 5))
     given: Any = _Given(early, *fetched, late)
     member.consumer, member._served = given, {("topic", 0): 3}
-    assert member.fetch(10, 0.0) == fetched, "a fetch at 0, before it was known where to go on, is no hole"
+    assert member.fetch(10, 0.0) == fetched, "a fetch at 0, before it was known where to go on, is no gap"
     member.put_back(fetched[1:])
     assert member.fetch(10, 0.0) == fetched[1:]
     with pytest.raises(InfrastructureError, match=r"topic\[0\] does not hold offset 5, which comes next"):

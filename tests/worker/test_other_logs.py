@@ -68,7 +68,7 @@ def test_a_log_that_was_made_again_is_refused_until_the_states_are_folded_from_i
 def test_without_the_look_versions_are_written_twice(
     broker: Broker, bank: Bank, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: the state knows version 5, the log holds three, and the next ones leave a hole between."""
+    """The twin: the state knows version 5, the log holds three, and the next ones leave a gap between."""
     for name in ("check_same", "check_events"):
         monkeypatch.setattr(KnownLogs, name, lambda *_: None)
     with Running(bank, broker.distant):

@@ -83,14 +83,14 @@ def test_events_with_a_hole_and_no_state_are_not_served(broker: Broker, bank: Ba
         _send(client, bank, sent)
     broker.wipe(bank.state)
     broker.wipe(names.events(bank.name), dict.fromkeys(range(4), 1))
-    with pytest.raises(InfrastructureError, match="hole in the log"), Running(bank, broker.distant):
+    with pytest.raises(InfrastructureError, match="gap in the log"), Running(bank, broker.distant):
         pass
 
 
 def test_events_with_a_hole_are_served_while_the_states_are_there(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    """The twin: the same hole, and nothing is lost."""
+    """The twin: the same gap, and nothing is lost."""
     sent: list[Sent] = []
     with Running(bank, broker.distant) as running:
         _send(client, bank, sent, rounds=2)

@@ -205,11 +205,11 @@ class KafkaLogReader:
                 TopicPartition(topic, partition), timeout=self._settings.request_timeout
             )
         except KafkaException:
-            return InfrastructureError(f"a hole in the log: {topic}[{partition}]@{wanted} is not there: {error.str()}")
+            return InfrastructureError(f"a gap in the log: {topic}[{partition}]@{wanted} is not there: {error.str()}")
         if wanted is not None and wanted < low:
             return log_gap(topic, partition, wanted, low)
         return InfrastructureError(
-            f"a hole in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; it is "
+            f"a gap in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; it is "
             f"shorter than it was: the topic was recreated, or has lost records"
         )
 

@@ -108,9 +108,9 @@ def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path:
 def test_without_an_archive_nothing_is_shown(stopped: Stopped, tmp_path: Path) -> None:
     past = stopped.elsewhere(8)
     with running(past, tmp_path, *QUERY) as run:
-        run.wait(lambda: run.said("waiting"), "the hole to be told")
+        run.wait(lambda: run.said("waiting"), "the gap to be reported")
         (told,) = run.said("waiting")
-        assert "a hole in the log: ledgers.events[0] no longer holds offsets 0 to" in told["why"]
+        assert "a gap in the log: ledgers.events[0] no longer holds offsets 0 to" in told["why"]
         assert not run.said("batch and swap")
     assert not past.store.registry(owner_sums.name).generations
 

@@ -29,7 +29,7 @@ from tests.waiting import step_until
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 OTHERS = r"(, ledgers\.events\[\d\] offsets \d+ to \d+)*"
-FIRST = rf"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+{OTHERS}, and Spark's stream of view "
+FIRST = rf"gap in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+{OTHERS}, and Spark's stream of view "
 LATER = FIRST.replace("offsets 0", r"offsets [1-9]\d*")
 VIEWS = pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
 

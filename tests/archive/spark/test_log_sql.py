@@ -79,9 +79,9 @@ def test_every_event_type_is_a_typed_table(past: Past, spark: SparkSession, tabl
 def test_the_frame_of_a_category_is_whole_or_refused(past: Past, spark: SparkSession) -> None:
     whole = events(spark, app, "ledgers", past.log)
     assert whole.count() == len(recorded(past.log))
-    with pytest.raises(InfrastructureError, match="hole in the log: .* no archive is configured"):
+    with pytest.raises(InfrastructureError, match="gap in the log: .* no archive is configured"):
         events(spark, app, "ledgers", past.topic)
-    with pytest.raises(InfrastructureError, match="hole in the log: .* no archive is configured"):
+    with pytest.raises(InfrastructureError, match="gap in the log: .* no archive is configured"):
         events(spark, app, "ledgers", past.kafka.java())
 
 

@@ -45,7 +45,7 @@ def test_a_gap_names_the_offsets_and_the_remedy() -> None:
 def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() -> None:
     few = [OffsetRange("a.events", 0, 0, 10), OffsetRange("a.events", 3, 5, 9)]
     assert str(out_of_reach("v", few, "mend it")) == (
-        "a hole in the log: a.events[0] no longer holds offsets 0 to 9, a.events[3] offsets 5 to 8, and Spark's stream "
+        "a gap in the log: a.events[0] no longer holds offsets 0 to 9, a.events[3] offsets 5 to 8, and Spark's stream "
         "of view v cannot read an archive; without them its rows would be wrong. mend it"
     )
     many = [OffsetRange("a.events", partition, 0, 10) for partition in range(20)]

@@ -39,7 +39,7 @@ def log_gap(topic: str, partition: int, start: int, end: int, *, archive: str = 
     where = f"and the archive {archive} does not hold them" if archive else "and no archive is configured"
     advice = f"see what it holds: leftfold log verify-archive {category} --archive {archive}" if archive else _NAME_ONE
     return LogGap(
-        f"a hole in the log: {topic}[{partition}] no longer holds offsets {start} to {end - 1}, {where}; a fold "
+        f"a gap in the log: {topic}[{partition}] no longer holds offsets {start} to {end - 1}, {where}; a fold "
         f"without them would be wrong. {advice}"
     )
 
@@ -47,7 +47,7 @@ def log_gap(topic: str, partition: int, start: int, end: int, *, archive: str = 
 def unrouted(process: str, lost: OffsetRange) -> LogGap:
     """The error of a router whose next events the topic no longer holds."""
     return LogGap(
-        f"a hole in the log: {_place(lost)} no longer holds {_offsets(lost)}, and no router of {process} is known to "
+        f"a gap in the log: {_place(lost)} no longer holds {_offsets(lost)}, and no router of {process} is known to "
         f"have routed them, so that what happened there may never reach it. If it need not, as when the process is "
         f"younger than these events, skip them: leftfold log skip {process}"
     )
@@ -102,7 +102,7 @@ def out_of_reach(view: str, lost: Sequence[OffsetRange], advice: str) -> LogGap:
     if (more := len(lost) - _MOST_NAMED) > 0:
         missing += f" and {more} more partition{'' if more == 1 else 's'}"
     return LogGap(
-        f"a hole in the log: {missing}, and Spark's stream of view {view} cannot read an archive; without them its "
+        f"a gap in the log: {missing}, and Spark's stream of view {view} cannot read an archive; without them its "
         f"rows would be wrong. {advice}"
     )
 

@@ -36,7 +36,7 @@ _LOOK_SECONDS = 5.0
 class QueryViewThread(threading.Thread):
     """A thread that runs the Spark stream of one view until `stop` is set.
 
-    `error` is set when the view's definition is wrong, which ends the process. `hole` is set when the stream needs
+    `error` is set when the view's definition is wrong, which ends the process. `gap` is set when the stream needs
     trimmed records, which only the archive has: the thread ends, and the view must be refreshed from the archive.
     """
 
@@ -56,7 +56,7 @@ class QueryViewThread(threading.Thread):
         self._archive, self._stop_, self._report = archive, stop, report
         self._trouble, self._foreign = Outage(report, stop), ""
         self.error: ConfigurationError | None = None
-        self.hole: LogGap | None = None
+        self.gap: LogGap | None = None
 
     def run(self) -> None:
         """Runs the stream, and restarts it after outages and fencing."""
@@ -70,7 +70,7 @@ class QueryViewThread(threading.Thread):
                 self.error = error
             except LogGap as error:
                 if self._archive:
-                    self.hole = error
+                    self.gap = error
                     return
                 self._trouble.met(error)
             except InfrastructureError as error:
@@ -225,7 +225,7 @@ class _RefreshLoop:
 
     def _handed_over(self) -> bool:
         """Moves views from streams that need the archive to refreshes; whether there was one."""
-        ended = [stream for stream in self._streams if stream.hole is not None]
+        ended = [stream for stream in self._streams if stream.gap is not None]
         for stream in ended:
             self._streams.remove(stream)
             self._views.append(stream.view)
