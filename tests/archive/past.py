@@ -34,7 +34,7 @@ from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.ports.bulk import OpenArchive, OpenBulkLog
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
-from tests.ledger import app, histories, stranger
+from tests.domains.ledger import app, histories, stranger
 from tests.waiting import WAIT_SECONDS, step_until, wait_until
 from tests.worker.receipts import behind
 

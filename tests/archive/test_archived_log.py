@@ -28,7 +28,7 @@ from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.archive.past import TOPIC, Past
-from tests.ledger import app, ledgers
+from tests.domains.ledger import app, ledgers
 from tests.servers import secret_url
 from tests.waiting import read_until, step_until
 

@@ -12,7 +12,7 @@ from leftfold.errors import InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
 from tests.archive.past import TOPIC, Past
-from tests.ledger import app
+from tests.domains.ledger import app
 
 pytestmark = pytest.mark.servers
 

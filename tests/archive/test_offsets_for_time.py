@@ -29,7 +29,7 @@ from leftfold.runtime.as_of import place_meant
 from leftfold.testing import fold
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
-from tests.ledger import app, summary
+from tests.domains.ledger import app, summary
 
 pytestmark = pytest.mark.servers
 HOUR = DAY // 24

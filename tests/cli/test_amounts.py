@@ -12,7 +12,7 @@ from pydantic import Field
 from leftfold import App, Event, FoldView
 from leftfold.cli.run.check import unbounded
 from tests.cli.shell import Typed
-from tests.ledger import app
+from tests.domains.ledger import app
 
 Money = Annotated[Decimal, Field(max_digits=18, decimal_places=2)]
 
@@ -35,7 +35,7 @@ def test_amounts_with_bounds_are_not() -> None:
 
 
 def test_a_check_warns_and_ends_as_before(place: Path, typed: Callable[..., Typed]) -> None:
-    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.ledger:app"\n')
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.domains.ledger:app"\n')
     assert typed("check", "--write").code == 0
     told = typed("check")
     assert told.code == 0, told.out

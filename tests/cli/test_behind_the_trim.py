@@ -17,7 +17,7 @@ import pytest
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import Shell
-from tests.ledger import Move, app, histories, stranger
+from tests.domains.ledger import Move, app, histories, stranger
 from tests.servers import Addresses
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -31,7 +31,7 @@ MENDED = """
 from dataclasses import replace
 
 from leftfold import App, FoldView
-from tests.ledger import LedgerEvent, Moved, Summary, summarise
+from tests.domains.ledger import LedgerEvent, Moved, Summary, summarise
 
 
 def mended(row: Summary | None, event: LedgerEvent) -> Summary | None:
@@ -49,7 +49,7 @@ app = App("ledgers", partitions=4, views=[FoldView("ledger_summary", events=Ledg
 def shell(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A project that names no archive."""
     place = tmp_path_factory.mktemp("project")
-    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.ledger:app"\n')
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.domains.ledger:app"\n')
     (place / "mended.py").write_text(MENDED)
     shell = Shell(place)
     shell.at(empty_servers)

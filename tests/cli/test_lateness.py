@@ -12,7 +12,7 @@ from leftfold.cli.health.survey import Survey
 from leftfold.cli.main import run
 from leftfold.client import Views
 from leftfold.memory import MemoryViewStore
-from tests.ledger import Moved, Summary, by_owner
+from tests.domains.ledger import Moved, Summary, by_owner
 
 computed = QueryView("computed", events=Moved, row=Summary, key=lambda r: r.owner, query="SELECT 1")
 

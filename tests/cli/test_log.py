@@ -20,14 +20,14 @@ from leftfold.cli.log.group import log
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import Shell, Typed
-from tests.ledger import app, histories, stranger
+from tests.domains.ledger import app, histories, stranger
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
 ROOT = Path(__file__).parents[2]
-APP = ("--app", "tests.ledger:app")
+APP = ("--app", "tests.domains.ledger:app")
 SECONDS = 240.0
 
 
@@ -35,7 +35,7 @@ SECONDS = 240.0
 def project(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A project that names an archive, at work while it writes 400 events of history."""
     place = tmp_path_factory.mktemp("project")
-    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.ledger:app"\narchive = "kept"\n')
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.domains.ledger:app"\narchive = "kept"\n')
     shell = Shell(place)
     shell.at(empty_servers)
     process = shell.start(["run"])

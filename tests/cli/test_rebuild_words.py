@@ -15,8 +15,8 @@ from leftfold.cli.views.rebuild import given_options
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.errors import ConfigurationError
 from leftfold.runtime.rebuilding import Rebuilding, engine_for_rebuild
+from tests.domains.ledger import by_owner
 from tests.engine.rebuild.test_planner import plan_of
-from tests.ledger import by_owner
 
 
 def again(*words: str) -> str:
@@ -34,7 +34,7 @@ def again(*words: str) -> str:
         "--hold --max-parked 7 --engine local",
         "--as-of 'b-1@5' --name then --archive kept",
         "--master spark://m:7077 --py-files shop --py-files more --cores 16",
-        "--keep 3600.0 --anyway --kafka 127.0.0.1:PORT --app tests.ledger:app --json",
+        "--keep 3600.0 --anyway --kafka 127.0.0.1:PORT --app tests.domains.ledger:app --json",
     ],
 )
 def test_every_option_that_was_typed_is_there_again(words: str) -> None:

@@ -10,10 +10,10 @@ from leftfold import ChangesNotKept, View, memory
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.protocols import ViewStore
 from tests.client.changes_contract import Watches, bench_on
+from tests.domains.ledger import app, by_owner, histories, stranger, summary
 from tests.domains.ledger_world import rebuild
 from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import out
-from tests.ledger import app, by_owner, histories, stranger, summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -20,8 +20,8 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.testing import fold
+from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.engine.fold_bench import FoldBench
-from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 
 __all__ = [
     "NOW", "VIEWS", "each_view", "folded", "ledger_world", "live", "parked", "rebuild", "retry", "rows_of",

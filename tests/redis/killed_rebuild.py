@@ -16,7 +16,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import CommittedLog
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis import bulk_load as sink
-from tests.ledger import app, histories, stranger
+from tests.domains.ledger import app, histories, stranger
 
 FOLD = "tests"
 CHUNK_ROWS = 2

@@ -13,7 +13,7 @@ from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import open_generation
 from leftfold.ports.flush import Generation, Phase, Registry, While
 from leftfold.redis import RedisSettings, RedisViewStore
-from tests.ledger import summary
+from tests.domains.ledger import summary
 
 TOPICS = {"ledgers.events": 4}
 

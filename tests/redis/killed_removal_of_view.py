@@ -9,7 +9,7 @@ import sys
 from leftfold.engine.views.cleanup import remove, remove_undeclared, undeclared_view
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
-from tests.ledger import by_tag
+from tests.domains.ledger import by_tag
 
 
 class _Fatal(RedisViewStore):

@@ -13,7 +13,7 @@ from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.protocol import dial, packed
 from leftfold.redis.flusher import Flusher, Flushers
-from tests.ledger import app, histories, stranger
+from tests.domains.ledger import app, histories, stranger
 
 BATCH = 20
 COMMANDS = 500

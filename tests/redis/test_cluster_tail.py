@@ -24,7 +24,7 @@ from leftfold.redis import RedisBulkSink, RedisViewStore
 from leftfold.redis.connection.protocol import dial
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.redis.keys import BucketKeys, registry_key
-from tests.ledger import Move, Open, app, by_owner, by_tag, summary
+from tests.domains.ledger import Move, Open, app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 from tests.redis.twins import Blind, Repeating

@@ -15,7 +15,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
 from leftfold.testing import fold
-from tests.ledger import app, summary
+from tests.domains.ledger import app, summary
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 from tests.waiting import wait_until

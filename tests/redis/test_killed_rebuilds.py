@@ -26,7 +26,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, BulkStore, CommittedLog
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.redis import RedisBulkSink, RedisViewStore
-from tests.ledger import app, by_owner, by_tag, summary
+from tests.domains.ledger import app, by_owner, by_tag, summary
 from tests.redis.killed_rebuild import rebuild_of, whole_log
 from tests.redis.server import RedisServer
 from tests.redis.test_bulk_sink import Unchecked

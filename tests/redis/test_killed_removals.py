@@ -17,8 +17,8 @@ from leftfold.engine.views.cleanup import orphans, sweep
 from leftfold.engine.views.projector import Projector
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
-from tests import ledger_next
-from tests.ledger import app, summary
+from tests.domains import ledger_next
+from tests.domains.ledger import app, summary
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 
@@ -82,7 +82,8 @@ def test_without_orphans_the_doctor_says_so_and_names_what_other_code_left(
     assert found["orphans"] == Finding("orphans", "every generation that has keys is in a registry", True)
     assert found["views"].well
     assert found["views"].message.startswith("3 views, 4 generations; view ledger_summary: generation ")
-    assert f"leftfold drop --app tests.ledger:app ledger_summary {next_live(store)} --yes" in found["views"].message
+    way_out = f"leftfold drop --app tests.domains.ledger:app ledger_summary {next_live(store)} --yes"
+    assert way_out in found["views"].message
 
 
 def assert_found_and_removed(
@@ -96,7 +97,7 @@ def assert_found_and_removed(
     told = looks(server)["orphans"]
     assert not told.well
     assert f"(ledger_summary {lost})" in told.message
-    assert "leftfold drop --app tests.ledger:app ledger_summary --orphans --yes" in told.message
+    assert "leftfold drop --app tests.domains.ledger:app ledger_summary --orphans --yes" in told.message
     capsys.readouterr()
     remove_unlisted(store, summary.name, sure=True)
     assert capsys.readouterr().out == f"ledger_summary: {lost} is removed\n"
@@ -117,7 +118,7 @@ def next_live(store: RedisViewStore) -> str:
 
 def looks(server: RedisServer) -> dict[str, Finding]:
     """What the doctor says, by what it is about."""
-    return {found.about: found for found in Examination(["tests.ledger:app"], None, server.settings.url).run()}
+    return {found.about: found for found in Examination(["tests.domains.ledger:app"], None, server.settings.url).run()}
 
 
 def keys_of(server: RedisServer, id_: str) -> set[bytes]:

@@ -15,7 +15,7 @@ from leftfold.engine.views.projector import Projector
 from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.redis import RedisViewStore
-from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.killed_tail import BATCH, COMMANDS
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, settle

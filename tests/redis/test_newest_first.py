@@ -13,7 +13,7 @@ from leftfold.memory import World
 from leftfold.ports.flush import BucketFlush, Phase
 from leftfold.ports.protocols import Flushing
 from leftfold.redis import RedisViewStore
-from tests.ledger import app, summary
+from tests.domains.ledger import app, summary
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import happen, settle, tail_on
 

@@ -21,8 +21,8 @@ from leftfold.model.view import View
 from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.redis import RedisViewStore
 from leftfold.testing import fold
-from tests import ledger_next
-from tests.ledger import Summary, app, summary
+from tests.domains import ledger_next
+from tests.domains.ledger import Summary, app, summary
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import happen
 from tests.waiting import wait_until

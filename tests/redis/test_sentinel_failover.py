@@ -25,8 +25,8 @@ from leftfold.redis.connection.sync import open_server
 from leftfold.redis.connection.topology import Sentinels
 from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
+from tests.domains.ledger import app
 from tests.free_ports import free_port
-from tests.ledger import app
 from tests.redis.sentinel_set import PATIENCE, SERVICE, Sentinel, SentinelSet, role
 from tests.redis.server import RedisServer, offset
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on

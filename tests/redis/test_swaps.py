@@ -21,7 +21,7 @@ from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, CommittedLog
 from leftfold.redis import RedisBulkSink, RedisViewStore
-from tests.ledger import app, by_owner, summary
+from tests.domains.ledger import app, by_owner, summary
 from tests.redis.constant_reads import ConstantReads, past_rows, reading
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on

@@ -24,7 +24,7 @@ from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import SortedSets, dial
 from leftfold.redis.flusher import Flushers
 from leftfold.testing import fold
-from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer
 from tests.redis.twins import Blind
 from tests.waiting import wait_until

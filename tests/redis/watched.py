@@ -12,7 +12,7 @@ from leftfold.client import Views
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError
 from leftfold.redis import RedisViewStore
-from tests.ledger import summary
+from tests.domains.ledger import summary
 from tests.redis.cluster_set import ClusterSet
 
 __all__ = ["KEY", "Watch", "busy", "watched", "working"]

@@ -30,7 +30,7 @@ from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.core.job import spark_runner
 from leftfold.spark.queries.query_stream import QueryStream
 from leftfold.spark.streaming.projection import StreamPorts, ViewStream
-from tests.ledger import app
+from tests.domains.ledger import app
 from tests.servers import patient
 from tests.spark.careless_jobs import Forgetful
 from tests.spark.doomed import Doom

@@ -28,7 +28,7 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.core.job import spark_runner
-from tests.ledger import app, histories, stranger
+from tests.domains.ledger import app, histories, stranger
 from tests.redis.server import RedisServer
 from tests.servers import Addresses, patient, running
 from tests.waiting import wait_until

@@ -1,4 +1,4 @@
-"""Statements that must never run, each with a word that its refusal must name; tables are those of tests.ledger."""
+"""Statements that must never run, each with a word that its refusal must name; tables are those of the ledgers."""
 
 from __future__ import annotations
 

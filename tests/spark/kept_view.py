@@ -13,7 +13,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model.keys import events, partition_of
 from leftfold.model.position import Position
 from leftfold.redis import RedisSettings, RedisViewStore
-from tests.ledger import Move, app, histories, stranger
+from tests.domains.ledger import Move, app, histories, stranger
 from tests.redis.server import RedisServer
 from tests.spark.conftest import Shop
 from tests.spark.driver import Driver

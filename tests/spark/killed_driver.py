@@ -18,7 +18,7 @@ from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis.bulk_load import seal
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.core.job import spark_runner
-from tests.ledger import app
+from tests.domains.ledger import app
 from tests.servers import patient
 from tests.spark.doomed import Doom
 from tests.spark.killed_rebuild import FOLD

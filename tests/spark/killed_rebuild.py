@@ -11,7 +11,7 @@ from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
-from tests.ledger import app
+from tests.domains.ledger import app
 from tests.servers import patient
 
 FOLD = "tests"

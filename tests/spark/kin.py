@@ -1,4 +1,4 @@
-"""Query views over two categories: the ledgers of tests.ledger, and the people who own them, with fewer partitions."""
+"""Query views over two categories: the ledgers, and the people who own them, with fewer partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from leftfold import App, Command, Decider, Event, QueryView
-from tests.ledger import Moved
+from tests.domains.ledger import Moved
 
 __all__ = ["RegionSums", "Settle", "Settled", "app", "joined", "lone", "people", "region_sums"]
 

@@ -13,7 +13,7 @@ from leftfold.local import java_home
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.core.job import spark_runner
-from tests.ledger import app
+from tests.domains.ledger import app
 from tests.servers import patient
 from tests.spark.late import LateSink, UncheckedLateSink
 

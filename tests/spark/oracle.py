@@ -15,7 +15,7 @@ from leftfold.ports.bulk import BulkLog, OffsetRange, raw
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import ViewStore
 from leftfold.testing import fold
-from tests.ledger import app, ledgers
+from tests.domains.ledger import app, ledgers
 from tests.spark.conftest import Shop
 
 __all__ = ["checksum_of", "events_of", "logged", "truth"]

@@ -1,4 +1,4 @@
-"""Query views and frame views over the ledgers of tests.ledger."""
+"""Query views and frame views over the ledgers of tests.domains.ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from leftfold import App, QueryView, ReferenceFile
 from leftfold.spark import FrameView
-from tests.ledger import Closed, Moved, Opened
+from tests.domains.ledger import Closed, Moved, Opened
 
 __all__ = ["OwnerSums", "Region", "app", "balances", "hourly", "owner_frame", "owner_sums", "regions", "still_open"]
 

@@ -17,7 +17,7 @@ from leftfold.ports.protocols import Flushing
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.streaming.projection import StreamPorts, ViewStream
-from tests.ledger import app
+from tests.domains.ledger import app
 from tests.servers import patient
 
 NTH = 4

@@ -20,7 +20,7 @@ from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.streaming.projection import StreamPorts, ViewStream
 from leftfold.spark.streaming.query import BatchQuery, QueryOptions
 from leftfold.testing import fold
-from tests.ledger import LedgerCommand, app, by_owner, by_tag, histories, stranger, summary
+from tests.domains.ledger import LedgerCommand, app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged

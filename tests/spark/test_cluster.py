@@ -22,7 +22,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.local import java_home
 from leftfold.model import keys as names
 from leftfold.spark.core.session import packed
-from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.servers import secret_url
 from tests.spark.cluster import SPARK_HOME, StandaloneCluster, standalone
 from tests.spark.conftest import WAIT_SECONDS, Shop
@@ -148,7 +148,7 @@ def typed(
 def test_a_verification_sends_the_code_that_workers_lack(cluster: StandaloneCluster, shop: Shop) -> None:
     cluster.fill(2)
     command = [sys.executable, "-m", "leftfold.cli", "verify", summary.name, by_owner.name, "--deep"]
-    command += ["--engine", "spark", "--app", "tests.ledger:app"]
+    command += ["--engine", "spark", "--app", "tests.domains.ledger:app"]
     done = typed(cluster, shop, command, *SENT)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["equal"] for line in done.stdout.splitlines()] == [True, True]
@@ -169,7 +169,8 @@ def test_a_verification_sends_the_code_that_workers_lack(cluster: StandaloneClus
 @pytest.mark.slow
 def test_the_command_line_sends_the_code_that_workers_lack(cluster: StandaloneCluster, shop: Shop) -> None:
     cluster.fill(2)
-    command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, by_tag.name, "--app", "tests.ledger:app"]
+    command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, by_tag.name]
+    command += ["--app", "tests.domains.ledger:app"]
     done = typed(cluster, shop, command, *SENT)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
@@ -186,7 +187,7 @@ def test_spark_submit_runs_the_command_line(cluster: StandaloneCluster, shop: Sh
     java = [str(java_home() / "bin" / "java"), "-cp", f"{SPARK_HOME}/jars/*", "org.apache.spark.deploy.SparkSubmit"]
     submit = ["--master", cluster.url, "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
     submit += ["--py-files", packages, str(ROOT / "framework" / "leftfold" / "cli" / "__main__.py")]
-    leftfold = ["rebuild", by_owner.name, "--master", "submitted", "--app", "tests.ledger:app", "--json"]
+    leftfold = ["rebuild", by_owner.name, "--master", "submitted", "--app", "tests.domains.ledger:app", "--json"]
     leftfold += ["--kafka", shop.kafka.bootstrap_servers, "--redis", secret_url(shop.redis)]
     environment = {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)]), "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -19,7 +19,7 @@ from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.ports.bulk import BulkLog, OffsetRange, OpenBulkLog
 from leftfold.redis import RedisBulkSink, RedisSettings
-from tests.ledger import Moved, Total, by_owner, by_tag, count, summary
+from tests.domains.ledger import Moved, Total, by_owner, by_tag, count, summary
 from tests.spark.conftest import Shop
 
 pytestmark = pytest.mark.servers

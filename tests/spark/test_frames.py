@@ -18,7 +18,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model.keys import state
 from leftfold.spark import events, states
 from leftfold.spark.core.task_io import spark_checks
-from tests.ledger import app, by_owner, ledgers
+from tests.domains.ledger import app, by_owner, ledgers
 from tests.spark.conftest import Shop
 
 pytestmark = pytest.mark.servers

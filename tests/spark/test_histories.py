@@ -19,7 +19,7 @@ from leftfold import memory
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model.position import Receipt
-from tests.ledger import Close, LedgerCommand, Move, Open, app
+from tests.domains.ledger import Close, LedgerCommand, Move, Open, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 
 pytestmark = pytest.mark.servers

@@ -22,7 +22,7 @@ from leftfold.model.view import View
 from leftfold.ports.flush import Phase
 from leftfold.redis import RedisViewStore
 from leftfold.spark.core.job import spark_pass_runner
-from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.killed_rebuild import FOLD

@@ -16,7 +16,7 @@ from leftfold.errors import Fenced
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import ViewStore
-from tests.ledger import by_owner, summary
+from tests.domains.ledger import by_owner, summary
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.killed_rebuild import FOLD

@@ -13,7 +13,7 @@ import pytest
 
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.spark.queries.testing import rows
-from tests.ledger import Moved, by_owner, by_tag, summary
+from tests.domains.ledger import Moved, by_owner, by_tag, summary
 from tests.redis.server import RedisServer
 from tests.spark.cluster import StandaloneCluster, standalone
 from tests.spark.conftest import WAIT_SECONDS, Shop

@@ -16,8 +16,8 @@ import pytest
 
 from leftfold.kafka.client.kafka_client import KafkaClient
 from tests.cli.shell import Shell, Typed
-from tests.ledger import Move
-from tests.ledger import app as ledgers_app
+from tests.domains.ledger import Move
+from tests.domains.ledger import app as ledgers_app
 from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import app, owner_frame, owner_sums, still_open

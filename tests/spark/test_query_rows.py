@@ -21,7 +21,7 @@ from leftfold.errors import ConfigurationError, ContractError, InfrastructureErr
 from leftfold.model.position import Recorded
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.queries.testing import TIME, rows
-from tests.ledger import Moved
+from tests.domains.ledger import Moved
 from tests.spark.queries import OwnerSums, balances, owner_frame, owner_sums, regions, still_open
 
 CENT = Decimal("0.01")

@@ -20,7 +20,7 @@ from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Phase
 from leftfold.redis import RedisBulkSink
 from leftfold.testing import fold
-from tests.ledger import by_owner, by_tag, summary
+from tests.domains.ledger import by_owner, by_tag, summary
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.oracle import logged
@@ -92,7 +92,7 @@ def test_two_attempts_of_every_task_at_once_end_as_one(shop: Shop, view: Any) ->
 def test_ctrl_c_leaves_the_live_generation_alone(shop: Shop) -> None:
     before = shop.store.registry(summary.name)
     command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, "--engine", "spark"]
-    command += ["--app", "tests.ledger:app"]
+    command += ["--app", "tests.domains.ledger:app"]
     brokers = ["--kafka", shop.kafka.bootstrap_servers, "--redis", secret_url(shop.redis)]
     process = subprocess.Popen([*command, *brokers], stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:

@@ -28,7 +28,7 @@ from leftfold.ports.flush import Phase
 from leftfold.redis import RedisBulkSink
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.queries.testing import rows
-from tests.ledger import Closed, Move, Moved, Opened, app
+from tests.domains.ledger import Closed, Move, Moved, Opened, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.spark.queries import OwnerSums, balances, owner_frame, owner_sums, regions, still_open
@@ -85,7 +85,7 @@ def test_a_refresh_gives_what_sql_gives_of_the_same_events_in_memory(shop: Shop,
 
 
 def test_the_same_rows_by_sql_and_by_fold(shop: Shop) -> None:
-    from tests.ledger import by_owner
+    from tests.domains.ledger import by_owner
 
     refresh(shop, owner_sums).run()
     shop.views[by_owner].wait_reached(shop.views[owner_sums].describe().position, timeout=WAIT_SECONDS)

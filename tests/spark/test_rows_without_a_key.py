@@ -14,7 +14,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model.keys import NO_ROW
 from leftfold.redis import RedisViewStore
 from leftfold.spark.queries.query_refresh import query_runner
-from tests.ledger import Move, Moved, Total, add, app, count
+from tests.domains.ledger import Move, Moved, Total, add, app, count
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.spark.queries import OwnerSums, owner_sums

@@ -20,7 +20,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import RedisBulkSink
-from tests.ledger import app, by_owner, by_tag, summary
+from tests.domains.ledger import app, by_owner, by_tag, summary
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.streams import VIEWS, Streams
 from tests.spark.test_histories import NOW, command, steps

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.ledger import by_owner, summary
+from tests.domains.ledger import by_owner, summary
 from tests.redis.server import RedisServer
 from tests.spark.conftest import Shop
 from tests.spark.streams import Streams
@@ -39,7 +39,7 @@ def test_views_are_folded_until_ctrl_c_whatever_dies(
     for stream in streams.streams:
         stream.close()
     command = [sys.executable, "-m", "leftfold.cli", "run", *(view.name for view in VIEWS), "--engine", "spark"]
-    command += ["--app", "tests.ledger:app", "--trigger", "0.2", "--master", "local[2]", "--plain-logs"]
+    command += ["--app", "tests.domains.ledger:app", "--trigger", "0.2", "--master", "local[2]", "--plain-logs"]
     command += ["--kafka", shop.kafka.bootstrap_servers, "--redis", redis.settings.url]
     log = tmp_path / "log"
     with log.open("wb") as out:

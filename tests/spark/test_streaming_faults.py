@@ -21,7 +21,7 @@ from leftfold.model.keys import events
 from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.codec import header
 from leftfold.testing import fold
-from tests.ledger import Move, app, by_owner, by_tag, histories, stranger, summary
+from tests.domains.ledger import Move, app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer
 from tests.spark.careless_jobs import Cutting, Forgetful, Trusting
 from tests.spark.conftest import WAIT_SECONDS, Shop

@@ -21,7 +21,7 @@ from leftfold.model.position import Position
 from leftfold.redis import RedisViewStore
 from leftfold.runtime.workers import query_workers as query_streams
 from leftfold.spark.queries.compute import refreshed
-from tests.ledger import Move, Moved, app
+from tests.domains.ledger import Move, Moved, app
 from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions

@@ -32,8 +32,8 @@ from leftfold.ports.flush import Phase, covered
 from leftfold.redis import RedisViewStore
 from leftfold.spark.queries.compute import checked, refreshed
 from leftfold.spark.sql.incremental import classify
-from tests.ledger import Move
-from tests.ledger import app as ledgers_app
+from tests.domains.ledger import Move
+from tests.domains.ledger import app as ledgers_app
 from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.kin import Settle, app, joined, lone, people, region_sums

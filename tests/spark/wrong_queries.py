@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leftfold import App, QueryView
-from tests.ledger import Moved
+from tests.domains.ledger import Moved
 from tests.spark.queries import OwnerSums
 
 hostile = App(

@@ -21,7 +21,7 @@ from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.streaming.projection import StreamPorts, ViewStream
 from tests.archive.past import TOPIC, Past
-from tests.ledger import app
+from tests.domains.ledger import app
 from tests.servers import secret_url
 from tests.spark.queries import owner_sums
 from tests.spark.query_streams import Streaming, places

@@ -19,7 +19,7 @@ import pytest
 from leftfold.engine.rebuild.result import Agreement
 from tests.archive.past import Past
 from tests.archive.spark.stopped import Stopped
-from tests.ledger import by_owner
+from tests.domains.ledger import by_owner
 from tests.servers import secret_url
 from tests.spark.queries import owner_sums
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -27,7 +27,7 @@ from tests.waiting import WAIT_SECONDS, wait_until
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
-FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.ledger:app", "--master", "local[2]")
+FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.domains.ledger:app", "--master", "local[2]")
 HOLE = re.compile(
     r"ledgers\.events\[0\] no longer holds offsets 0 to \d+, ledgers\.events\[1\] offsets 0 to \d+, "
     r"ledgers\.events\[2\] offsets 0 to \d+, ledgers\.events\[3\] offsets 0 to \d+, and Spark's stream of view "
@@ -155,5 +155,5 @@ def test_a_folded_view_that_readers_see_is_replaced_and_followed(stopped: Stoppe
 def type_the_way_out(past: Past, why: str) -> None:
     """The very command that a message names."""
     (typed,) = re.findall(r"by itself: leftfold (rebuild by_owner --archive \S+)$", why)
-    done = leftfold(past, *shlex.split(typed), "--app=tests.ledger:app", "--master", "local[2]")
+    done = leftfold(past, *shlex.split(typed), "--app=tests.domains.ledger:app", "--master", "local[2]")
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from leftfold.spark.streaming.projection import ViewStream
 from leftfold.testing import fold
 from tests.archive.past import TOPIC
 from tests.archive.spark.stopped import Stopped
-from tests.ledger import app, by_owner
+from tests.domains.ledger import app, by_owner
 from tests.servers import secret_url
 from tests.spark.oracle import events_of
 from tests.spark.queries import owner_sums

@@ -30,7 +30,7 @@ from leftfold.spark.sql.results import check_question
 from leftfold.spark.tables.frames import EventTables
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import MakeTopic, decision
-from tests.ledger import Moved, app, by_owner, ledgers
+from tests.domains.ledger import Moved, app, by_owner, ledgers
 from tests.spark.hostile_sql import HARMFUL
 from tests.waiting import wait_until
 

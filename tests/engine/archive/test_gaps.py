@@ -19,9 +19,9 @@ from leftfold.memory.views import MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange
 from leftfold.ports.flush import Phase
+from tests.domains.ledger import by_owner
 from tests.domains.shop import household_spend
 from tests.engine.fold_bench import FoldBench, out
-from tests.ledger import by_owner
 
 TOPIC = "ledgers.events"
 

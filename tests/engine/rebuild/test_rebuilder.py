@@ -27,8 +27,8 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, CommittedLog, OffsetRange
 from leftfold.ports.flush import Generation, Phase
 from leftfold.redis.stored_values import decoded
+from tests.domains.ledger import LedgerEvent, Summary, by_owner, by_tag, summarise, summary
 from tests.domains.ledger_world import VIEWS, each_view, folded, ledger_world, live, rebuild, rows_of, send
-from tests.ledger import LedgerEvent, Summary, by_owner, by_tag, summarise, summary
 
 
 @settings(max_examples=60)

@@ -18,8 +18,8 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange, ReadRecord
 from leftfold.ports.flush import Checkpoint
+from tests.domains.ledger import LedgerEvent, Move, Summary, app, by_owner, by_tag, summary
 from tests.domains.ledger_world import NOW, live
-from tests.ledger import LedgerEvent, Move, Summary, app, by_owner, by_tag, summary
 
 LEDGERS = 240
 

@@ -24,10 +24,7 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, CommittedLog
 from leftfold.ports.flush import BucketFlush, Parked, Phase, Registry, While, covered
-from tests.domains.ledger_world import VIEWS, folded, live, rebuild, rows_of, send
-from tests.domains.shop import household_spend
-from tests.engine.fold_bench import FoldBench, out
-from tests.ledger import (
+from tests.domains.ledger import (
     LedgerEvent,
     Moved,
     Summary,
@@ -40,6 +37,9 @@ from tests.ledger import (
     summarise,
     summary,
 )
+from tests.domains.ledger_world import VIEWS, folded, live, rebuild, rows_of, send
+from tests.domains.shop import household_spend
+from tests.engine.fold_bench import FoldBench, out
 
 
 def ids(world: World, view: View[Any, Any]) -> set[str]:

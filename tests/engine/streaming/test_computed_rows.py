@@ -22,7 +22,7 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase
 from leftfold.testing import fold
-from tests.ledger import Moved, by_owner, ledgers
+from tests.domains.ledger import Moved, by_owner, ledgers
 
 TOPICS = {"ledgers.events": 2}
 

@@ -13,8 +13,8 @@ from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.ports.flush import BucketFlush
+from tests.domains.ledger import LedgerEvent, Moved, Summary, summarise, summary
 from tests.domains.ledger_world import folded, live, parked, retry, rows_of, verify
-from tests.ledger import LedgerEvent, Moved, Summary, summarise, summary
 
 CENT = Decimal("0.01")
 

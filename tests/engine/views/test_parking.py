@@ -15,6 +15,7 @@ from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
 from leftfold.testing import fold
+from tests.domains.ledger import Move, Moved, Total, add, by_owner, by_tag
 from tests.domains.ledger_world import folded, ledger_world, live, rebuild, retry, rows_of, steps_of, verify
 from tests.domains.ledger_world import parked as parked_in
 from tests.domains.shop import (
@@ -29,7 +30,6 @@ from tests.domains.shop import (
     spend,
 )
 from tests.engine.fold_bench import PARTITIONS, TOPIC, Batches, FoldBench, checksum, out
-from tests.ledger import Move, Moved, Total, add, by_owner, by_tag
 
 ONE = Decimal(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leftfold import App, FoldView
-from tests.ledger import LedgerEvent, Moved, Summary, ledgers, summarise
+from tests.domains.ledger import LedgerEvent, Moved, Summary, ledgers, summarise
 
 __all__ = ["app", "summary"]
 
