@@ -244,7 +244,7 @@ def _marks_apart() -> Sequence[Patch]:
         first, rest = commands[: len(commands) // 2], commands[len(commands) // 2 :]
         return [MULTI, *first, EXEC, MULTI, *rest, EXEC]
 
-    return [(Flusher, "at_once", apart)]
+    return [(Flusher, "transaction", apart)]
 
 
 def _read_your_writes() -> Sequence[Patch]:

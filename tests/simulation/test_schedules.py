@@ -22,7 +22,7 @@ _LOST = (114, 223, 258)
 """Redis loses a held generation, or its promotion: a deploy is done again."""
 _HELD = 5734
 """Of restarts: a coordinator forgets events alone, and nobody hears that a request was not answered."""
-_OVERTAKEN = 461
+_OVERTAKEN = 1984
 """A projector brings the live generation on between the last look of a rebuild and its swap."""
 _QUICK = {
     "origins": 60,
