@@ -298,7 +298,7 @@ def without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_again
     # The broker is given a second to say who owns it, which may be too short.
     wait_until(lambda: "no worker owns carts.commands" in up(*line_of(told), "--timeout", "0.5").err, "the reason")
     started(up, ["run"])
-    assert up(*line_of(told)).code == 0
+    assert up(*line_of(told), "--timeout", "240").code == 0
     assert [row["version"] for row in up("events", "carts", "c-7", "--json").rows()] == [1]
 
 

@@ -24,6 +24,8 @@ __all__ = ["InputProducer"]
 _MOST = 5000
 """Maximum number of unacknowledged records."""
 _ANSWER_SECONDS, _CAUSE_SECONDS = 20.0, 0.1
+_CONSEQUENCES = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL})
+"""The errors of records that fail because an earlier one did."""
 _KNOWN_FOR = 3600.0
 """A broker keeps the sequence numbers of a producer for `producer.id.expiration.ms`, a day by default."""
 
@@ -44,6 +46,8 @@ class InputProducer:
     ) -> None:
         self._topic, self._stop = topic, stop
         self.failure: LeftfoldError | None = None
+        self._is_known, self._has_cause = False, True
+        """Whether the failure is that of the first record, and whether no other report of it is awaited."""
         self.ends: dict[int, int] = {}
         self._known: dict[int, float] = dict.fromkeys(range(partitions), float("-inf"))
         self._open: dict[PartitionId, int] = {}
@@ -113,10 +117,13 @@ class InputProducer:
         try:
             self._producer.poll(wait)
         except KafkaException as error:
-            # A fatal error comes before the report of the record that caused it, which says more.
+            self._has_cause = False
+            self.failure = self.failure or translated(error, doing=f"writing to {self._topic}")
+        if self.failure is not None and not self._has_cause:
+            # A fatal error and purged records come before the report of the record that caused them, which says more.
+            self._has_cause = True
             with suppress(KafkaException):
                 self._producer.poll(_CAUSE_SECONDS)
-            self.failure = self.failure or translated(error, doing=f"writing to {self._topic}")
         late = time.monotonic() - _ANSWER_SECONDS
         for (topic, partition), moved in self._moved.items():
             if moved < late and self.failure is None:
@@ -191,9 +198,13 @@ class InputProducer:
         if not self._open[place]:
             del self._open[place], self._moved[place]
         if error is not None:
-            # The first failure is the cause; what is behind it fails as a consequence.
-            if self.failure is None:
-                self.failure = _not_written(topic, partition, error)
+            is_cause = error.code() not in _CONSEQUENCES
+            if self.failure is None or (is_cause and not self._is_known):
+                self.failure, self._is_known, self._has_cause = (
+                    _not_written(topic, partition, error),
+                    is_cause,
+                    is_cause,
+                )
             return
         if topic == self._topic:
             self.ends[partition] = max(offset + 1, self.ends.get(partition, 0))
