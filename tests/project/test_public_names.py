@@ -12,6 +12,7 @@ PACKAGES = (
     "leftfold.testing.contracts",
     "leftfold.spark",
     "leftfold.faust",
+    "leftfold.http",
     "leftfold.local",
     "leftfold.client.commands",
     "leftfold.kafka.bulk_log",

@@ -9,7 +9,6 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import quote
 
 import typer
 
@@ -114,18 +113,10 @@ def read_key(view: View[Any, Any], text: str) -> Any:
     Raises:
         Usage: it is no key of this view.
     """
-    keys = view.keys
-    parts = text.split("/", len(keys.parts) - 1) if keys.composite else [text]
     try:
-        if len(parts) != len(keys.parts):
-            raise ValueError(f"it has {len(parts)} of {len(keys.parts)} parts")
-        key = keys.decode("/".join(quote(part, safe="") for part in parts))
-        for part in key if isinstance(key, tuple) else (key,):
-            if isinstance(part, datetime) and part.tzinfo is None:
-                raise ValueError(f"{part.isoformat()} has no time zone; write {part.isoformat()}Z for UTC")
-        return key
-    except (ValueError, ArithmeticError, StopIteration) as error:
-        raise Usage(f"{text!r} is no key of view {view.name}, which is {keys.name}: {error}") from error
+        return view.keys.read(text)
+    except ValueError as error:
+        raise Usage(f"{text!r} is no key of view {view.name}: {error}") from error
 
 
 _PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")

@@ -144,6 +144,14 @@ class World:
         found = (read_recorded(codec, r) for records in self.log.of(names.events(category)) for r in records)
         return [recorded for recorded in found if recorded is not None]
 
+    def stream(self, category: str, key: str) -> list[Recorded[Any]]:
+        """The events of one stream, in order.
+
+        Raises:
+            ConfigurationError: the App has no decider of that category.
+        """
+        return [recorded for recorded in self.events(category) if recorded.key == key]
+
     def deliveries(self, reaction: Reaction[E], /) -> list[tuple[E, Delivery]]:
         """The events delivered to a reaction, each attempt with its delivery.
 

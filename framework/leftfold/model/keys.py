@@ -97,6 +97,24 @@ class KeyCodec(Generic[K]):
         values = [self._value(unquote(part), kind) for part, kind in zip(text.split("/"), self.parts, strict=True)]
         return tuple(values) if self.composite else values[0]  # type: ignore[return-value]  # by the key's own type
 
+    def read(self, text: str) -> K:
+        """The key that a person writes: a key of several parts has / between them.
+
+        Raises:
+            ValueError: it is no such key.
+        """
+        parts = text.split("/", len(self.parts) - 1) if self.composite else [text]
+        try:
+            if len(parts) != len(self.parts):
+                raise ValueError(f"it has {len(parts)} of {len(self.parts)} parts")
+            key = self.decode("/".join(quote(part, safe="") for part in parts))
+            for part in key if isinstance(key, tuple) else (key,):
+                if isinstance(part, datetime) and part.tzinfo is None:
+                    raise ValueError(f"{part.isoformat()} has no time zone; write {part.isoformat()}Z for UTC")
+        except (ValueError, ArithmeticError, StopIteration) as error:
+            raise ValueError(f"it is no {self.name}: {error}") from error
+        return key
+
     def _value(self, text: str, kind: type) -> Any:
         if issubclass(kind, Enum):
             return next(member for member in kind if str(member.value) == text)

