@@ -255,6 +255,36 @@ def test_respond_async_answers_before_the_decision_and_the_link_after_it() -> No
     called(calls)
 
 
+def test_a_link_of_one_command_tells_nothing_of_another() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "a/b c"}
+        answer = await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)
+        assert answer.headers["Location"] == f"{BASKETS}/Open/a/b%20c"
+        is_problem(await http.get(f"{BASKETS}/Add/a/b%20c"), 404)
+        assert (await http.get(answer.headers["Location"])).json()["id"] == "a/b c"
+
+    called(calls)
+
+
+def test_a_line_without_an_end_is_not_read_to_it() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        read = 0
+
+        async def body() -> Any:
+            nonlocal read
+            yield json.dumps(OPEN).encode() + b"\n"
+            for _ in range(100):
+                read += 100_000
+                yield b"x" * 100_000
+
+        answer = await http.post(f"{BASKETS}/Open:batch", content=body())
+        first, last = (json.loads(line) for line in answer.text.splitlines())
+        assert (first["version"], last["status"]) == (1, 413)
+        assert read < 2_000_000
+
+    called(calls)
+
+
 def test_callers_need_a_known_key_and_the_right() -> None:
     def authorize(principal: Any, kind: str, name: str) -> bool:
         return kind == "view" or principal.name == "shop"

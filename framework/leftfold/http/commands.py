@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
 from uuid import uuid4
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -27,6 +28,8 @@ __all__ = ["CommandRoutes"]
 
 _NDJSON = "application/x-ndjson"
 _MOST_KNOWN = 10_000
+_MOST_BYTES = 1_048_576
+"""The longest line of a batch."""
 _CHUNK = 200
 """Commands of a batch that are sent at once."""
 _TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
@@ -68,7 +71,8 @@ class CommandRoutes:
     def __init__(self, connect: Callable[[], Client], access: Access) -> None:
         self._connect, self._access = connect, access
         self._connected: Client | None = None
-        self._unknown: OrderedDict[str, _Sent] = OrderedDict()
+        self._unknown: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
+        """By route and id: the right to send one command is no right to learn of another."""
 
     def add(self, router: APIRouter, command: type[Command]) -> None:
         """Adds the routes of a command class."""
@@ -97,7 +101,7 @@ class CommandRoutes:
             timeout: Annotated[float, _TIMEOUT] = 10.0,
         ) -> Response:
             self._access.check_command(request, command)
-            sent = self._unknown.get(id_)
+            sent = self._unknown.get((path, id_))
             if sent is None:
                 advice = f"send it again with Idempotency-Key {id_}: it is decided once"
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
@@ -114,7 +118,7 @@ class CommandRoutes:
         common: dict[str, Any] = {"tags": [tag], "response_model": Accepted}
         router.post(path, summary=summary, responses={**responses, **later}, name=f"send {spec.name}", **common)(send)
         router.get(
-            f"{path}/{{id}}", summary=f"What became of a {spec.name}", name=f"status of {spec.name}",
+            f"{path}/{{id:path}}", summary=f"What became of a {spec.name}", name=f"status of {spec.name}",
             responses={**error_responses(400, 401, 403, 404, 409, 412, 422, 500, 503), **later}, **common,
         )(status)  # fmt: skip
         lines = {"schema": {"type": "string", "description": _BATCH_LINE}}
@@ -143,7 +147,7 @@ class CommandRoutes:
         self, path: str, id_: str, command: Command, expected: int | None, timeout: float
     ) -> Response:
         asked = (await self._client()).asend(command, id=id_, expected_version=expected, timeout=timeout)
-        self._remember(id_, _Sent(command, expected, asyncio.ensure_future(asked)))
+        self._remember((path, id_), _Sent(command, expected, asyncio.ensure_future(asked)))
         return _not_known(path, id_, "it was sent, and is not waited for")
 
     async def _answer(self, path: str, id_: str, sent: _Sent, timeout: float) -> Response:
@@ -156,30 +160,36 @@ class CommandRoutes:
                 client = await self._client()
                 receipt = await client.asend(command, id=id_, expected_version=expected, timeout=timeout)
         except OutcomeUnknown as error:
-            self._remember(id_, _Sent(command, expected, None))
+            self._remember((path, id_), _Sent(command, expected, None))
             return _not_known(path, id_, error.why)
         except TimeoutError:
             return _not_known(path, id_, f"no answer within {timeout:g} s")
         except LeftfoldError as error:
-            self._unknown.pop(id_, None)
+            self._unknown.pop((path, id_), None)
             raise ProblemError(problem_of(error, has_precondition=expected is not None)) from error
-        self._unknown.pop(id_, None)
+        self._unknown.pop((path, id_), None)
         return _accepted(id_, receipt)
 
-    def _remember(self, id_: str, sent: _Sent) -> None:
-        self._unknown[id_] = sent
-        self._unknown.move_to_end(id_)
+    def _remember(self, place: tuple[str, str], sent: _Sent) -> None:
+        self._unknown[place] = sent
+        self._unknown.move_to_end(place)
         while len(self._unknown) > _MOST_KNOWN:
             self._unknown.popitem(last=False)
 
     async def _send_lines(self, request: Request, command: type[Command], timeout: float) -> AsyncIterator[bytes]:
         chunk: list[bytes] = []
-        async for line in _lines(request):
-            chunk.append(line)
-            if len(chunk) == _CHUNK:
-                for answer in await self._send_chunk(chunk, command, timeout):
-                    yield answer
-                chunk = []
+        try:
+            async for line in _lines(request):
+                chunk.append(line)
+                if len(chunk) == _CHUNK:
+                    for answer in await self._send_chunk(chunk, command, timeout):
+                        yield answer
+                    chunk = []
+        except ProblemError as error:
+            for answer in await self._send_chunk(chunk, command, timeout):
+                yield answer
+            yield error.problem.model_dump_json().encode() + b"\n"
+            return
         for answer in await self._send_chunk(chunk, command, timeout):
             yield answer
 
@@ -215,7 +225,7 @@ def _accepted(id_: str, receipt: Receipt) -> Response:
 
 
 def _not_known(path: str, id_: str, why: str) -> Response:
-    link = f"{path}/{id_}"
+    link = f"{path}/{quote(id_)}"
     body = Unknown(id=id_, status=link, why=why)
     return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
 
@@ -240,12 +250,18 @@ class _Lines(StreamingResponse):
 
 
 async def _lines(request: Request) -> AsyncIterator[bytes]:
-    """The lines of a body that are not empty."""
+    """The lines of a body that are not empty.
+
+    Raises:
+        ProblemError: a line is longer than a command may be; nothing behind it is read.
+    """
     rest = b""
     async for part in request.stream():
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             if line.strip():
                 yield line
+        if len(rest) > _MOST_BYTES:
+            raise refusal(413, f"a line has more than {_MOST_BYTES:,} bytes; nothing from it on was sent")
     if rest.strip():
         yield rest

@@ -345,12 +345,12 @@ class _Reader(SimulatedClient):
             self.asked("offset commit", ("group", member.group), work, self._socket_timeout)
             return list(offsets)
 
-        told = self.config.get("on_commit")
+        on_commit = self.config.get("on_commit")
 
         def done(value: Any) -> None:
-            if told is not None:
+            if on_commit is not None:
                 error = failure(value.code, "offset commit") if isinstance(value, BrokerError) else None
-                self._queue.append(lambda consumer: told(error, list(offsets)))
+                self._queue.append(lambda consumer: on_commit(error, list(offsets)))
                 self.notify()
 
         self.ask("offset commit", ("group", member.group), _reply(work), done, 60.0)
