@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from leftfold.cli.health.components import Freshness
 from leftfold.errors import InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
+from leftfold.runtime.operations.components import Freshness
 from tests.archive.past import TOPIC, Past
 from tests.domains.ledger import app
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from leftfold import QueryView, ViewNotBuilt
-from leftfold.cli.health.components import Freshness, why_late
-from leftfold.cli.health.survey import Survey
 from leftfold.cli.main import run
 from leftfold.client import Views
 from leftfold.memory import MemoryViewStore
+from leftfold.runtime.operations.components import Freshness, why_late
+from leftfold.runtime.operations.survey import Survey
 from tests.domains.ledger import Moved, Summary, by_owner
 
 computed = QueryView("computed", events=Moved, row=Summary, key=lambda r: r.owner, query="SELECT 1")

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import App
-from leftfold.cli.health import components as process_survey
 from leftfold.cli.main import run
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
+from leftfold.runtime.operations import components as process_survey
 from tests.process.alarms import Wind, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until

@@ -12,11 +12,11 @@ import pytest
 from events.baskets import BasketPaid, BasketReopened
 from events.inventory import StockReserved
 from leftfold import App, Event
-from leftfold.cli.processes.timers import time_of
 from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.runtime.operations.timers import time_of
 from services.baskets.commands import ReopenBasket
 from services.checkout.process import PATIENCE, checkout
 from services.loyalty.commands import EarnPoints

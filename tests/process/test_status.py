@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.cli.health import components as process_survey
 from leftfold.cli.health.doctor import look_for_open
 from leftfold.cli.main import run
 from leftfold.engine.processing.log_time import SourceTime, Watermark
@@ -21,6 +20,7 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
+from leftfold.runtime.operations import components as process_survey
 from tests.domains.trade import Place, Reserved, app, checkout
 from tests.process.trading import Trading
 from tests.waiting import wait_until

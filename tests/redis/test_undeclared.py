@@ -11,13 +11,13 @@ import pytest
 
 from leftfold import memory
 from leftfold.cli.health.doctor import Examination
-from leftfold.cli.health.survey import Survey
 from leftfold.cli.main import run
 from leftfold.engine.views.cleanup import undeclared, undeclared_view
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.sync import RoutedClient
 from leftfold.redis.keys import registry_key
+from leftfold.runtime.operations.survey import Survey
 from tests.domains import ledger_next
 from tests.domains.ledger import app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet

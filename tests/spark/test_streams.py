@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from leftfold import App
-from leftfold.cli.health.survey import Survey
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ConfigurationError, Fenced
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.redis import RedisViewStore
+from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.workers import query_workers as query_streams
 from leftfold.spark.queries.compute import refreshed
 from tests.domains.ledger import Move, Moved, app

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from leftfold.cli.health.survey import Survey
 from leftfold.cli.main import run
 from leftfold.model import keys as names
+from leftfold.runtime.operations.survey import Survey
 from tests.cli.shell import Typed
 from tests.waiting import wait_until
 from tests.worker.bank import Bank

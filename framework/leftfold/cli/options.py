@@ -13,8 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from leftfold.model.keys import NO_ROW
-from leftfold.model.position import RecordAddress
-from leftfold.model.view import View
+from leftfold.model.view import REFRESH_SECONDS, View
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage
 from leftfold.safety import printable
@@ -39,7 +38,6 @@ __all__ = [
     "agreed",
     "encoded_key",
     "examples",
-    "read_address",
     "read_key",
     "read_time",
     "seconds",
@@ -119,28 +117,9 @@ def read_key(view: View[Any, Any], text: str) -> Any:
         raise Usage(f"{text!r} is no key of view {view.name}: {error}") from error
 
 
-_PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")
-
-
-def read_address(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
-    """Parses the address of a record: `orders.events[2]@7` or `orders.events/2/7`.
-
-    Args:
-        what: what the address should name, for the error message.
-
-    Raises:
-        Usage: the text is no address.
-    """
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        raise Usage(f"{text!r} is no place of {what}")
-    return RecordAddress(found["topic"], int(found["p"] or found["q"]), int(found["offset"]))
-
-
 MAX_PARKED = 100
 """Most parked rows of a view; a copy of the engine's constant, which this module does not import."""
-EVERY = 60.0
-"""Seconds between two refreshes of a view that Spark computes as a whole."""
+EVERY = REFRESH_SECONDS
 
 
 _WAITING = frozenset({"run", "dev"})

@@ -17,7 +17,10 @@ from leftfold.model.messages import Event
 from leftfold.model.rows import RowCodec
 from leftfold.model.typing import check_function, members, missing_arms
 
-__all__ = ["FoldView", "SpreadView", "View"]
+__all__ = ["REFRESH_SECONDS", "FoldView", "SpreadView", "View"]
+
+REFRESH_SECONDS = 60.0
+"""Seconds between two refreshes of a view that Spark computes as a whole, unless `--every` says otherwise."""
 
 E = TypeVar("E", bound=Event)
 Row = TypeVar("Row")

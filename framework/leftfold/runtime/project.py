@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import tomllib
 import traceback
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.model.app import App
+from leftfold.model.position import RecordAddress
 from leftfold.model.view import View
 from leftfold.runtime.connect import archive_dir
 from leftfold.runtime.console import note
@@ -40,6 +42,7 @@ __all__ = [
     "names_in",
     "needed",
     "note_apps",
+    "read_address",
     "together",
     "unknown",
     "view_of",
@@ -375,3 +378,21 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Usage:
     near = get_close_matches(name, names, n=2) or [n for n in names if n.lower() == name.lower()]
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return Usage(f"there is no {what} {name!r}{hint}\nknown: {', '.join(names) or 'none'}")
+
+
+_PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")
+
+
+def read_address(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
+    """Parses the address of a record: `orders.events[2]@7` or `orders.events/2/7`.
+
+    Args:
+        what: what the address should name, for the error message.
+
+    Raises:
+        Usage: the text is no address.
+    """
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise Usage(f"{text!r} is no place of {what}")
+    return RecordAddress(found["topic"], int(found["p"] or found["q"]), int(found["offset"]))

@@ -8,9 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from leftfold.cli.health.components import Freshness
 from leftfold.cli.health.status import _shown
-from leftfold.cli.health.survey import Survey
 from leftfold.cli.views.drop import remove_one, remove_unlisted
 from leftfold.client import Views
 from leftfold.engine.views.cleanup import leftovers, orphans, remove_ended, remove_orphans, sweep, way_out
@@ -19,6 +17,8 @@ from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError, ViewNotBuilt
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import Generation, Phase, Registry
+from leftfold.runtime.operations.components import Freshness
+from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage
 from leftfold.testing import fold
 from tests.domains.shop import open_baskets

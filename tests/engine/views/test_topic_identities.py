@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from leftfold.cli.health.components import Freshness
-from leftfold.cli.health.survey import Survey
 from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.generations import Identities, change
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Phase
+from leftfold.runtime.operations.components import Freshness
+from leftfold.runtime.operations.survey import Survey
 from tests.engine.fold_bench import TOPIC
 from tests.engine.views.deployments import Deploys, view_of
 

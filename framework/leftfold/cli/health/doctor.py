@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 
 import typer
 
-from leftfold.cli.health.components import survey_processes, survey_reactions, survey_streams, survey_workers
-from leftfold.cli.health.survey import generation_problems, look_for_others
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOption, examples
 from leftfold.engine.views.cleanup import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
@@ -32,6 +30,8 @@ from leftfold.redis import RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
+from leftfold.runtime.operations.survey import generation_problems, look_for_others
 from leftfold.runtime.project import find_project, load_apps, local_settings, needed
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled

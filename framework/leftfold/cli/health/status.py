@@ -69,8 +69,8 @@ def status(
     named with the command to type. For a view before the start of a trimmed topic, the archive shows how far it is
     behind. Exit code 69 when a server does not answer.
     """
-    from leftfold.cli.health.survey import Survey
     from leftfold.runtime.console import emit, note, styled
+    from leftfold.runtime.operations.survey import Survey
     from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps
 
     survey = Survey(kafka, redis, archive_of(archive))

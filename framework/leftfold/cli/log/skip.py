@@ -15,7 +15,6 @@ from leftfold.cli.options import (
     ReasonOption,
     YesOption,
     examples,
-    read_address,
 )
 from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.errors import ContractError
@@ -27,7 +26,7 @@ from leftfold.model.keys import partition_of
 from leftfold.model.position import RecordAddress
 from leftfold.ports.outgoing import Letter, dead_letter
 from leftfold.ports.protocols import RawRecord
-from leftfold.runtime.project import Usage
+from leftfold.runtime.project import Usage, read_address
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
@@ -87,8 +86,8 @@ def _skip_named(
     app: App, name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
 ) -> None:
     from leftfold.cli.options import agreed, signed
-    from leftfold.cli.processes.timers import process_of
     from leftfold.runtime.console import amount, emit, note
+    from leftfold.runtime.operations.timers import process_of
 
     actor, process = signed(by, reason), process_of(app, name)
     found = [_unroutable(app.name, process, read_address(text), settings) for text in dict.fromkeys(events)]
@@ -130,9 +129,9 @@ def _skip_folded(
 
 def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:
     from leftfold.cli.options import agreed
-    from leftfold.cli.processes.timers import process_of
     from leftfold.model.position import Position
     from leftfold.runtime.console import emit, note
+    from leftfold.runtime.operations.timers import process_of
 
     topics = [names.events(category) for category in process_of(app, name).categories]
     with Groups(settings) as groups:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
-from math import inf
-from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import typer
 
@@ -25,49 +22,21 @@ from leftfold.cli.options import (
     seconds,
     signed,
 )
-from leftfold.engine.processing.log_time import WatermarkStatus, told_time
-from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
-from leftfold.errors import InfrastructureError
-from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.dead_letters import write_record
-from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.model import keys as names
+from leftfold.engine.processing.log_time import WatermarkStatus
+from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
 from leftfold.model.app import App
-from leftfold.model.keys import commands, partition_of
-from leftfold.model.position import Position
+from leftfold.model.keys import commands
 from leftfold.model.process import Process
-from leftfold.ports.codec import header
-from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, lasting, note, say
-from leftfold.runtime.project import Usage, load_app, note_apps, unknown
-from leftfold.runtime.servers import last_records
+from leftfold.runtime.operations.timers import Ordered, TimerWork, process_of, row_of
+from leftfold.runtime.project import load_app, note_apps
 
-__all__ = ["process_of", "row_of", "time_of"]
+__all__ = ["timers"]
 
 
 _STALE = 10.0
 """Seconds; routers report several times a second, so one that was silent for so long has ended or is stuck."""
 _NAMED_IN_LINE = 3
-
-
-def row_of(process: str, timer: SetTimer, watermark: WatermarkStatus) -> dict[str, Any]:
-    """A timer as a JSON object; `left` is in seconds of log time, None while log time is unknown."""
-    due = datetime.fromisoformat(timer.due.at)
-    left = None if watermark.now is None else (due - watermark.now).total_seconds()
-    return {
-        "process": process,
-        "key": timer.key,
-        "timer": timer.name,
-        "due": timer.due.at,
-        "log_time": watermark.now,
-        "left": left,
-        "overdue": left is not None and left <= 0,
-        "sends": timer.due.type,
-        "command": _body(timer.due.value),
-        "by": timer.due.by,
-        "correlation_id": timer.due.correlation,
-        "partition": timer.partition,
-    }
 
 
 def shown(row: dict[str, Any]) -> dict[str, object]:
@@ -94,13 +63,6 @@ def told_of(process: str, count: int, watermark: WatermarkStatus, workers: int) 
     elif not workers:
         head += f"; no worker is there, so no timer fires; start: leftfold run {process}"
     return head
-
-
-def _body(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 timers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at timers of processes; fire or cancel.")
@@ -215,123 +177,6 @@ def cancel(
     from leftfold.engine.processing.timer_admin import Action
 
     give(Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
-
-
-_MARKS = 3000
-"""Watermarks that are read back: routers write a few a second, and their topic keeps them for ten minutes."""
-_NAMED = 10
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """An order in the log: its offset, its id, and whether a worker was seen to take it."""
-
-    offset: int
-    id: str
-    timer: SetTimer
-    taken: bool
-
-
-def process_of(app: App, name: str) -> Process[Any, Any, Any]:
-    """The process of a name.
-
-    Raises:
-        Usage: the App has no such process.
-    """
-    for process in app.processes:
-        if process.name == name:
-            return process
-    raise unknown(f"process in app {app.name} called", name, (process.name for process in app.processes))
-
-
-def time_of(
-    cluster: Any, settings: Any, app: App, process: Process[Any, Any, Any], *, before: float = inf
-) -> WatermarkStatus:
-    """Log time of a process, by what its routers had reported before a time, in seconds since 1970."""
-    topics = [names.events(category) for category in process.categories]
-    counts: Mapping[str, int] = cluster.partition_counts(topics)
-    sources = [f"{source}/{p}" for source in topics for p in range(counts.get(source, 0))]
-    watermarks = last_records(cluster, settings, names.time(process.name), _MARKS)
-    return told_time((mark for mark in watermarks if mark.time / 1000 <= before), sources, app.lateness)
-
-
-class TimerWork:
-    """The timers of one process, read from its state topic.
-
-    Args:
-        key: the only instance to read; '' = all instances, from every partition.
-
-    Raises:
-        InfrastructureError: this version of the process has never run.
-    """
-
-    def __init__(self, app: App, process: Process[Any, Any, Any], kafka: str | None, key: str = "") -> None:
-        self._app, self._process, self._settings = app, process, kafka_settings(kafka)
-        self._cluster: Any = ClusterAdmin(self._settings)
-        topic = names.state(process.name, process.version)
-        counts = self._cluster.partition_counts([topic])
-        if topic not in counts:
-            self._cluster.close()
-            raise InfrastructureError(
-                f"{topic} does not exist: process {process.name} has never run in version {process.version}; start "
-                f"it: leftfold run {process.name}"
-            )
-        starts: Position = self._cluster.starts([topic])
-        if key:
-            starts = starts.only([topic], partition_of(key.encode(), counts[topic]))
-        self._reader: Any = KafkaLogReader(self._settings)
-        self.table = TimerTable(self._reader, topic, starts)
-
-    def __enter__(self) -> Self:
-        self.table.read()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._reader.close()
-        self._cluster.close()
-
-    def told_time(self) -> WatermarkStatus:
-        """The log time of the process."""
-        return time_of(self._cluster, self._settings, self._app, self._process)
-
-    def workers(self) -> int:
-        """The number of the process's workers."""
-        name = self._process.name
-        found: dict[str, int] = self._cluster.owners(name)
-        return found.get(names.group(self._app.name, name), 0)
-
-    def timer(self, key: str, name: str) -> SetTimer:
-        """The timer of a name.
-
-        Raises:
-            Usage: it is not set; the timers that are set are named.
-        """
-        found = {timer.name: timer for timer in self.table.timers(key)}
-        if name in found:
-            return found[name]
-        process = self._process.name
-        if found:
-            raise unknown(f"timer set in {process} {key!r} called", name, found)
-        if key in self.table.keys:
-            raise Usage(f"no timer is set in {process} {key!r}; it may have fired or been cancelled. See: "
-                        f"leftfold timers list {process}")  # fmt: skip
-        known = sorted({timer.key for timer in self.table.timers()})
-        near = get_close_matches(key, known, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        others = f"\nwith timers: {', '.join(known[:_NAMED])}" if known else ""
-        more = f" and {amount(len(known) - _NAMED, 'other')}" if len(known) > _NAMED else ""
-        raise Usage(f"process {process} has no instance {key!r}{hint}{others}{more}")
-
-    def give(self, timer: SetTimer, order: Order, seconds: float) -> Ordered:
-        """Writes an order and waits until a worker has taken it, or the timer has ended otherwise."""
-        out, topic = order_record(self._app.name, self._process.name, timer, order), names.commands(self._process.name)
-        id_ = header(out.headers, "ce_id").decode()
-        offset = write_record(self._settings, topic, out)
-        try:
-            return Ordered(offset, id_, timer, self.table.await_taken(timer, seconds))
-        except KeyboardInterrupt:
-            note(f"interrupted; order {id_} stands in {topic}[{timer.partition}]@{offset}, and is taken like any input")
-            raise
 
 
 _NOT_TAKEN = 4

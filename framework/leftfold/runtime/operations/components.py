@@ -9,9 +9,6 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold.cli.log.dead import dead_waiting, standing_still
-from leftfold.cli.options import EVERY
-from leftfold.cli.processes.timers import row_of, time_of
 from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.timer_admin import TimerTable
 from leftfold.errors import LeftfoldError, LogGap
@@ -23,10 +20,12 @@ from leftfold.model.app import App, Streaming
 from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
-from leftfold.model.view import View
+from leftfold.model.view import REFRESH_SECONDS, View
 from leftfold.ports.bulk import BulkLog, OffsetRange
 from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.console import amount, lasting
+from leftfold.runtime.operations.dead_letters import dead_waiting, standing_still
+from leftfold.runtime.operations.timers import row_of, time_of
 
 __all__ = [
     "Freshness",
@@ -107,7 +106,7 @@ def _first_time(log: BulkLog, part: OffsetRange) -> int | None:
     return first.timestamp()[1] if first is not None else None
 
 
-_FOLDED, _COMPUTED = 5.0, 2 * EVERY
+_FOLDED, _COMPUTED = 5.0, 2 * REFRESH_SECONDS
 """Lateness in seconds up to which a view counts as up to date.
 
 A silent projector counts as dead after three seconds.

@@ -10,16 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leftfold.cli.health.components import (
-    Freshness,
-    survey_processes,
-    survey_reactions,
-    survey_streams,
-    survey_workers,
-    unknown_lateness,
-    why_late,
-)
-from leftfold.cli.log.dead import dead_waiting
 from leftfold.client.lookup import start_command
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
@@ -40,6 +30,16 @@ from leftfold.ports.protocols import ViewStore
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.operations.components import (
+    Freshness,
+    survey_processes,
+    survey_reactions,
+    survey_streams,
+    survey_workers,
+    unknown_lateness,
+    why_late,
+)
+from leftfold.runtime.operations.dead_letters import dead_waiting
 from leftfold.runtime.project import local_settings
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
