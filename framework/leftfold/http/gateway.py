@@ -21,10 +21,11 @@ from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.http.access import Access
 from leftfold.http.commands import CommandRoutes
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_of, refusal
-from leftfold.http.streams import add_stream
+from leftfold.http.streams import add_events, add_stream
 from leftfold.http.views import ViewRoutes
 from leftfold.model.app import App
 from leftfold.model.position import Recorded
+from leftfold.ports.protocols import LogReader
 from leftfold.version import __version__
 
 __all__ = ["AppConnection", "gateway", "router"]
@@ -47,6 +48,9 @@ class AppConnection(Protocol):
     def stream(self, category: str, key: str) -> Iterable[Recorded[Any]]:
         """The events of one stream, in order."""
 
+    def log_reader(self) -> LogReader:
+        """A reader of committed events for one thread; the caller closes it."""
+
 
 def router(app: App, connection: AppConnection, *, access: Access | None = None) -> APIRouter:
     """The routes of an App's commands and views, for a FastAPI application of one's own.
@@ -63,11 +67,15 @@ def router(app: App, connection: AppConnection, *, access: Access | None = None)
             for command in decider.commands:
                 commands.add(found, command)
             add_stream(found, decider, connection.stream, rules)
+            feed = add_events(found, decider, lambda: connection.log_reader(), rules)  # noqa: PLW0108  # once asked for
+            found.on_shutdown.append(feed.close)
         found.on_shutdown.append(commands.close)
     if app.views:
         views = ViewRoutes(lambda: connection.views, rules)
         for view in app.views:
             views.add(found, view)
+            views.add_changes(found, view)
+        found.on_shutdown.append(views.close)
     return found
 
 

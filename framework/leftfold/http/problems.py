@@ -17,6 +17,7 @@ from leftfold.errors import (
     DomainError,
     InfrastructureError,
     LeftfoldError,
+    LogGap,
     StaleViewError,
     ViewNotBuilt,
 )
@@ -30,6 +31,7 @@ _STATUS: Mapping[type[LeftfoldError], tuple[int, str]] = {
     ContractError: (400, "the command cannot be sent"),
     StaleViewError: (504, "the view has not reached the position"),
     ChangesNotKept: (410, "the changes are no longer kept"),
+    LogGap: (410, "the events are no longer kept"),
     ViewNotBuilt: (503, "the view is not built"),
     InfrastructureError: (503, "a server does not answer"),
 }
@@ -41,8 +43,10 @@ _TITLES = {
     404: "not found",
     405: "method not allowed",
     409: "conflict",
+    410: "no longer kept",
     412: "the stream is at another version",
     413: "the body is too large",
+    429: "too slow",
     422: "rejected by a business rule",
     500: "internal error",
     503: "not available",

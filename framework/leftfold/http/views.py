@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from leftfold.client.async_reader import AsyncWatch
 from leftfold.client.reader import Reader, Views
 from leftfold.errors import ConfigurationError
 from leftfold.http.access import Access
+from leftfold.http.feeds import EVENT_STREAM, Feed, Frame, frame, listening
 from leftfold.http.problems import error_responses, refusal
 from leftfold.http.tokens import POSITION_HEADER, position_in, token_of
+from leftfold.model.position import Position
 from leftfold.model.view import View
 
 __all__ = ["ViewRoutes"]
@@ -25,6 +28,9 @@ _OWN = frozenset({"cursor", "limit", "after", "timeout", "between", "at_least", 
 _END = Query(description="An end of the range of `between`, as JSON or text.")
 _AFTER = Query(description=f"Wait until the view includes this {POSITION_HEADER}.", max_length=8000)
 _TIMEOUT = Query(ge=0, le=60, description="Seconds to wait for `after`.")
+
+
+_CHANGE = "Each event is a row that has changed: its key, the row (null = deleted) and its version."
 
 
 class Rows(BaseModel):
@@ -39,6 +45,43 @@ class ViewRoutes:
 
     def __init__(self, connect: Callable[[], Views], access: Access) -> None:
         self._connect, self._access = connect, access
+        self._feeds: list[Feed] = []
+
+    async def close(self) -> None:
+        """Ends the feeds, and so all who listen to changes."""
+        for feed in self._feeds:
+            await feed.close()
+
+    def add_changes(self, router: APIRouter, view: View[Any, Any]) -> None:
+        """Adds the route of a view's changes."""
+
+        async def open_source(after: Position | None) -> _ChangeSource:
+            source = _ChangeSource(view, self._reader(view, "").open_watch(after=after))
+            await source.watch.begin()
+            return source
+
+        feed = Feed(open_source)
+        self._feeds.append(feed)
+
+        async def changes(
+            request: Request,
+            key: Annotated[list[str] | None, Query(description="Only rows of these keys.")] = None,
+            after: Annotated[str | None, Query(description=f"Begin behind this {POSITION_HEADER}.")] = None,
+            last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
+        ) -> Response:
+            self._access.check_view(request, view.name)
+            wanted = None if key is None else {_encoded(view, text) for text in key}
+            start = last_event_id or after
+            return await listening(
+                feed, position_in(start) if start else None, lambda one: wanted is None or one.key in wanted
+            )
+
+        router.get(
+            f"/changes/{view.name}", summary=f"The changes of rows of {view.name}, as server-sent events",
+            name=f"changes of {view.name}", tags=[f"view {view.name}"], response_class=StreamingResponse,
+            responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": _CHANGE}}}},
+                       **error_responses(400, 401, 403, 410, 429, 503)},
+        )(changes)  # fmt: skip
 
     def add(self, router: APIRouter, view: View[Any, Any]) -> None:
         """Adds the routes of a view."""
@@ -55,10 +98,7 @@ class ViewRoutes:
             if_none_match: Annotated[str | None, Header()] = None,
         ) -> Response:
             self._access.check_view(request, view.name)
-            try:
-                typed = view.keys.read(key)
-            except ValueError as error:
-                raise refusal(400, f"{key[:80]!r} is no key of view {view.name}: {error}") from error
+            typed = _key_in(view, key)
             position = position_in(after) if after else None
             entry = await self._reader(view, as_of).aentry(typed, after=position, timeout=timeout)
             headers = {POSITION_HEADER: token_of(entry.position)}
@@ -127,6 +167,39 @@ class ViewRoutes:
     def _reader(self, view: View[Any, Any], name: str) -> Reader[Any, Any]:
         views = self._connect()
         return views.as_of(view, name) if name else views[view]
+
+
+class _ChangeSource:
+    """The source of a feed of changes."""
+
+    def __init__(self, view: View[Any, Any], watch: AsyncWatch[Any, Any]) -> None:
+        self._view, self.watch = view, watch
+
+    @property
+    def position(self) -> Position:
+        return self.watch.position
+
+    async def read(self, timeout: float) -> list[Frame]:
+        found = []
+        for change in await self.watch.next_changes(timeout):
+            key = self._view.keys.encode(change.key)
+            body = {"key": key, "row": to_jsonable_python(change.row), "version": change.version}
+            found.append(frame(key, "change", change.position, body))
+        return found
+
+    async def close(self) -> None:
+        self.watch.close()
+
+
+def _encoded(view: View[Any, Any], text: str) -> str:
+    return view.keys.encode(_key_in(view, text))
+
+
+def _key_in(view: View[Any, Any], text: str) -> Any:
+    try:
+        return view.keys.read(text)
+    except ValueError as error:
+        raise refusal(400, f"{text[:80]!r} is no key of view {view.name}: {error}") from error
 
 
 def _schema(view: View[Any, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from leftfold.client.commands import Client, CommandRequest
 from leftfold.engine.processing.command_wire import command_headers, command_id, to_error
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import ConfigurationError, LeftfoldError, OutcomeUnknown
-from leftfold.memory.event_log import MemoryLog
+from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.flow import Flow
 from leftfold.memory.processes import Acts, MemoryReactions, MemoryTimers
 from leftfold.memory.views import MemoryViewStore
@@ -151,6 +151,10 @@ class World:
             ConfigurationError: the App has no decider of that category.
         """
         return [recorded for recorded in self.events(category) if recorded.key == key]
+
+    def log_reader(self) -> MemoryLogReader:
+        """A reader of the log."""
+        return self.log.reader()
 
     def deliveries(self, reaction: Reaction[E], /) -> list[tuple[E, Delivery]]:
         """The events delivered to a reaction, each attempt with its delivery.

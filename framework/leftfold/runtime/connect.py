@@ -123,7 +123,7 @@ class Connection:
         """
         codec: MessageCodec[Any] = MessageCodec(self.app.decider(category).events)
         topic, raw = names.events(category), key.encode()
-        reader = open_reader(kafka_settings(self._kafka), archive_dir())()
+        reader = self.log_reader()
         try:
             partition = partition_of(raw, reader.partitions(topic))
             ends = reader.ends([topic]).only([topic], partition)
@@ -133,6 +133,14 @@ class Connection:
                         yield recorded
         finally:
             reader.close()
+
+    def log_reader(self) -> LogReader:
+        """A reader of committed events for one thread, trimmed ones from the archive; the caller closes it.
+
+        Raises:
+            ConfigurationError: no address of Kafka is configured. InfrastructureError: no broker answers.
+        """
+        return open_reader(kafka_settings(self._kafka), archive_dir())()
 
     def close(self) -> None:
         """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress."""
