@@ -206,7 +206,7 @@ class Feed:
                 await source.close()
 
     async def _read(self, source: Source) -> None:
-        """Reads until nobody has listened for a while."""
+        """Reads until there has been no listener for a while."""
         alone = 0.0
         while alone < _LINGER_SECONDS and not self._closed:
             joining, self._joining = self._joining, []
