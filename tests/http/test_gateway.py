@@ -14,7 +14,7 @@ import pytest
 
 from leftfold import memory
 from leftfold.errors import InfrastructureError, OutcomeUnknown
-from leftfold.http import Access, gateway, hash_of
+from leftfold.http import Access, gateway
 from leftfold.http.tokens import token_of
 from leftfold.memory import World
 from leftfold.model.messages import Command
@@ -283,25 +283,6 @@ def test_a_line_without_an_end_is_not_read_to_it() -> None:
         assert read < 2_000_000
 
     called(calls)
-
-
-def test_callers_need_a_known_key_and_the_right() -> None:
-    def authorize(principal: Any, kind: str, name: str) -> bool:
-        return kind == "view" or principal.name == "shop"
-
-    access = Access({hash_of("secret"): "shop", hash_of("other"): "reader"}, authorize)
-
-    async def calls(http: httpx.AsyncClient) -> None:
-        is_problem(await http.post(f"{BASKETS}/Open", json=OPEN), 401)
-        is_problem(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"X-API-Key": "guess"}), 401)
-        is_problem(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"X-API-Key": "other"}), 403)
-        is_problem(await http.get("/streams/baskets/b", headers={"X-API-Key": "other"}), 403)
-        sent = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Authorization": "Bearer secret"})
-        assert sent.status_code == 200
-        assert (await http.get("/views/open_baskets", headers={"X-API-Key": "other"})).status_code == 200
-        assert (await http.get("/health/live")).status_code == 200
-
-    called(calls, access=access)
 
 
 def test_large_bodies_are_refused() -> None:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from leftfold.client.commands import Client
 from leftfold.errors import LeftfoldError, OutcomeUnknown
-from leftfold.http.access import Access
+from leftfold.http.access import Access, Permission, Principal
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
 from leftfold.http.tokens import POSITION_HEADER, token_of
 from leftfold.model.messages import Command
@@ -89,7 +89,7 @@ class CommandRoutes:
             prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
             timeout: Annotated[float, _TIMEOUT] = 10.0,
         ) -> Response:
-            self._access.check_command(request, command)
+            await self._access.check_command(request, command, body)
             id_, expected = idempotency_key or str(uuid4()), _version_in(if_match)
             if prefer is not None and "respond-async" in prefer:
                 return await self._respond_later(path, id_, body, expected, timeout)
@@ -100,7 +100,7 @@ class CommandRoutes:
             id_: Annotated[str, Path(alias="id", max_length=200)],
             timeout: Annotated[float, _TIMEOUT] = 10.0,
         ) -> Response:
-            self._access.check_command(request, command)
+            await self._access.check_command(request, command)
             sent = self._unknown.get((path, id_))
             if sent is None:
                 advice = f"send it again with Idempotency-Key {id_}: it is decided once"
@@ -108,8 +108,8 @@ class CommandRoutes:
             return await self._answer(path, id_, sent, timeout)
 
         async def batch(request: Request, timeout: Annotated[float, _TIMEOUT] = 10.0) -> StreamingResponse:
-            self._access.check_command(request, command)
-            return _Lines(self._send_lines(request, command, timeout), media_type=_NDJSON)
+            principal = await self._access.check_command(request, command)
+            return _Lines(self._send_lines(request, command, principal, timeout), media_type=_NDJSON)
 
         send.__annotations__["body"] = command
         later: dict[int | str, dict[str, Any]] = {
@@ -176,30 +176,36 @@ class CommandRoutes:
         while len(self._unknown) > _MOST_KNOWN:
             self._unknown.popitem(last=False)
 
-    async def _send_lines(self, request: Request, command: type[Command], timeout: float) -> AsyncIterator[bytes]:
+    async def _send_lines(
+        self, request: Request, command: type[Command], principal: Principal, timeout: float
+    ) -> AsyncIterator[bytes]:
         chunk: list[bytes] = []
         try:
             async for line in _lines(request):
                 chunk.append(line)
                 if len(chunk) == _CHUNK:
-                    for answer in await self._send_chunk(chunk, command, timeout):
+                    for answer in await self._send_chunk(chunk, command, principal, timeout):
                         yield answer
                     chunk = []
         except ProblemError as error:
-            for answer in await self._send_chunk(chunk, command, timeout):
+            for answer in await self._send_chunk(chunk, command, principal, timeout):
                 yield answer
             yield error.problem.model_dump_json().encode() + b"\n"
             return
-        for answer in await self._send_chunk(chunk, command, timeout):
+        for answer in await self._send_chunk(chunk, command, principal, timeout):
             yield answer
 
-    async def _send_chunk(self, lines: list[bytes], command: type[Command], timeout: float) -> list[bytes]:
-        """The answers to some lines; those that are no command of the class are not sent."""
-        found: list[Command | ValidationError] = []
+    async def _send_chunk(
+        self, lines: list[bytes], command: type[Command], principal: Principal, timeout: float
+    ) -> list[bytes]:
+        """The answers to some lines; those that are no command of the class, or not allowed, are not sent."""
+        spec, found = command.__leftfold__, list[Command | ValidationError | ProblemError]()
         for line in lines:
             try:
-                found.append(command.model_validate_json(line))
-            except ValidationError as error:
+                one = command.model_validate_json(line)
+                await self._access.check(principal, Permission("command", f"{spec.category}.{spec.name}", one))
+                found.append(one)
+            except (ValidationError, ProblemError) as error:
                 found.append(error)
         valid = [one for one in found if isinstance(one, Command)]
         ids = [str(uuid4()) for _ in valid]
@@ -230,7 +236,7 @@ def _not_known(path: str, id_: str, why: str) -> Response:
     return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
 
 
-def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError) -> bytes:
+def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError | ProblemError) -> bytes:
     if isinstance(answer, Receipt):
         token = token_of(answer.position)
         fields = Accepted(id=id_, version=answer.version, events=answer.events, position=token).model_dump()
@@ -238,7 +244,7 @@ def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError) -> bytes:
         wrong = answer.errors(include_url=False, include_context=False, include_input=False)
         fields = refusal(400, "the line is no such command", errors=wrong).problem.model_dump()
     else:
-        fields = {"id": id_, **problem_of(answer).model_dump()}
+        fields = {**({"id": id_} if id_ else {}), **problem_of(answer).model_dump()}
     return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
 
 

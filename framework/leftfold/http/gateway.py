@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
@@ -60,7 +60,12 @@ def router(app: App, connection: AppConnection, *, access: Access | None = None)
     Args:
         access: who may call; by default everybody.
     """
-    rules, found = access or Access(), APIRouter()
+    rules = access or Access()
+
+    async def authenticate(request: Request) -> None:
+        await rules.principal(request)
+
+    found = APIRouter(dependencies=[Depends(authenticate), *(Security(scheme) for scheme in rules.schemes)])
     if app.deciders:
         commands = CommandRoutes(lambda: connection.client, rules)
         for decider in app.deciders:
@@ -198,7 +203,7 @@ def _add_handlers(found: FastAPI) -> None:
 
 
 def _problem(problem: Problem, headers: Any = None) -> JSONResponse:
-    more = {"Retry-After": "1"} if problem.status == 503 else {}
+    more = {503: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(problem.status, {})
     return JSONResponse(
         problem.model_dump(), problem.status, headers={**more, **(headers or {})}, media_type=PROBLEM_JSON
     )

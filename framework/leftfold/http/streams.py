@@ -74,7 +74,7 @@ def add_stream(
         version: Annotated[int | None, Query(ge=1, description="The last version; absent = the present.")] = None,
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
     ) -> Stream:
-        access.check_stream(request, decider.name)
+        await access.check_stream(request, decider.name, key)
         events = await asyncio.to_thread(lambda: list(islice(read(decider.name, key), version)))
         if not events:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
@@ -127,7 +127,7 @@ def add_events(
         from_start: Annotated[bool, Query(description="Begin with the first event that is kept.")] = False,
         last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
     ) -> Response:
-        access.check_stream(request, decider.name)
+        await access.check_stream(request, decider.name)
         keys, types, start = set(key or ()), set(type or ()), last_event_id or after
         from_start = from_start and not start
         return await listening(

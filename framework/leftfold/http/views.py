@@ -69,7 +69,7 @@ class ViewRoutes:
             after: Annotated[str | None, Query(description=f"Begin behind this {POSITION_HEADER}.")] = None,
             last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
         ) -> Response:
-            self._access.check_view(request, view.name)
+            await self._access.check_view(request, view.name)
             wanted = None if key is None else {_encoded(view, text) for text in key}
             start = last_event_id or after
             return await listening(
@@ -97,7 +97,7 @@ class ViewRoutes:
             as_of: Annotated[str, Query(description="The name of a view as of a place in the past.")] = "",
             if_none_match: Annotated[str | None, Header()] = None,
         ) -> Response:
-            self._access.check_view(request, view.name)
+            await self._access.check_view(request, view.name, key)
             typed = _key_in(view, key)
             position = position_in(after) if after else None
             entry = await self._reader(view, as_of).aentry(typed, after=position, timeout=timeout)
@@ -127,7 +127,7 @@ class ViewRoutes:
             fields: Annotated[str | None, Query(description="Only these fields, with commas between.")] = None,
             as_of: Annotated[str, Query(description="The name of a view as of a place in the past.")] = "",
         ) -> Response:
-            self._access.check_view(request, view.name)
+            await self._access.check_view(request, view.name)
             reader = self._reader(view, as_of)
             waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
             named = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
-from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -15,14 +12,13 @@ from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
 
-__all__ = ["EXAMPLES", "keys_in", "serve"]
+__all__ = ["EXAMPLES", "serve"]
 
-KEYS = "LEFTFOLD_HTTP_KEYS"
 _DRAIN_SECONDS = 10
 EXAMPLES = examples(
     "leftfold serve",
     "leftfold serve --port 9000 --origin https://shop.example      pages of that site may call",
-    f'{KEYS}="$(leftfold serve --new-key shop)" leftfold serve --host 0.0.0.0',
+    'LEFTFOLD_HTTP_KEYS="$(leftfold serve --new-key shop)" leftfold serve --host 0.0.0.0',
 )
 
 
@@ -40,44 +36,39 @@ def serve(
 ) -> None:
     """Answer commands and reads over HTTP until Ctrl-C.
 
-    The description of all routes is at /openapi.json, and readable at /docs. Beyond this machine it asks for API keys:
-    LEFTFOLD_HTTP_KEYS holds NAME=HASH, with commas between.
+    The description of all routes is at /openapi.json, and readable at /docs. Beyond this machine callers need an API
+    key (LEFTFOLD_HTTP_KEYS: NAME=HASH, with commas between), a token of an OpenID provider (LEFTFOLD_HTTP_ISSUER and
+    LEFTFOLD_HTTP_AUDIENCE), or a certificate that a TLS proxy has checked (LEFTFOLD_HTTP_CERTIFICATE_HEADER).
     """
     with extras():
         import uvicorn
 
-        from leftfold.http import Access, gateway
+        from leftfold.http import gateway
+        from leftfold.http.access import is_loopback
+        from leftfold.http.settings import HttpSettings
 
     if new_key:
         _show_new_key(new_key)
         return
-    keys = keys_in(os.environ.get(KEYS, ""))
-    if not keys and not insecure and not _is_loopback(host):
+    access = HttpSettings().access()
+    if access.is_open and not insecure and not is_loopback(host):
         raise Usage(
-            f"--host {host} can be reached by others, and no API keys are set: make one with leftfold serve --new-key "
-            f"NAME, or serve everybody with --insecure"
+            f"--host {host} can be reached by others, and callers need no credentials: make an API key with leftfold "
+            f"serve --new-key NAME, set LEFTFOLD_HTTP_ISSUER, or serve everybody with --insecure"
         )
     apps = load_apps(app or [])
     with ExitStack() as opened:
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
-        api = gateway(connections, access=Access(keys), origins=origin or ())
+        api = gateway(connections, access=access, origins=origin or ())
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
-        uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
-
-
-def keys_in(text: str) -> Mapping[str, str]:
-    """The names of callers by the hashes of their API keys, from `NAME=HASH,NAME=HASH`.
-
-    Raises:
-        Usage: the text has another form.
-    """
-    found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, digest = part.partition("=")
-        if not name or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            raise Usage(f"{KEYS} holds NAME=HASH with commas between; one of {name[:40]!r} is no hash of 64 hex digits")
-        found[digest] = name
-    return found
+        uvicorn.run(
+            api,
+            host=host,
+            port=port,
+            log_level="warning",
+            proxy_headers=False,
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
+        )
 
 
 def _show_new_key(name: str) -> None:
@@ -90,10 +81,3 @@ def _show_new_key(name: str) -> None:
     key = secrets.token_urlsafe(32)
     note(f"the key of {name}, which is not shown again: {key}")
     say(f"{name}={hash_of(key)}")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
