@@ -121,6 +121,8 @@ def test_callers_need_a_known_key_and_the_right() -> None:
         is_problem(await http.get("/events/baskets", headers={"X-API-Key": "other"}), 403)
         sent = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Authorization": "Bearer secret"})
         assert sent.status_code == 200
+        shown = (await http.get("/streams/baskets/b", headers={"X-API-Key": "secret"})).json()
+        assert [event["principal"] for event in shown["events"]] == ["shop"]
         assert (await http.get(VIEW, headers={"X-API-Key": "other"})).status_code == 200
         assert (await http.get("/health/live")).status_code == 200
         described = (await http.get("/openapi.json")).json()

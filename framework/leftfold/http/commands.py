@@ -58,6 +58,7 @@ class _Sent(NamedTuple):
 
     command: Command
     expected: int | None
+    principal: str
     task: asyncio.Task[Receipt] | None
 
 
@@ -89,11 +90,11 @@ class CommandRoutes:
             prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
             timeout: Annotated[float, _TIMEOUT] = 10.0,
         ) -> Response:
-            await self._access.check_command(request, command, body)
+            principal = await self._access.check_command(request, command, body)
             id_, expected = idempotency_key or str(uuid4()), _version_in(if_match)
             if prefer is not None and "respond-async" in prefer:
-                return await self._respond_later(path, id_, body, expected, timeout)
-            return await self._answer(path, id_, _Sent(body, expected, None), timeout)
+                return await self._respond_later(path, id_, body, expected, principal.name, timeout)
+            return await self._answer(path, id_, _Sent(body, expected, principal.name, None), timeout)
 
         async def status(
             request: Request,
@@ -144,23 +145,27 @@ class CommandRoutes:
         return self._connected
 
     async def _respond_later(
-        self, path: str, id_: str, command: Command, expected: int | None, timeout: float
+        self, path: str, id_: str, command: Command, expected: int | None, principal: str, timeout: float
     ) -> Response:
-        asked = (await self._client()).asend(command, id=id_, expected_version=expected, timeout=timeout)
-        self._remember((path, id_), _Sent(command, expected, asyncio.ensure_future(asked)))
+        asked = (await self._client()).asend(
+            command, id=id_, expected_version=expected, principal=principal, timeout=timeout
+        )
+        self._remember((path, id_), _Sent(command, expected, principal, asyncio.ensure_future(asked)))
         return _not_known(path, id_, "it was sent, and is not waited for")
 
     async def _answer(self, path: str, id_: str, sent: _Sent, timeout: float) -> Response:
         """Waits for the outcome; a command without a waiting task is sent, again if it was before."""
-        command, expected, task = sent
+        command, expected, principal, task = sent
         try:
             if task is not None:
                 receipt = await asyncio.wait_for(asyncio.shield(task), timeout)
             else:
                 client = await self._client()
-                receipt = await client.asend(command, id=id_, expected_version=expected, timeout=timeout)
+                receipt = await client.asend(
+                    command, id=id_, expected_version=expected, principal=principal, timeout=timeout
+                )
         except OutcomeUnknown as error:
-            self._remember((path, id_), _Sent(command, expected, None))
+            self._remember((path, id_), _Sent(command, expected, principal, None))
             return _not_known(path, id_, error.why)
         except TimeoutError:
             return _not_known(path, id_, f"no answer within {timeout:g} s")
@@ -209,7 +214,8 @@ class CommandRoutes:
                 found.append(error)
         valid = [one for one in found if isinstance(one, Command)]
         ids = [str(uuid4()) for _ in valid]
-        receipts = await asyncio.to_thread((await self._client()).send_many, valid, ids=ids, timeout=timeout)
+        send_many = (await self._client()).send_many
+        receipts = await asyncio.to_thread(send_many, valid, ids=ids, principal=principal.name, timeout=timeout)
         answers = iter(zip(ids, receipts, strict=True))
         return [_line(*next(answers)) if isinstance(one, Command) else _line("", one) for one in found]
 

@@ -44,6 +44,7 @@ class RecordedEvent(BaseModel):
     decision: tuple[int, int]
     correlation_id: str
     causation_id: str
+    principal: str
     position: str
 
 
@@ -99,6 +100,7 @@ def _shown(recorded: Recorded[Any]) -> RecordedEvent:
         decision=recorded.decision,
         correlation_id=recorded.correlation_id,
         causation_id=recorded.causation_id,
+        principal=recorded.principal,
         position=token_of(recorded.position),
     )
 
