@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from leftfold.client.commands import Client
 from leftfold.errors import LeftfoldError, OutcomeUnknown
 from leftfold.http.access import Access
+from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
 from leftfold.http.tokens import POSITION_HEADER, token_of
 from leftfold.model.messages import Command
@@ -69,8 +70,7 @@ class CommandRoutes:
     """
 
     def __init__(self, connect: Callable[[], Client], access: Access) -> None:
-        self._connect, self._access = connect, access
-        self._connected: Client | None = None
+        self._connection, self._access = FirstConnection(connect), access
         self._unknown: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         """By route and id: the right to send one command is no right to learn of another."""
 
@@ -137,16 +137,10 @@ class CommandRoutes:
                 with suppress(asyncio.CancelledError, LeftfoldError):
                     await sent.task
 
-    async def _client(self) -> Client:
-        """The client; the first call connects it, on a thread."""
-        if self._connected is None:
-            self._connected = await asyncio.to_thread(self._connect)
-        return self._connected
-
     async def _respond_later(
         self, path: str, id_: str, command: Command, expected: int | None, timeout: float
     ) -> Response:
-        asked = (await self._client()).asend(command, id=id_, expected_version=expected, timeout=timeout)
+        asked = (await self._connection.client()).asend(command, id=id_, expected_version=expected, timeout=timeout)
         self._remember((path, id_), _Sent(command, expected, asyncio.ensure_future(asked)))
         return _not_known(path, id_, "it was sent, and is not waited for")
 
@@ -157,11 +151,15 @@ class CommandRoutes:
             if task is not None:
                 receipt = await asyncio.wait_for(asyncio.shield(task), timeout)
             else:
-                client = await self._client()
+                client = await self._connection.client()
                 receipt = await client.asend(command, id=id_, expected_version=expected, timeout=timeout)
         except OutcomeUnknown as error:
             self._remember((path, id_), _Sent(command, expected, None))
             return _not_known(path, id_, error.why)
+        except asyncio.CancelledError:
+            # The server ends, and its time for running requests is over.
+            self._remember((path, id_), _Sent(command, expected, None))
+            return _not_known(path, id_, "the gateway ends; send it again with the same Idempotency-Key")
         except TimeoutError:
             return _not_known(path, id_, f"no answer within {timeout:g} s")
         except LeftfoldError as error:
@@ -203,7 +201,7 @@ class CommandRoutes:
                 found.append(error)
         valid = [one for one in found if isinstance(one, Command)]
         ids = [str(uuid4()) for _ in valid]
-        receipts = await asyncio.to_thread((await self._client()).send_many, valid, ids=ids, timeout=timeout)
+        receipts = await asyncio.to_thread((await self._connection.client()).send_many, valid, ids=ids, timeout=timeout)
         answers = iter(zip(ids, receipts, strict=True))
         return [_line(*next(answers)) if isinstance(one, Command) else _line("", one) for one in found]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Request
@@ -20,6 +20,7 @@ from leftfold.client.reader import Views
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.http.access import Access
 from leftfold.http.commands import CommandRoutes
+from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_of, refusal
 from leftfold.http.streams import add_stream
 from leftfold.http.views import ViewRoutes
@@ -31,6 +32,7 @@ __all__ = ["AppConnection", "gateway", "router"]
 
 _MOST_BYTES = 1_048_576
 _GZIP_FROM = 1000
+_READY_SECONDS = 5.0
 
 
 class AppConnection(Protocol):
@@ -145,28 +147,36 @@ class _BodyLimit:
 
 
 def _add_health(found: FastAPI, apps: Sequence[tuple[App, AppConnection]]) -> None:
+    def clients_of(connection: AppConnection) -> tuple[FirstConnection[Client], FirstConnection[Views]]:
+        return FirstConnection(lambda: connection.client), FirstConnection(lambda: connection.views)
+
+    asked = [(app, *clients_of(connection)) for app, connection in apps]
+
     @found.get("/health/live", tags=["health"], summary="Whether this process works")
     async def live() -> dict[str, str]:
         return {"status": "live"}
 
     @found.get("/health/ready", tags=["health"], summary="Whether commands and reads can be answered")
     async def ready() -> JSONResponse:
-        async def ask(app: App, connection: AppConnection) -> list[str]:
-            wrong = []
-            try:
-                if app.deciders:
-                    await asyncio.to_thread(lambda: connection.client)
-                for view in app.views:
-                    try:
-                        await connection.views[view].adescribe()
-                    except ViewNotBuilt:
-                        continue  # it answers, and says that it is not built
-            except LeftfoldError as error:
-                wrong.append(f"{app.name}: {error}")
-            return wrong
-
-        wrong = [why for app, connection in apps for why in await ask(app, connection)]
+        found = await asyncio.gather(*(_wrong_with(app, client, views) for app, client, views in asked))
+        wrong = [why for whys in found for why in whys]
         return JSONResponse({"status": "not ready" if wrong else "ready", "why": wrong}, 503 if wrong else 200)
+
+
+async def _wrong_with(app: App, client: FirstConnection[Client], views: FirstConnection[Views]) -> list[str]:
+    """Why commands or views of an App cannot be answered, within a few seconds."""
+    try:
+        async with asyncio.timeout(_READY_SECONDS):
+            if app.deciders:
+                await client.client()
+            for view in app.views:
+                with suppress(ViewNotBuilt):  # it answers, and says that it is not built
+                    await (await views.client())[view].adescribe()
+    except LeftfoldError as error:
+        return [f"{app.name}: {error}"]
+    except TimeoutError:
+        return [f"{app.name}: no answer within {_READY_SECONDS:g} s"]
+    return []
 
 
 def _add_handlers(found: FastAPI) -> None:

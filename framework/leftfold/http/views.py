@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 from leftfold.client.reader import Reader, Views
 from leftfold.errors import ConfigurationError
 from leftfold.http.access import Access
+from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import error_responses, refusal
 from leftfold.http.tokens import POSITION_HEADER, position_in, token_of
 from leftfold.model.view import View
@@ -38,7 +39,7 @@ class ViewRoutes:
     """The routes of views."""
 
     def __init__(self, connect: Callable[[], Views], access: Access) -> None:
-        self._connect, self._access = connect, access
+        self._connection, self._access = FirstConnection(connect), access
 
     def add(self, router: APIRouter, view: View[Any, Any]) -> None:
         """Adds the routes of a view."""
@@ -60,7 +61,7 @@ class ViewRoutes:
             except ValueError as error:
                 raise refusal(400, f"{key[:80]!r} is no key of view {view.name}: {error}") from error
             position = position_in(after) if after else None
-            entry = await self._reader(view, as_of).aentry(typed, after=position, timeout=timeout)
+            entry = await (await self._reader(view, as_of)).aentry(typed, after=position, timeout=timeout)
             headers = {POSITION_HEADER: token_of(entry.position)}
             if entry.version is not None:
                 headers["ETag"] = f'"{entry.version}"'
@@ -88,7 +89,7 @@ class ViewRoutes:
             as_of: Annotated[str, Query(description="The name of a view as of a place in the past.")] = "",
         ) -> Response:
             self._access.check_view(request, view.name)
-            reader = self._reader(view, as_of)
+            reader = await self._reader(view, as_of)
             waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
             named = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
             equal = {name: text for name, text in request.query_params.items() if name not in _OWN}
@@ -124,8 +125,8 @@ class ViewRoutes:
             responses={200: {"model": Rows}, **errors}, **common,
         )(search)  # fmt: skip
 
-    def _reader(self, view: View[Any, Any], name: str) -> Reader[Any, Any]:
-        views = self._connect()
+    async def _reader(self, view: View[Any, Any], name: str) -> Reader[Any, Any]:
+        views = await self._connection.client()
         return views.as_of(view, name) if name else views[view]
 
 

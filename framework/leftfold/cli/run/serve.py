@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Annotated
@@ -18,7 +20,6 @@ from leftfold.runtime.project import Usage, load_apps
 __all__ = ["EXAMPLES", "keys_in", "serve"]
 
 KEYS = "LEFTFOLD_HTTP_KEYS"
-_DRAIN_SECONDS = 10
 EXAMPLES = examples(
     "leftfold serve",
     "leftfold serve --port 9000 --origin https://shop.example      pages of that site may call",
@@ -44,9 +45,7 @@ def serve(
     LEFTFOLD_HTTP_KEYS holds NAME=HASH, with commas between.
     """
     with extras():
-        import uvicorn
-
-        from leftfold.http import Access, gateway
+        from leftfold.http import Access, GatewayServer, gateway
 
     if new_key:
         _show_new_key(new_key)
@@ -62,7 +61,9 @@ def serve(
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
         api = gateway(connections, access=Access(keys), origins=origin or ())
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
-        uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
+        # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        GatewayServer(api, host=host, port=port).run()
 
 
 def keys_in(text: str) -> Mapping[str, str]:
