@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
@@ -14,10 +15,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from leftfold.client.commands import Client
-from leftfold.errors import LeftfoldError, OutcomeUnknown
+from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.http.access import Access
 from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
@@ -74,17 +76,21 @@ class CommandRoutes:
         self._unknown: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         """By route and id: the right to send one command is no right to learn of another."""
 
-    def add(self, router: APIRouter, command: type[Command]) -> None:
-        """Adds the routes of a command class."""
+    def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
+        """Adds the routes of a command class.
+
+        Args:
+            operation: its name in the ids of operations.
+        """
         spec = command.__leftfold__
         path, tag = f"/commands/{spec.category}/{spec.name}", f"commands of {spec.category}"
-        responses = error_responses(400, 401, 403, 409, 412, 413, 422, 500, 503)
+        common_errors = (400, 401, 403, 409, 412, 422, 431, 500, 503)
         summary = (command.__doc__ or spec.name).strip().splitlines()[0]
 
         async def send(
             request: Request,
             body: Any,
-            idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+            idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
             if_match: Annotated[str | None, Header(description='The expected version: "7"; "0" = no stream.')] = None,
             prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
             timeout: Annotated[float, _TIMEOUT] = 10.0,
@@ -107,26 +113,38 @@ class CommandRoutes:
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
             return await self._answer(path, id_, sent, timeout)
 
-        async def batch(request: Request, timeout: Annotated[float, _TIMEOUT] = 10.0) -> StreamingResponse:
+        async def batch(
+            request: Request,
+            idempotency_key: Annotated[
+                str | None, Header(min_length=1, max_length=180, description="Line n has this key with /n behind it.")
+            ] = None,
+            timeout: Annotated[float, _TIMEOUT] = 10.0,
+        ) -> StreamingResponse:
             self._access.check_command(request, command)
-            return _Lines(self._send_lines(request, command, timeout), media_type=_NDJSON)
+            client = await self._connection.client()
+            ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
+            return _Lines(_send_lines(client, _lines(request), command, ids, timeout), media_type=_NDJSON)
 
         send.__annotations__["body"] = command
-        later: dict[int | str, dict[str, Any]] = {
-            202: {"model": Unknown, "description": "The outcome is not known yet."}
+        answers: dict[int | str, dict[str, Any]] = {
+            200: {"headers": _headers(POSITION_HEADER, "ETag")},
+            202: {"model": Unknown, "description": "The outcome is not known yet.", "headers": _headers("Location")},
         }
         common: dict[str, Any] = {"tags": [tag], "response_model": Accepted}
-        router.post(path, summary=summary, responses={**responses, **later}, name=f"send {spec.name}", **common)(send)
+        router.post(
+            path, summary=summary, operation_id=f"send_{operation}", name=f"send {spec.name}",
+            responses={**answers, **error_responses(*common_errors, 408, 413, 415)}, **common,
+        )(send)  # fmt: skip
         router.get(
-            f"{path}/{{id:path}}", summary=f"What became of a {spec.name}", name=f"status of {spec.name}",
-            responses={**error_responses(400, 401, 403, 404, 409, 412, 422, 500, 503), **later}, **common,
+            f"{path}/{{id:path}}", summary=f"What became of a {spec.name}", operation_id=f"get_outcome_of_{operation}",
+            name=f"outcome of {spec.name}", responses={**answers, **error_responses(*common_errors, 404)}, **common,
         )(status)  # fmt: skip
         lines = {"schema": {"type": "string", "description": _BATCH_LINE}}
         router.post(
-            f"{path}:batch", summary=f"Send many {spec.name}, in order", name=f"batch of {spec.name}", tags=[tag],
-            response_class=StreamingResponse,
-            responses={200: {"content": {_NDJSON: lines}}, **error_responses(401, 403, 413)},
-            openapi_extra={"requestBody": {"content": {_NDJSON: lines}, "required": True}},
+            f"{path}:batch", summary=f"Send many {spec.name}, in order", operation_id=f"send_many_{operation}",
+            name=f"batch of {spec.name}", tags=[tag], response_class=StreamingResponse,
+            responses={200: {"content": {_NDJSON: lines}}, **error_responses(400, 401, 403, 431, 500, 503)},
+            openapi_extra={"requestBody": {"content": {_NDJSON: lines}}},
         )(batch)  # fmt: skip
 
     async def close(self) -> None:
@@ -163,7 +181,8 @@ class CommandRoutes:
         except TimeoutError:
             return _not_known(path, id_, f"no answer within {timeout:g} s")
         except LeftfoldError as error:
-            self._unknown.pop((path, id_), None)
+            if not isinstance(error, InfrastructureError):
+                self._unknown.pop((path, id_), None)
             raise ProblemError(problem_of(error, has_precondition=expected is not None)) from error
         self._unknown.pop((path, id_), None)
         return _accepted(id_, receipt)
@@ -174,43 +193,56 @@ class CommandRoutes:
         while len(self._unknown) > _MOST_KNOWN:
             self._unknown.popitem(last=False)
 
-    async def _send_lines(self, request: Request, command: type[Command], timeout: float) -> AsyncIterator[bytes]:
-        chunk: list[bytes] = []
-        try:
-            async for line in _lines(request):
-                chunk.append(line)
-                if len(chunk) == _CHUNK:
-                    for answer in await self._send_chunk(chunk, command, timeout):
-                        yield answer
-                    chunk = []
-        except ProblemError as error:
-            for answer in await self._send_chunk(chunk, command, timeout):
-                yield answer
-            yield error.problem.model_dump_json().encode() + b"\n"
-            return
-        for answer in await self._send_chunk(chunk, command, timeout):
-            yield answer
 
-    async def _send_chunk(self, lines: list[bytes], command: type[Command], timeout: float) -> list[bytes]:
-        """The answers to some lines; those that are no command of the class are not sent."""
-        found: list[Command | ValidationError] = []
-        for line in lines:
-            try:
-                found.append(command.model_validate_json(line))
-            except ValidationError as error:
-                found.append(error)
-        valid = [one for one in found if isinstance(one, Command)]
-        ids = [str(uuid4()) for _ in valid]
-        receipts = await asyncio.to_thread((await self._connection.client()).send_many, valid, ids=ids, timeout=timeout)
-        answers = iter(zip(ids, receipts, strict=True))
-        return [_line(*next(answers)) if isinstance(one, Command) else _line("", one) for one in found]
+async def _send_lines(
+    client: Client, lines: AsyncIterator[bytes], command: type[Command], ids: Iterator[str], timeout: float
+) -> AsyncIterator[bytes]:
+    """The answers to lines, while they are read: some hundred are sent at once."""
+    chunk, last = list[bytes](), b""
+    try:
+        async for line in lines:
+            chunk.append(line)
+            if len(chunk) == _CHUNK:
+                for answer in await _send_chunk(client, chunk, command, ids, timeout):
+                    yield answer
+                chunk = []
+    except ProblemError as error:
+        last = error.problem.model_dump_json().encode() + b"\n"
+    for answer in await _send_chunk(client, chunk, command, ids, timeout):
+        yield answer
+    if last:
+        yield last
+
+
+async def _send_chunk(
+    client: Client, lines: list[bytes], command: type[Command], ids: Iterator[str], timeout: float
+) -> list[bytes]:
+    """The answers to some lines; those that are no command of the class are not sent."""
+    found: list[tuple[str, Command | ValidationError]] = []
+    for line in lines:
+        try:
+            found.append((next(ids), command.model_validate_json(line)))
+        except ValidationError as error:
+            found.append(("", error))
+    valid = [(id_, one) for id_, one in found if isinstance(one, Command)]
+    commands, used = [one for _, one in valid], [id_ for id_, _ in valid]
+    try:
+        receipts = await run_in_threadpool(client.send_many, commands, ids=used, timeout=timeout)
+    except LeftfoldError as error:
+        receipts = [error] * len(valid)
+    answers = iter(receipts)
+    return [_line(id_, next(answers) if isinstance(one, Command) else one) for id_, one in found]
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"schema": {"type": "string"}} for name in names}
 
 
 def _version_in(if_match: str | None) -> int | None:
-    """The expected version in an If-Match header."""
+    """The expected version in an If-Match header: the ETag of a command's answer, or of a row."""
     if if_match is None:
         return None
-    text = if_match.strip().removeprefix("W/").strip('"')
+    text = if_match.strip().removeprefix("W/").strip('"').partition("-")[0]
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise refusal(400, f'If-Match is {if_match[:80]!r}; it names the version that a stream must have: "7"')
     return int(text)

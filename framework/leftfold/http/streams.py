@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import islice
@@ -11,16 +10,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
+from starlette.concurrency import run_in_threadpool
 
 from leftfold.http.access import Access
 from leftfold.http.problems import error_responses, refusal
+from leftfold.http.routes import operation_name
 from leftfold.http.tokens import token_of
 from leftfold.model.decider import Decider
 from leftfold.model.position import Recorded
 
 __all__ = ["add_stream"]
 
-_MOST = 1000
+_MOST, _LAST = 1000, 2**53
 
 
 class RecordedEvent(BaseModel):
@@ -61,11 +62,13 @@ def add_stream(
     async def stream(
         request: Request,
         key: Annotated[str, Path(description="The key of the stream.")],
-        version: Annotated[int | None, Query(ge=1, description="The last version; absent = the present.")] = None,
+        version: Annotated[
+            int | None, Query(ge=1, le=_LAST, description="The last version; absent = the present.")
+        ] = None,
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
     ) -> Stream:
         access.check_stream(request, decider.name)
-        events = await asyncio.to_thread(lambda: list(islice(read(decider.name, key), version)))
+        events = await run_in_threadpool(lambda: list(islice(read(decider.name, key), version)))
         if not events:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
         state = decider.fold(decider.initial_state, [recorded.event for recorded in events])
@@ -74,8 +77,9 @@ def add_stream(
 
     router.get(
         f"/streams/{decider.name}/{{key:path}}", summary=f"The events and the state of a stream of {decider.name}",
+        operation_id=f"get_{operation_name(decider.name)}_stream",
         name=f"stream of {decider.name}", tags=[f"streams of {decider.name}"],
-        responses=error_responses(400, 401, 403, 404, 503),
+        responses=error_responses(400, 401, 403, 404, 431, 500, 503),
     )(stream)  # fmt: skip
 
 
