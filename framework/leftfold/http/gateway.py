@@ -23,7 +23,7 @@ from leftfold.http.access import Access
 from leftfold.http.commands import CommandRoutes
 from leftfold.http.first_connection import FirstConnection
 from leftfold.http.gateway_server import MAX_HEADER_BYTES
-from leftfold.http.problems import PROBLEM_JSON, ProblemError, problem_response, refusal
+from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
 from leftfold.http.routes import ProblemRoute, operation_name
 from leftfold.http.streams import add_stream
 from leftfold.http.views import ViewRoutes
@@ -127,7 +127,7 @@ def gateway(
         found.include_router(one)
     found.include_router(_health(apps))
     _add_handlers(found)
-    _document_problems(found)
+    _describe(found)
     # From the inside out: answers of limits are for pages of other origins, too.
     found.add_middleware(_RequestLimits, max_bytes=max_bytes, body_seconds=body_seconds)
     found.add_middleware(GZipMiddleware, minimum_size=_GZIP_FROM)
@@ -256,22 +256,56 @@ def _add_handlers(found: FastAPI) -> None:
         return problem_response(error)  # the server logs it
 
 
-def _document_problems(found: FastAPI) -> None:
-    """Describes problems by their own media type only, and removes FastAPI's errors, which are never answered."""
+def _describe(found: FastAPI) -> None:
+    """Makes the description exact where FastAPI adds to it, and where generators of clients would take it literally."""
     make = found.openapi
 
     def openapi() -> dict[str, Any]:
         document = make()
+        schemas = document["components"]["schemas"]
+        operations = [operation for path in document["paths"].values() for operation in path.values()]
         for name in ("HTTPValidationError", "ValidationError"):
-            document["components"]["schemas"].pop(name, None)
-        for path in document["paths"].values():
-            for operation in path.values():
-                answers = operation["responses"]
-                for status, answer in list(answers.items()):
-                    if "HTTPValidationError" in str(answer):
-                        del answers[status]
-                    elif PROBLEM_JSON in answer.get("content", {}):
-                        answer["content"].pop("application/json", None)
+            schemas.pop(name, None)
+        for operation in operations:
+            answers = operation["responses"]
+            for status, answer in list(answers.items()):
+                if "HTTPValidationError" in str(answer):
+                    del answers[status]
+                elif PROBLEM_JSON in answer.get("content", {}):
+                    answer["content"].pop("application/json", None)
+        sent = _named_in([operation.get("requestBody") for operation in operations], schemas)
+        for name, schema in schemas.items():
+            _write_decimals_as_text(schema)
+            if name not in sent and name != Problem.__name__ and "properties" in schema:
+                schema["required"] = list(schema["properties"])  # an answer has every field, also those with a default
         return document
 
     found.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation extends it
+
+
+def _named_in(part: Any, schemas: Mapping[str, Any]) -> set[str]:
+    """The names of the schemas that a part of the description refers to, directly or not."""
+    names, parts = set[str](), [part]
+    while parts:
+        one = parts.pop()
+        if isinstance(one, dict):
+            name = str(one.get("$ref", "")).rpartition("/")[2]
+            if name in schemas and name not in names:
+                names.add(name)
+                parts.append(schemas[name])
+        parts += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return names
+
+
+def _write_decimals_as_text(schema: Any) -> None:
+    """Leaves the text of a Decimal, which pydantic also takes as a number: clients would send a float."""
+    kinds = schema.get("anyOf", []) if isinstance(schema, dict) else []
+    if {"number", "string"} <= {one.get("type") for one in kinds}:
+        texts = [one for one in kinds if one.get("type") != "number"]
+        if len(texts) > 1:
+            schema["anyOf"] = texts
+        else:
+            del schema["anyOf"]
+            schema.update(texts[0])
+    for one in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _write_decimals_as_text(one)
