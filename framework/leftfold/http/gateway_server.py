@@ -22,8 +22,6 @@ MAX_HEADER_BYTES = 65_536
 _HEAD_SECONDS = 10.0
 _LINGER_SECONDS = 2.0
 _DRAIN_SECONDS = 10
-_REST_SECONDS = 10.0
-"""How long the rest of a body may take that was answered before its end, as one that is too large."""
 _MAX_CONNECTIONS = 10_000
 # h11 as the parser, also where httptools is installed: it is strict, limits what it keeps of an incomplete head, and
 # tells what it waits for, on which the timers below stand; llhttp keeps headers of any size.
@@ -55,7 +53,8 @@ class GatewayServer(uvicorn.Server):
 
     Args:
         host, port: where it listens; port 0 is a free one. head_seconds: how long a request line with its headers may
-            take. options: further settings of uvicorn.
+            take, and the rest of a body that was refused before its end. max_connections: further ones are refused.
+        options: further settings of uvicorn.
     """
 
     def __init__(
@@ -80,9 +79,9 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops listening and waits for the answers of running requests."""
-        await self._stop_listening()
         # Requests that come from now on get this header, and uvicorn closes their connections behind the answer.
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        await self._stop_listening()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LINGER_SECONDS
         while self.server_state.connections and loop.time() < deadline and not self.force_exit:  # noqa: ASYNC110  # as uvicorn
@@ -167,7 +166,7 @@ class _Connection(H11Protocol):
             return
         self._has_begun = False
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
-            self._start_timer(_REST_SECONDS, self.transport.close)
+            self._start_timer(self.head_seconds, self.transport.close)
         else:
             self._stop_timer()
 

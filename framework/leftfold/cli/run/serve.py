@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping
@@ -61,9 +62,16 @@ def serve(
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
         api = gateway(connections, access=Access(keys), origins=origin or ())
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
+        _raise_file_limit()
         # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         GatewayServer(api, host=host, port=port).run()
+
+
+def _raise_file_limit() -> None:
+    """Lets the process have as many files as it may have: each connection is one, and a shell often allows 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def keys_in(text: str) -> Mapping[str, str]:
