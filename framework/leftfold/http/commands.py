@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -36,6 +38,7 @@ _MOST_BYTES = 1_048_576
 _CHUNK = 200
 """Commands of a batch that are sent at once."""
 _TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BATCH_LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
 
 
@@ -96,6 +99,7 @@ class CommandRoutes:
             timeout: Annotated[float, _TIMEOUT] = 10.0,
         ) -> Response:
             self._access.check_command(request, command)
+            _check_text(await request.body(), command)
             id_, expected = idempotency_key or str(uuid4()), _version_in(if_match)
             if prefer is not None and "respond-async" in prefer:
                 return await self._respond_later(path, id_, body, expected, timeout)
@@ -236,6 +240,15 @@ async def _send_chunk(
 
 def _headers(*names: str) -> dict[str, Any]:
     return {name: {"schema": {"type": "string"}} for name in names}
+
+
+def _check_text(body: bytes, command: type[Command]) -> None:
+    """Refuses half of a surrogate pair, which Python's JSON reads and UTF-8 cannot hold; pydantic's refuses it."""
+    if _SURROGATE.search(body):
+        try:
+            command.model_validate_json(body)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
 
 
 def _version_in(if_match: str | None) -> int | None:

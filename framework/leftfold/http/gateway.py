@@ -35,8 +35,8 @@ from leftfold.version import __version__
 __all__ = ["AppConnection", "gateway", "router"]
 
 _MOST_BYTES = 1_048_576
-_MOST_HELD = 256 * 1_048_576
-"""Bytes of bodies that all running requests hold together."""
+_MOST_BODIES = 256
+"""How many bodies of the largest size all running requests may hold together."""
 _BODY_SECONDS = 30.0
 _GZIP_FROM = 1000
 _READY_SECONDS = 5.0
@@ -175,7 +175,7 @@ class _RequestLimits:
             self._held += length
             if size > self._max:
                 raise refusal(413, f"the body has more than {self._max:,} bytes")
-            if self._held > _MOST_HELD:
+            if self._held > _MOST_BODIES * self._max:
                 raise refusal(503, "the bodies of all requests together are too large at the moment")
             return message
 

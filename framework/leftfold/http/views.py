@@ -203,7 +203,7 @@ class _TypedView:
         )
         self.rows: type[BaseModel] = create_model(
             f"{title}Rows",
-            __doc__="Rows with their keys; `cursor` continues a scan, and `more` says whether `limit` left rows out.",
+            __doc__="Rows with their keys; `cursor` continues a scan, and `more` says whether there may be more rows.",
             rows=(list[row], ...),
             cursor=(str | None, None),
             more=(bool, False),
