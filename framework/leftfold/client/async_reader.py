@@ -219,7 +219,8 @@ class AsyncReads(Generic[Row, K]):
 
     def _find(self, asked: Mapping[str, Any]) -> Steps[dict[K, Row]]:
         equal, after, timeout = awaited(self.view, asked)
-        return self._lookup.behind(after, timeout, lambda: self._search.find(equal))
+        limit = equal.pop("limit", None) if "limit" not in self.view.rows.indexes else None
+        return self._lookup.behind(after, timeout, lambda: self._search.find(equal, limit))
 
     def _count(self, asked: Mapping[str, Any]) -> Steps[int]:
         equal, after, timeout = awaited(self.view, asked)

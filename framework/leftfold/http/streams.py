@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
+from starlette.concurrency import run_in_threadpool
 
 from leftfold.errors import ContractError
 from leftfold.http.access import Access
 from leftfold.http.feeds import EVENT_STREAM, Feed, Frame, frame, listening
 from leftfold.http.problems import error_responses, refusal
+from leftfold.http.routes import operation_name
 from leftfold.http.tokens import POSITION_HEADER, position_in, token_of
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
@@ -28,7 +30,7 @@ from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["add_events", "add_stream"]
 
-_MOST = 1000
+_MOST, _LAST = 1000, 2**53
 _EVENTS = "Each event is a committed event of a stream, with its metadata."
 T = TypeVar("T")
 
@@ -72,11 +74,13 @@ def add_stream(
     async def stream(
         request: Request,
         key: Annotated[str, Path(description="The key of the stream.")],
-        version: Annotated[int | None, Query(ge=1, description="The last version; absent = the present.")] = None,
+        version: Annotated[
+            int | None, Query(ge=1, le=_LAST, description="The last version; absent = the present.")
+        ] = None,
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
     ) -> Stream:
         await access.check_stream(request, decider.name, key)
-        events = await asyncio.to_thread(lambda: list(islice(read(decider.name, key), version)))
+        events = await run_in_threadpool(lambda: list(islice(read(decider.name, key), version)))
         if not events:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
         state = decider.fold(decider.initial_state, [recorded.event for recorded in events])
@@ -85,8 +89,9 @@ def add_stream(
 
     router.get(
         f"/streams/{decider.name}/{{key:path}}", summary=f"The events and the state of a stream of {decider.name}",
+        operation_id=f"get_{operation_name(decider.name)}_stream",
         name=f"stream of {decider.name}", tags=[f"streams of {decider.name}"],
-        responses=error_responses(400, 401, 403, 404, 503),
+        responses=error_responses(400, 401, 403, 404, 410, 431, 500, 503),
     )(stream)  # fmt: skip
 
 
@@ -124,7 +129,7 @@ def add_events(
     async def events(
         request: Request,
         key: Annotated[list[str] | None, Query(description="Only events of these streams.")] = None,
-        type: Annotated[list[str] | None, Query(description="Only events of these types.")] = None,
+        type: Any = None,
         after: Annotated[str | None, Query(description=f"Begin behind this {POSITION_HEADER}.")] = None,
         from_start: Annotated[bool, Query(description="Begin with the first event that is kept.")] = False,
         last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
@@ -139,11 +144,14 @@ def add_events(
             from_start=from_start,
         )
 
+    kinds: Any = Literal[tuple(cls.__leftfold__.type for cls in decider.events)]
+    events.__annotations__["type"] = Annotated[list[kinds] | None, Query(description="Only events of these types.")]
     router.get(
         f"/events/{decider.name}", summary=f"The committed events of {decider.name}, as server-sent events",
+        operation_id=f"watch_{operation_name(decider.name)}_events",
         name=f"events of {decider.name}", tags=[f"streams of {decider.name}"], response_class=StreamingResponse,
         responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": _EVENTS}}}},
-                   **error_responses(400, 401, 403, 410, 429, 503)},
+                   **error_responses(400, 401, 403, 410, 429, 431, 500, 503)},
     )(events)  # fmt: skip
     return feed
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import signal
+import sys
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -14,7 +17,6 @@ from leftfold.runtime.project import Usage, load_apps
 
 __all__ = ["EXAMPLES", "serve"]
 
-_DRAIN_SECONDS = 10
 EXAMPLES = examples(
     "leftfold serve",
     "leftfold serve --port 9000 --origin https://shop.example      pages of that site may call",
@@ -41,9 +43,7 @@ def serve(
     LEFTFOLD_HTTP_AUDIENCE), or a certificate that a TLS proxy has checked (LEFTFOLD_HTTP_CERTIFICATE_HEADER).
     """
     with extras():
-        import uvicorn
-
-        from leftfold.http import gateway
+        from leftfold.http import GatewayServer, gateway
         from leftfold.http.access import is_loopback
         from leftfold.http.settings import HttpSettings
 
@@ -61,14 +61,16 @@ def serve(
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
         api = gateway(connections, access=access, origins=origin or ())
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
-        uvicorn.run(
-            api,
-            host=host,
-            port=port,
-            log_level="warning",
-            proxy_headers=False,
-            timeout_graceful_shutdown=_DRAIN_SECONDS,
-        )
+        _raise_file_limit()
+        # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        GatewayServer(api, host=host, port=port).run()
+
+
+def _raise_file_limit() -> None:
+    """Lets the process have as many files as it may have: each connection is one, and a shell often allows 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _show_new_key(name: str) -> None:
