@@ -11,9 +11,10 @@ from typing import Any
 import h11
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from leftfold.http.problems import PROBLEM_JSON, Problem, refusal
+from leftfold.http.problems import PROBLEM_JSON, Problem, problem_response, refusal
 
 __all__ = ["MAX_HEADER_BYTES", "GatewayServer"]
 
@@ -69,7 +70,7 @@ class GatewayServer(uvicorn.Server):
     ) -> None:
         limits = {"head_seconds": head_seconds, "max_connections": max_connections}
         protocol = type("LimitedConnection", (_Connection,), limits)
-        super().__init__(uvicorn.Config(api, host=host, port=port, http=protocol, **(_SETTINGS | options)))
+        super().__init__(uvicorn.Config(_Answered(api), host=host, port=port, http=protocol, **(_SETTINGS | options)))
 
     @property
     def port(self) -> int:
@@ -110,6 +111,28 @@ class GatewayServer(uvicorn.Server):
         kind: Any = self.config.http_protocol_class
         made: asyncio.Protocol = kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         return made
+
+
+class _Answered:
+    """The application, whose requests get an answer also when uvicorn cancels them because the server ends."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def begin(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._api(scope, receive, begin)
+        except asyncio.CancelledError:
+            if has_begun or scope["type"] != "http":
+                raise
+            await problem_response(refusal(503, "this gateway ends; ask again"))(scope, receive, send)
 
 
 class _Connection(H11Protocol):
