@@ -141,13 +141,15 @@ def test_a_journey_and_a_rolling_restart_that_no_caller_notices(tmp_path: Path, 
             late = token_of(_far_behind(position_in(receipt["position"])))
             with socket.create_connection(("127.0.0.1", one.port)) as waiting:
                 # An answer that takes longer than the moment for which the gateway waits for idle connections.
-                target = f"/views/open_baskets/b-1?after={late}&timeout=4"
+                target = f"/views/open_baskets/b-1?after={late}&timeout=3"
                 waiting.sendall(f"GET {target} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode())
                 one.restart()
                 assert waiting.makefile("rb").readline().startswith(b"HTTP/1.1 504")
             before = [caller.answered for caller in callers]
             wait_until(lambda: all(c.answered > n for c, n in zip(callers, before, strict=True)), "more answers")
-            other.restart()
+            assert other.end() == 0
+            before = [caller.answered for caller in callers]
+            wait_until(lambda: all(c.answered > n for c, n in zip(callers, before, strict=True)), "their way back")
         finally:
             for caller in callers:
                 caller.end()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
@@ -21,33 +20,21 @@ from leftfold.http.problems import ProblemError
 from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.shop import app
+from tests.http.serving import serving
+from tests.waiting import WAIT_SECONDS
 
 Sent = dict[str, Any]
 
 
-@asynccontextmanager
-async def served(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    """A gateway on a port of its own, and a client of it."""
-    server = uvicorn.Server(uvicorn.Config(gateway([(app, world)]), port=0, log_level="warning"))
-    running = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
-            yield http
-    finally:
-        server.should_exit = True
-        await running
-
-
 def on_a_port(calls: Callable[[httpx.AsyncClient, World], Awaitable[None]]) -> None:
-    async def run(world: World) -> None:
-        async with served(world) as http:
+    """Makes calls to a gateway on a port of its own."""
+
+    async def run(world: World, port: int) -> None:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as http:
             await calls(http, world)
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+        asyncio.run(run(world, server.port))
 
 
 async def sent(answer: httpx.Response) -> AsyncIterator[Sent]:
@@ -175,6 +162,21 @@ def test_the_position_of_an_answer_says_where_to_begin_in_its_partition_alone() 
                 assert (await anext(events))["data"]["key"] == "b"
 
     on_a_port(calls)
+
+
+def test_a_gateway_that_ends_tells_its_listeners_where_to_continue() -> None:
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with (
+            httpx.Client(base_url=url, timeout=WAIT_SECONDS) as http,
+            http.stream("GET", "/changes/open_baskets") as answer,
+        ):
+            lines = answer.iter_lines()
+            assert next(lines).startswith("retry:")
+            server.should_exit = True
+            problem = [line for line in lines if line.startswith(("event:", "data:"))]
+    assert problem[0] == "event: problem"
+    assert "come back with the last id" in problem[1]
 
 
 class Numbers:

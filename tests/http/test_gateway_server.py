@@ -17,6 +17,8 @@ from fastapi import FastAPI
 
 from leftfold import memory
 from leftfold.http import GatewayServer, gateway
+from leftfold.http.tokens import token_of
+from leftfold.model.position import Position
 from tests.domains.shop import app
 from tests.http.serving import Caller, serving
 from tests.waiting import wait_until
@@ -171,6 +173,16 @@ def test_connections_beyond_the_limit_are_refused_and_those_within_it_answered()
             answer = third.answer()
             assert (answer.problem()["status"], answer.headers["retry-after"]) == (503, "1")
         assert one.get("/health/live").status == 200
+
+
+def test_a_read_that_waits_longer_than_the_server_lives_is_answered() -> None:
+    late = token_of(Position.at("baskets.events", 0, 10**9))
+    with ExitStack() as opened:
+        with serving_shop(timeout_graceful_shutdown=1) as server:
+            waiting = opened.enter_context(Caller(server))
+            waiting.send(f"GET /views/household_spend?after={late}&timeout=60 HTTP/1.1\r\nHost: g\r\n\r\n".encode())
+        answer = waiting.answer()
+        assert (answer.problem()["detail"], answer.headers["retry-after"]) == ("this gateway ends; ask again", "1")
 
 
 def test_who_had_connected_when_it_ends_is_answered_and_a_kept_connection_ends_with_its_answer() -> None:

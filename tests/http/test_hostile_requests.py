@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -17,8 +18,10 @@ from fastapi import FastAPI
 from leftfold import App, FoldView, memory
 from leftfold.errors import InfrastructureError
 from leftfold.http import Access, gateway, hash_of, router
+from leftfold.http.first_connection import FirstConnection
 from leftfold.memory import World
 from tests.domains.shop import CheckedOut, Spend, baskets, household_spend, open_baskets, spend
+from tests.waiting import WAIT_SECONDS
 
 OPEN = "/commands/baskets/Open"
 PROBLEM = "application/problem+json"
@@ -268,6 +271,16 @@ def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:
                 assert (len(found["rows"]), found["more"]) == (5, False)
         first = (await http.get(view, params={"tier": "base", "limit": 2})).json()["rows"]
         assert [entry["key"] for entry in first] == ["h0", "h1"]
+        for two in (
+            {"tier": "base", "top": "tier"},
+            {"tier": "base", "between": "tier"},
+            {"top": "tier", "cursor": "x"},
+        ):
+            assert "two ways" in problem(await http.get(view, params=two), 400)["detail"]
+        assert (
+            "two ways"
+            in problem(await http.get(f"{view}:count", params={"tier": "a", "between": "tier"}), 400)["detail"]
+        )
         for wrong in ({"cursor": "x"}, {"cursor": "x:²:"}, {"tier": ["a", "b"]}, {"between": "no"}, {"top": "no"}):
             problem(await http.get(view, params=wrong), 400)
         problem(await http.get(view, params={"between": "tier", "at_least": "a", "above": "b"}), 400)
@@ -306,10 +319,12 @@ def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
 class _Broken:
     """A connection with a bug, and one whose servers are down."""
 
-    client: Any = None
-
     def __init__(self, error: Exception) -> None:
         self._error = error
+
+    @property
+    def client(self) -> Any:
+        raise self._error
 
     @property
     def views(self) -> Any:
@@ -320,6 +335,30 @@ class _Broken:
 
     def log_reader(self) -> Any:
         raise self._error
+
+
+def test_requests_that_wait_for_a_connection_share_one_attempt_and_the_next_tries_again() -> None:
+    attempts, release = list[int](), threading.Event()
+
+    def connect() -> str:
+        attempts.append(len(attempts))
+        release.wait(WAIT_SECONDS)
+        if len(attempts) == 1:
+            raise InfrastructureError("no server")
+        return "connected"
+
+    async def calls() -> None:
+        first = FirstConnection(connect)
+        asked = [asyncio.ensure_future(first.client()) for _ in range(20)]
+        await asyncio.sleep(0)  # all of them have asked
+        asked[0].cancel()
+        release.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found] == [asyncio.CancelledError] + [InfrastructureError] * 19
+        assert [await first.client() for _ in range(3)] == ["connected"] * 3
+        assert len(attempts) == 2
+
+    asyncio.run(calls())
 
 
 def test_an_error_that_leftfold_does_not_know_is_a_problem_without_its_text() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
@@ -41,6 +41,7 @@ _MOST_BODIES = 256
 _BODY_SECONDS = 30.0
 _GZIP_FROM = 1000
 _READY_SECONDS = 5.0
+Closing: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class AppConnection(Protocol):
@@ -69,15 +70,22 @@ def router(app: App, connection: AppConnection, *, access: Access | None = None)
     Args:
         access: who may call; by default everybody.
     """
-    return _router(app, connection, access or Access(), _operations([app]))
+    found, feeds = _router(app, connection, access or Access(), _operations([app]))
+    found.on_shutdown += feeds
+    return found
 
 
-def _router(app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]) -> APIRouter:
+def _router(
+    app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]
+) -> tuple[APIRouter, list[Closing]]:
+    """The routes, and what ends their feeds."""
+
     async def authenticate(request: Request) -> None:
         await rules.principal(request)
 
     schemes = [Security(scheme) for scheme in rules.schemes]
     found = APIRouter(route_class=ProblemRoute, dependencies=[Depends(authenticate), *schemes])
+    feeds = list[Closing]()
     if app.deciders:
         commands = CommandRoutes(lambda: connection.client, rules)
         for decider in app.deciders:
@@ -85,15 +93,15 @@ def _router(app: App, connection: AppConnection, rules: Access, operations: Mapp
                 commands.add(found, command, operations[command])
             add_stream(found, decider, connection.stream, rules)
             feed = add_events(found, decider, lambda: connection.log_reader(), rules)  # noqa: PLW0108  # once asked for
-            found.on_shutdown.append(feed.close)
+            feeds.append(feed.close)
         found.on_shutdown.append(commands.close)
     if app.views:
         views = ViewRoutes(lambda: connection.views, rules)
         for view in app.views:
             views.add(found, view)
             views.add_changes(found, view)
-        found.on_shutdown.append(views.close)
-    return found
+        feeds.append(views.close)
+    return found, feeds
 
 
 def _operations(apps: Iterable[App]) -> Mapping[type[Command], str]:
@@ -124,17 +132,18 @@ def gateway(
     """
     names = ", ".join(app.name for app, _ in apps)
     operations = _operations([app for app, _ in apps])
-    routers = [_router(app, connection, access or Access(), operations) for app, connection in apps]
+    made = [_router(app, connection, access or Access(), operations) for app, connection in apps]
+    routers, feeds = [one for one, _ in made], [close for _, closings in made for close in closings]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for one in routers:
-                for close in one.on_shutdown:
-                    stack.push_async_callback(close)
+            for close in (*feeds, *(close for one in routers for close in one.on_shutdown)):
+                stack.push_async_callback(close)
             yield
 
     found = FastAPI(title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, redirect_slashes=False)
+    found.state.feeds = feeds  # which `GatewayServer` ends before it waits for its connections
     for one in routers:
         found.include_router(one)
     found.include_router(_health(apps))

@@ -11,9 +11,10 @@ from typing import Any
 import h11
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from leftfold.http.problems import PROBLEM_JSON, Problem, refusal
+from leftfold.http.problems import PROBLEM_JSON, Problem, problem_response, refusal
 
 __all__ = ["MAX_HEADER_BYTES", "GatewayServer"]
 
@@ -67,9 +68,10 @@ class GatewayServer(uvicorn.Server):
         max_connections: int = _MAX_CONNECTIONS,
         **options: Any,
     ) -> None:
+        self._api = api
         limits = {"head_seconds": head_seconds, "max_connections": max_connections}
         protocol = type("LimitedConnection", (_Connection,), limits)
-        super().__init__(uvicorn.Config(api, host=host, port=port, http=protocol, **(_SETTINGS | options)))
+        super().__init__(uvicorn.Config(_Answered(api), host=host, port=port, http=protocol, **(_SETTINGS | options)))
 
     @property
     def port(self) -> int:
@@ -82,6 +84,8 @@ class GatewayServer(uvicorn.Server):
         # Requests that come from now on get this header, and uvicorn closes their connections behind the answer.
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         await self._stop_listening()
+        for end in getattr(self._api.state, "feeds", ()):
+            await end()  # listeners come back elsewhere, and continue behind their last event
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LINGER_SECONDS
         while self.server_state.connections and loop.time() < deadline and not self.force_exit:  # noqa: ASYNC110  # as uvicorn
@@ -110,6 +114,28 @@ class GatewayServer(uvicorn.Server):
         kind: Any = self.config.http_protocol_class
         made: asyncio.Protocol = kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         return made
+
+
+class _Answered:
+    """The application, whose requests get an answer also when uvicorn cancels them because the server ends."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def begin(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._api(scope, receive, begin)
+        except asyncio.CancelledError:
+            if has_begun or scope["type"] != "http":
+                raise
+            await problem_response(refusal(503, "this gateway ends; ask again"))(scope, receive, send)
 
 
 class _Connection(H11Protocol):

@@ -63,9 +63,11 @@ class ProblemRoute(APIRoute):
         try:
             await super().handle(self._as_get(scope), receive, send_head if is_head else send)
         except HTTPException as error:
+            if error.status_code != 405:
+                raise
             methods = self.methods or set()
             allowed = sorted({*methods, "HEAD"} if "GET" in methods else methods)
-            problem = refusal(error.status_code, f"{scope['method']} is not among {', '.join(allowed)}")
+            problem = refusal(405, f"{scope['method']} is not among {', '.join(allowed)}")
             problem.headers = {"Allow": ", ".join(allowed)}
             await problem_response(problem)(scope, receive, send)
 

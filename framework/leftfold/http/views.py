@@ -39,8 +39,8 @@ _CHANGE = "Each event is a row that has changed: its key, the row (null = delete
 _END = "An end of the range of `between`."
 _FIELDS = Query(include_in_schema=False, description="Only these fields, with commas between.")
 _AS_OF = Query(description="The name of a view as of a place in the past.")
-_AFTER = Query(description=f"Wait until the view includes this {POSITION_HEADER}.", max_length=8000)
-_BEGIN = Query(description=f"Begin behind this {POSITION_HEADER}.", max_length=8000)
+_AFTER = Query(description=f"Wait until the view includes this {POSITION_HEADER}.", max_length=32_000)
+_BEGIN = Query(description=f"Begin behind this {POSITION_HEADER}.", max_length=32_000)
 _TIMEOUT = Query(ge=0, le=60, description="Seconds to wait for `after`.")
 _READ = error_responses(400, 401, 403, 431, 500, 503, 504)
 _POSITION = {POSITION_HEADER: {"description": "The position that the view includes.", "schema": {"type": "string"}}}
@@ -156,6 +156,7 @@ class ViewRoutes:
         ) -> Response:
             await self._access.check_view(request, view.name)
             equal = typed.equal_in(request)
+            _check_one(equal=equal, between=between, top=top, cursor=cursor)
             waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
             async with self._reading(view, as_of) as reader:
                 # One more row than wanted tells whether there are more.
@@ -181,6 +182,7 @@ class ViewRoutes:
         ) -> Count:
             await self._access.check_view(request, view.name)
             equal = typed.equal_in(request)
+            _check_one(equal=equal, between=between)
             waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
             async with self._reading(view, as_of) as reader:
                 if between is not None:
@@ -363,6 +365,13 @@ class _ChangeSource:
 
     async def close(self) -> None:
         self.watch.close()
+
+
+def _check_one(**searches: Any) -> None:
+    """Refuses two searches at once: only one of them would be answered."""
+    if len(given := [name for name, value in searches.items() if value]) > 1:
+        both = " and ".join(given).replace("equal", "the value of a field")
+        raise refusal(400, f"{both} are two ways to choose rows; give one of them")
 
 
 def _schema(type_: Any) -> dict[str, Any]:
