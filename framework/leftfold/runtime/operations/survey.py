@@ -91,6 +91,14 @@ class Survey:
         self._starts = Position()
         self._ids: dict[str, str] = {}
 
+    def rows(self, apps: Mapping[str, App]) -> list[Row]:
+        """The rows of servers and of everything in these Apps; afterwards `problems` are complete."""
+        found = self.servers()
+        for app in apps.values():
+            found += [*self.deciders(app), *self.parts(app), *self.views(app)]
+        self.others(apps)
+        return found
+
     def servers(self) -> list[Row]:
         """Rows of the project's embedded servers, or of the servers that are configured instead."""
         from leftfold.runtime.discovery import Environment
