@@ -15,7 +15,7 @@ from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
 
-__all__ = ["EXAMPLES", "keys_in", "serve"]
+__all__ = ["EXAMPLES", "KEYS", "is_loopback", "keys_in", "serve"]
 
 KEYS = "LEFTFOLD_HTTP_KEYS"
 _DRAIN_SECONDS = 10
@@ -52,7 +52,7 @@ def serve(
         _show_new_key(new_key)
         return
     keys = keys_in(os.environ.get(KEYS, ""))
-    if not keys and not insecure and not _is_loopback(host):
+    if not keys and not insecure and not is_loopback(host):
         raise Usage(
             f"--host {host} can be reached by others, and no API keys are set: make one with leftfold serve --new-key "
             f"NAME, or serve everybody with --insecure"
@@ -92,7 +92,8 @@ def _show_new_key(name: str) -> None:
     say(f"{name}={hash_of(key)}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
