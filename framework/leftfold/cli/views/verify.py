@@ -21,7 +21,7 @@ from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.verify.verification import Verification
 from leftfold.model.view import View
 from leftfold.runtime.console import shown
-from leftfold.runtime.operations.generations import Verifying
+from leftfold.runtime.operations.generations import Verifying, verified_as
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
@@ -110,7 +110,7 @@ def _tell(result: Verification, *, as_json: bool) -> None:
         return
     say(
         f"{result.view} {result.generation}: up to {amount(result.events, 'event')} folded in {result.seconds:.1f} s: "
-        f"{_verdict(result)}, checksum {result.stored:032x}"
+        f"{verified_as(result)}, checksum {result.stored:032x}"
     )
     if result.parked:
         more = " ..." if len(result.parked) > 5 else ""
@@ -122,19 +122,6 @@ def _tell(result: Verification, *, as_json: bool) -> None:
         say("  more rows were written meanwhile than could be looked at; verify it when less is written")
     if result.exit_code == 3:
         say(f"  build it again: leftfold rebuild {result.view} --hold, then leftfold diff {result.view}")
-
-
-def _verdict(result: Verification) -> str:
-    """The result in a few words; a wrong index entry counts as its row."""
-    from leftfold.runtime.console import amount
-
-    if not (result.wrong or result.rows):
-        return "not settled" if result.unsettled else "rows and indexes equal" if result.deep else "equal"
-    more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
-    same = "rows not settled" if result.unsettled else "no row differs"
-    rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
-    checkpoints = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "checkpoints equal"
-    return f"{checkpoints}, {rows}" if result.deep else checkpoints
 
 
 def _worse(one: int, other: int) -> int:

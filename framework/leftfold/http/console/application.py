@@ -19,8 +19,9 @@ from leftfold.http.access import Access
 from leftfold.http.console.elements import button, heading, html, show_error, work_bar
 from leftfold.http.console.html import Html, tag
 from leftfold.http.console.overview import overview
-from leftfold.http.console.state import Console, Visitor, explained
+from leftfold.http.console.state import Console, Visitor, explain_error
 from leftfold.http.console.streams import streams, trace
+from leftfold.http.console.views import view, views
 from leftfold.http.problems import ProblemError
 from leftfold.runtime.project import Usage
 
@@ -57,6 +58,8 @@ ROUTES: dict[str, tuple[str, Callable[..., Any]]] = {
     "/": ("Overview", overview),
     "/streams": ("Streams", streams),
     "/trace": ("Trace", trace),
+    "/views": ("Views", views),
+    "/views/{name}": ("", view),
 }
 """Every page by its route: its name among the links ('' = none there), and the function that makes it."""
 
@@ -100,7 +103,7 @@ def frame(console: Console, access: Access) -> Callable[[], None]:
 
         mark(router.current_path)
         router.on_path_changed(mark)
-        ui.on_exception(lambda error: ui.notify(explained(error), type="negative", timeout=0, close_button="Close"))
+        ui.on_exception(lambda error: ui.notify(explain_error(error), type="negative", timeout=0, close_button="Close"))
 
     return root
 

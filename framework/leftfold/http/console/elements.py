@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from nicegui import ui
 from leftfold.engine.progress import Report
 from leftfold.errors import LeftfoldError
 from leftfold.http.console.html import Html, command, sentence, tag
-from leftfold.http.console.state import Visitor, Work, explained
+from leftfold.http.console.state import Visitor, Work, explain_error
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.project import Usage
 
@@ -27,6 +28,7 @@ __all__ = [
     "heading",
     "html",
     "panel",
+    "progress_by",
     "say",
     "show_error",
     "submit",
@@ -78,7 +80,7 @@ def say(text: str) -> None:
 
 def show_error(error: BaseException) -> None:
     """Shows an error where the element stands: what is wrong with its value, and the next step."""
-    html(sentence(explained(error)), cls="lf-error").props('role="alert"')
+    html(sentence(explain_error(error)), cls="lf-error").props('role="alert"')
 
 
 async def fetched(read: Callable[[], T], show: Callable[[T], Awaitable[None] | None], *, what: str = "loading") -> bool:
@@ -110,6 +112,11 @@ async def fetched(read: Callable[[], T], show: Callable[[T], Awaitable[None] | N
     return True
 
 
+def progress_by(report: Report) -> Callable[[str], AbstractContextManager[Report]]:
+    """Shows progress by a report that exists already, where a block would show it on a terminal."""
+    return lambda what: nullcontext(report)
+
+
 @dataclass(frozen=True)
 class Act:
     """Something that changes what others see, before it is confirmed.
@@ -118,8 +125,8 @@ class Act:
         title: a verb and what it is done to. happens: what will happen, in a sentence or two.
         line: the command line that does the same, given the reason that was typed.
         do: does it on a thread and returns what happened; it is given who does it, and why.
-        needs_reason: whether a reason is asked for. is_long: it reports its progress, and goes on in the background.
-        check: called with nothing before anything is asked; raises a Usage.
+        needs_reason: whether a reason is asked for. is_long: it reports its progress to the bar of long work.
+        details: what else is shown before it is confirmed.
     """
 
     title: str
@@ -131,14 +138,30 @@ class Act:
     details: Sequence[Html] = field(default_factory=tuple)
 
 
-def act_button(visitor: Visitor, text: str, act: Callable[[], Act], done: Callable[[], Any], *, kind: str = "") -> None:
+def act_button(
+    visitor: Visitor, text: str, act: Callable[[], Act], done: Callable[[], Any], *, kind: str = "", label: str = ""
+) -> ui.button | None:
     """A button that asks for an act and does it; not shown to visitors who only read.
 
     Args:
-        act: makes the act when the button is pressed. done: called after it was done.
+        act: makes the act on a thread when the button is pressed; an error is shown. done: called after it was done.
     """
-    if visitor.may_act:
-        button(text, lambda: ask(visitor, act(), done), kind=kind)
+    if not visitor.may_act:
+        return None
+
+    async def pressed() -> None:
+        made.disable()
+        try:
+            found = await asyncio.to_thread(act)
+        except Exception as error:  # noqa: BLE001  # the page shows every error
+            await _refuse(text, error)
+            return
+        finally:
+            made.enable()
+        await ask(visitor, found, done)
+
+    made = button(text, pressed, kind=kind, label=label)
+    return made
 
 
 async def ask(visitor: Visitor, act: Act, done: Callable[[], Any]) -> None:
@@ -195,6 +218,7 @@ async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Ca
     except Exception as error:  # noqa: BLE001  # the page shows every error
         await _refuse(act.title, error)
         return
+    visitor.console.survey.hasten()
     finished = done()
     if asyncio.iscoroutine(finished):
         await finished

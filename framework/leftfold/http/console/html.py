@@ -21,9 +21,12 @@ __all__ = [
     "changes",
     "command",
     "commands_in",
+    "details",
     "difference",
-    "drawing",
-    "pretty",
+    "drawn_graph",
+    "joined",
+    "json_text",
+    "pairs",
     "sentence",
     "table",
     "tag",
@@ -117,13 +120,23 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, label: st
     return tag("table", tag("thead", head), tag("tbody", *body), cls="lf-table", aria_label=label)
 
 
-def pretty(value: Any) -> str:
+def pairs(values: Mapping[str, object]) -> Html:
+    """Names with their values, one pair in each line."""
+    items = [tag("dt", name) + tag("dd", "–" if value in ("", None) else value) for name, value in values.items()]
+    return tag("dl", *items, cls="lf-facts")
+
+
+def json_text(value: Any) -> str:
     """A value as indented JSON."""
     return json.dumps(to_jsonable_python(value, fallback=str), indent=2, ensure_ascii=False)
 
 
+def details(summary: str, value: Any) -> Html:
+    """A value as JSON that is shown when its summary is opened."""
+    return tag("details", tag("summary", summary), tag("pre", json_text(value), tabindex="0"))
+
+
 Change = tuple[str, Any, Any]
-_ABSENT = object()
 
 
 def changes(before: Any, after: Any, path: str = "") -> list[Change]:
@@ -203,7 +216,7 @@ class Edge:
 _HEIGHT, _SPACE, _EDGE = 50, 18, 18
 
 
-def drawing(nodes: Sequence[Node], edges: Sequence[Edge], *, label: str, width: int = 176, gap: int = 96) -> Html:
+def drawn_graph(nodes: Sequence[Node], edges: Sequence[Edge], *, label: str, width: int = 176, gap: int = 96) -> Html:
     """A layered graph as SVG; its nodes are links, its colours come from the style sheet.
 
     Args:

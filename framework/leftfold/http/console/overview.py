@@ -9,7 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from leftfold.http.console.elements import heading, html, panel
-from leftfold.http.console.html import Edge, Html, Node, drawing, sentence, table, tag, time_text
+from leftfold.http.console.html import Edge, Html, Node, drawn_graph, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
 from leftfold.runtime.console import amount, lasting
@@ -75,7 +75,8 @@ def _look(visitor: Visitor, problem: str) -> Iterator[Html]:
                 if is_about(problem, kind, member.name):
                     is_dead = "dead letter" in problem or "dead list" in problem
                     path = f"/views/{member.name}" if kind == "view" else "/dead" if is_dead else _PAGES[kind]
-                    yield Html(" ") + tag("a", f"open {member.name}", href=visitor.href(path))
+                    about = {"name": member.name} if path == "/dead" else {}
+                    yield Html(" ") + tag("a", f"open {member.name}", href=visitor.href(path, **about))
                     return
 
 
@@ -118,8 +119,8 @@ def graph_of(visitor: Visitor, result: SurveyResult, *, narrow: bool = False) ->
     label = "Deciders, categories, processes, reactions, streams and views"
     merged = {(edge.source, edge.target): edge for edge in edges}
     if narrow:
-        return drawing(nodes, list(merged.values()), label=label, width=136, gap=76)
-    return drawing(nodes, list(merged.values()), label=label)
+        return drawn_graph(nodes, list(merged.values()), label=label, width=136, gap=76)
+    return drawn_graph(nodes, list(merged.values()), label=label, width=196, gap=120)
 
 
 def _row(rows: Sequence[Row], kind: str, name: str) -> Row:

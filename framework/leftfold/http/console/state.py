@@ -25,7 +25,7 @@ from leftfold.runtime.project import Usage, archive_of, unknown
 from leftfold.runtime.servers import Servers
 from leftfold.safety import veiled
 
-__all__ = ["Console", "MayAct", "SharedSurvey", "SurveyResult", "Visitor", "Work", "explained"]
+__all__ = ["Console", "MayAct", "SharedSurvey", "SurveyResult", "Visitor", "Work", "explain_error"]
 
 MayAct: TypeAlias = Callable[[Principal], bool]
 """Whether a principal may act, and not only read."""
@@ -45,7 +45,7 @@ class SurveyResult(NamedTuple):
     time: float = 0.0
 
 
-def explained(error: BaseException) -> str:
+def explain_error(error: BaseException) -> str:
     """An error as a sentence for people: its value and the next step, without a traceback and without secrets.
 
     An error that was not foreseen is logged with its traceback.
@@ -72,6 +72,10 @@ class SharedSurvey:
         self.latest = SurveyResult()
         self.history: list[SurveyResult] = []
 
+    def hasten(self) -> None:
+        """Has the next page that asks get a new survey: something was changed."""
+        self._due = 0.0
+
     async def result(self) -> SurveyResult:
         """The latest survey, or a new one when the pause is over; pages that ask together share it."""
         if self._task is None or (self._task.done() and time.monotonic() >= self._due):
@@ -83,7 +87,7 @@ class SharedSurvey:
         try:
             self.latest = await asyncio.to_thread(self._look)
         except LeftfoldError as error:
-            self.latest = SurveyResult((), [explained(error)], time.time())
+            self.latest = SurveyResult((), [explain_error(error)], time.time())
         self.history = [*self.history, self.latest][-_REMEMBERED:]
         ended = time.monotonic()
         self._due = ended + max(_PAUSE, _SHARE * (ended - begun))
@@ -201,7 +205,8 @@ class Console:
             try:
                 work.outcome = do(report)
             except Exception as error:  # noqa: BLE001  # the page shows every error
-                work.failed, work.outcome = True, explained(error)
+                work.failed, work.outcome = True, explain_error(error)
+            self.survey.hasten()
 
         # Nothing waits for it at the end of the process: an interrupted rebuild leaves what readers see as it was.
         threading.Thread(target=run, name=name, daemon=True).start()

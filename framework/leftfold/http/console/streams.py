@@ -10,7 +10,18 @@ from pydantic_core import to_jsonable_python
 
 from leftfold.engine.causation import Trace, TraceNode
 from leftfold.http.console.elements import button, fetched, form, heading, html, panel, show_error, submit
-from leftfold.http.console.html import Edge, Html, Node, difference, drawing, pretty, table, tag, time_text
+from leftfold.http.console.html import (
+    Edge,
+    Html,
+    Node,
+    difference,
+    drawn_graph,
+    json_text,
+    pairs,
+    table,
+    tag,
+    time_text,
+)
 from leftfold.http.console.state import Visitor
 from leftfold.model.decider import Decider
 from leftfold.model.position import Recorded
@@ -187,13 +198,12 @@ class _Travel:
         self._list.set_content(_timeline(self._visitor, self._category, self._key, history, version))
         before, after = history.state(version - 1), history.state(version)
         self._difference.set_content(difference(before, after, label=f"State before and after version {version}"))
-        self._before.set_content(tag("pre", pretty(before), tabindex="0"))
-        self._after.set_content(tag("pre", pretty(after), tabindex="0"))
+        self._before.set_content(tag("pre", json_text(before), tabindex="0"))
+        self._after.set_content(tag("pre", json_text(after), tabindex="0"))
         ids = {"id": recorded.id, "correlation": recorded.correlation_id, "causation": recorded.causation_id}
-        rows = [(name, tag("code", id_)) for name, id_ in ids.items()]
-        rows.append(("behind it", tag("code", str(recorded.position))))
-        body = tag("pre", pretty(history.payload(version)), tabindex="0")
-        self._event.set_content(body + table(("what", "value"), rows, label="Ids"))
+        where = {**ids, "behind it": str(recorded.position)}
+        body = tag("pre", json_text(history.payload(version)), tabindex="0")
+        self._event.set_content(body + pairs({name: tag("code", value) for name, value in where.items()}))
         self._alike.set_content(_against_last(history, version))
         self._causes.clear()
         with self._causes:
@@ -304,7 +314,7 @@ def trace_graph(visitor: Visitor, found: Trace, wanted: str) -> Html:
         nodes.append(Node(name, title, detail, "", depth, _href(visitor, node), tone))
         if node.parent is not None and id(node.parent) in ids:
             edges.append(Edge(ids[id(node.parent)], name, _after(node), "bad" if tone == "bad" else ""))
-    return drawing(nodes, edges, label="Causes and their effects", gap=86)
+    return drawn_graph(nodes, edges, label="Causes and their effects", gap=86)
 
 
 def _said(node: TraceNode) -> tuple[str, str, str]:
@@ -316,7 +326,8 @@ def _said(node: TraceNode) -> tuple[str, str, str]:
     owner = step.at.topic.rpartition(".")[0]
     detail = f"{step.kind} of {owner}, {step.key}" if step.kind in ("command", "event") else f"{owner}, {step.key}"
     if step.kind == "rejected":
-        return "rejected", f"{step.told.get('error', '?')}: {step.told.get('message', '?')}", "bad"
+        details = step.told
+        return "rejected", f"{details.get('error', '?')}: {details.get('message', '?')}", "bad"
     return (title, f"dead letter: {next(iter(node.dead.values()))}", "bad") if node.dead else (title, detail, "")
 
 

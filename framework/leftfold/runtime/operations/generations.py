@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
+from leftfold.client.results import describe
 from leftfold.engine.progress import RebuildProgress, Report, Stopwatch
+from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions, Runner
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.tasks import run_locally
@@ -21,18 +23,33 @@ from leftfold.engine.verify.verification import Throttle, Verification, Verify, 
 from leftfold.engine.views.code_claims import folded_by
 from leftfold.engine.views.folded_rows import place_of
 from leftfold.engine.views.generations import resolve
+from leftfold.errors import ContractError
+from leftfold.kafka.administration.dead_letters import record_at
 from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation
+from leftfold.ports.flush import Generation, Parked
 from leftfold.ports.protocols import ViewStore
-from leftfold.runtime.console import note
+from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.console import amount, note
 from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.operations.events import fields_of as event_fields
 from leftfold.runtime.project import Usage, view_of
-from leftfold.runtime.rebuilding import cores_of, session_of
-from leftfold.runtime.servers import Servers, check_addresses, check_broker, workbench
+from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild, session_of
+from leftfold.runtime.servers import Servers, check_addresses, check_broker, store_of, workbench
 
-__all__ = ["Explaining", "ShowProgress", "Verifying", "promote_generation", "retried"]
+__all__ = [
+    "Explaining",
+    "ParkedRow",
+    "ShowProgress",
+    "Verifying",
+    "parked_rows",
+    "plan_locally",
+    "promote_generation",
+    "rebuild_locally",
+    "retried",
+    "verified_as",
+]
 
 ShowProgress: TypeAlias = Callable[[str], AbstractContextManager[Report]]
 """Shows the progress of something with a name while a block runs, as `leftfold.runtime.console.shown` does."""
@@ -205,3 +222,80 @@ def retried(view: View[Any, Any], keys: Collection[str], servers: Servers) -> tu
     with workbench(*servers) as bench:
         live = resolve(bench.store.registry(view.name), view, "live")
         return live, RowRetry(view, bench.store, bench.open_log).run(live, keys)
+
+
+def verified_as(result: Verification) -> str:
+    """The result in a few words; a wrong index entry counts as its row."""
+    if not (result.wrong or result.rows):
+        return "not settled" if result.unsettled else "rows and indexes equal" if result.deep else "equal"
+    more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
+    same = "rows not settled" if result.unsettled else "no row differs"
+    rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
+    checkpoints = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "checkpoints equal"
+    return f"{checkpoints}, {rows}" if result.deep else checkpoints
+
+
+class ParkedRow(NamedTuple):
+    """A parked row with the event that it could not fold; None = the log does not hold that event any more."""
+
+    key: str
+    parked: Parked
+    event: Mapping[str, Any] | None
+
+
+def parked_rows(view: View[Any, Any], servers: Servers, most: int = 100) -> list[ParkedRow]:
+    """The parked rows of the live generation, by key, each with its event; none without a live generation.
+
+    Raises:
+        InfrastructureError: a server does not answer.
+    """
+    kafka, redis, _ = servers
+    with store_of(redis) as store:
+        live = store.registry(view.name).live_of(view.hash)
+        parked = describe(view, live, store).parked if live is not None and view.folded else {}
+    return [ParkedRow(key, one, _event_at(kafka, one)) for key, one in sorted(parked.items())[:most]]
+
+
+def _event_at(kafka: str | None, parked: Parked) -> Mapping[str, Any] | None:
+    try:
+        return event_fields(record_at(kafka_settings(kafka), parked.topic, parked.partition, parked.offset))
+    except ContractError:
+        return None
+
+
+def plan_locally(view: View[Any, Any], servers: Servers) -> RebuildPlan:
+    """The plan of a rebuild of a view in this process.
+
+    Raises:
+        Usage: it belongs into a process of its own: on Spark, or with the stream that keeps the view.
+        LogGap: the log does not hold all records. InfrastructureError: a server does not answer.
+    """
+    command = f"leftfold rebuild {view.name}"
+    if view.streamed:
+        raise Usage(f"view {view.name} is kept by a stream, which alone can compute it again; type: {command}")
+    kafka, redis, archive = servers
+    check_broker(kafka)
+    (plan,) = Rebuilding(kafka, redis, RebuildOptions(cores=1), archive).plans([view])
+    chosen = engine_for_rebuild([plan], "auto", None)
+    if chosen.spark:
+        raise Usage(f"view {view.name} is rebuilt {chosen}; it takes a process of its own; type: {command}")
+    return plan.in_process
+
+
+def rebuild_locally(
+    app: App, view: View[Any, Any], servers: Servers, *, hold: bool, keep: float, report: Report
+) -> RebuildResult:
+    """Rebuilds a view in this process.
+
+    Args:
+        hold: readers do not see it until it is promoted. keep: seconds for which the replaced generation is kept.
+
+    Raises:
+        Usage: as `plan_locally`. Others: as `leftfold rebuild`.
+    """
+    plan_locally(view, servers)
+    kafka, redis, archive = servers
+    fold = folds_of(app).get(view.name, "")
+    work = Rebuilding(kafka, redis, RebuildOptions(cores=1, keep=keep, hold=hold), archive)
+    with work.opened(view, report, fold) as rebuild:
+        return rebuild.run(rebuild.plan().in_process)
