@@ -9,10 +9,9 @@ import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 from leftfold.engine.progress import RebuildProgress
-from leftfold.kafka.reactions.parked import ReactionRetry
 from leftfold.model.app import App
-from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, say, shown
+from leftfold.runtime.operations.reactions import retry_parked as retry_reaction
 from leftfold.runtime.project import Usage
 
 __all__ = ["EXAMPLES", "retry", "retry_parked"]
@@ -74,9 +73,8 @@ def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *,
     """
     if keys:
         raise Usage(f"{name} is a reaction: all that it has parked is tried again; leave out {' '.join(keys)}")
-    retry = ReactionRetry(app, name, kafka_settings(kafka))
     with shown(name) as report:
-        tried = retry.run(lambda count: report(RebuildProgress("trying again", count, 0)))
+        tried = retry_reaction(app, name, kafka, lambda count: report(RebuildProgress("trying again", count, 0)))
     if as_json:
         emit({"reaction": name, "done": tried.done, "parked": tried.parked})
     else:

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leftfold.http.access import Access
+from leftfold.http.console.dead_letters import dead_letters
 from leftfold.http.console.elements import button, heading, html, show_error, work_bar
 from leftfold.http.console.html import Html, tag
 from leftfold.http.console.overview import overview
@@ -60,6 +61,7 @@ ROUTES: dict[str, tuple[str, Callable[..., Any]]] = {
     "/trace": ("Trace", trace),
     "/views": ("Views", views),
     "/views/{name}": ("", view),
+    "/dead": ("Dead letters", dead_letters),
 }
 """Every page by its route: its name among the links ('' = none there), and the function that makes it."""
 

@@ -232,11 +232,15 @@ async def compare_generation(visitor: Visitor, view: View[Any, Any], one: str, o
 
     with panel("Compare two generations"):
         with form(compare):
-            label = "live, held, kept, an id or a name"
+            hint = "live, held, kept, an id or a name"
             names = [
-                ui.input(label, value=value).props(f'outlined dense aria-label="{side} generation"').classes("lf-field")
+                ui.input(f"{side} generation", value=value, placeholder=hint)
+                .props("outlined dense")
+                .classes("lf-field")
                 for side, value in (("One", one or "live"), ("Other", other or "held"))
             ]
+            for name in names:
+                name.props("outlined dense").classes("lf-field")
             submit("Compare")
         result = ui.element("div")
     if one and other:

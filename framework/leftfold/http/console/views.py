@@ -174,10 +174,22 @@ def _generations(rows: Sequence[Row]) -> Html:
             len(row.get("parked", ())),
             time_text(row.get("time")),
             time_text(row.get("until")),
+            details("offsets", row["position"]) if "position" in row else "",
         )
         for row in rows
     ]
-    columns = ("generation", "phase", "rows#", "lag#", "behind#", "projectors#", "parked#", "last event", "ends")
+    columns = (
+        "generation",
+        "phase",
+        "rows#",
+        "lag#",
+        "behind#",
+        "projectors#",
+        "parked#",
+        "last event",
+        "ends",
+        "position",
+    )
     return table(
         columns, found, label="Generations", empty="there is no generation yet; run the App, or rebuild the view"
     )
