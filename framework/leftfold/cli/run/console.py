@@ -12,7 +12,7 @@ from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOp
 from leftfold.cli.run.serve import KEYS, is_loopback, keys_in
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
-from leftfold.runtime.project import Usage, load_apps
+from leftfold.runtime.project import Usage, find_project, load_apps
 
 __all__ = ["EXAMPLES", "console"]
 
@@ -55,10 +55,14 @@ def console(
     named = [
         word for option, value in (("--kafka", kafka), ("--redis", _shown(redis))) if value for word in (option, value)
     ]
+    project = find_project()
+    locks = {spec: project.lock_of(one, spec) for spec, one in apps.items()}
     given = [*(f"--app={one}" for one in app or ()), *named]
     with ExitStack() as opened:
         connections = {a.name: opened.enter_context(connect(a, kafka=kafka, redis=redis)) for a in apps.values()}
-        state = Console(apps, connections, (kafka, redis, archive), may_act=lambda principal: allow_acts, given=given)
+        state = Console(
+            apps, connections, (kafka, redis, archive), may_act=lambda principal: allow_acts, locks=locks, given=given
+        )
         api = FastAPI(title="Leftfold console", openapi_url=None)
         here = () if keys else ("localhost", "127.0.0.1", "::1", host)
         mount_console(api, state, access=Access(keys), hosts=here)

@@ -16,10 +16,13 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leftfold.http.access import Access
+from leftfold.http.console.contracts import contracts
 from leftfold.http.console.dead_letters import dead_letters
 from leftfold.http.console.elements import button, heading, html, show_error, work_bar
 from leftfold.http.console.html import Html, tag
+from leftfold.http.console.log import sql, topics
 from leftfold.http.console.overview import overview
+from leftfold.http.console.processes import processes, workers
 from leftfold.http.console.state import Console, Visitor, explain_error
 from leftfold.http.console.streams import streams, trace
 from leftfold.http.console.views import view, views
@@ -62,6 +65,11 @@ ROUTES: dict[str, tuple[str, Callable[..., Any]]] = {
     "/views": ("Views", views),
     "/views/{name}": ("", view),
     "/dead": ("Dead letters", dead_letters),
+    "/processes": ("Processes", processes),
+    "/workers": ("Workers", workers),
+    "/topics": ("Topics", topics),
+    "/sql": ("SQL", sql),
+    "/contracts": ("Contracts", contracts),
 }
 """Every page by its route: its name among the links ('' = none there), and the function that makes it."""
 
@@ -197,6 +205,7 @@ def mount_console(
     if hosts:
         pages.add_middleware(_Hosts, hosts=hosts)
     pages.add_middleware(_Guard, access=rules)
+    pages.on_shutdown(console.close)
     ui.run_with(
         api, root=frame(console, rules), mount_path=path, title="Leftfold", dark=None, tailwind=False, language="en-US",
         show_welcome_message=False, reconnect_timeout=10.0,

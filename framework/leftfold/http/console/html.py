@@ -21,6 +21,7 @@ __all__ = [
     "changes",
     "command",
     "commands_in",
+    "course_of",
     "details",
     "difference",
     "drawn_graph",
@@ -187,6 +188,17 @@ def time_text(moment: datetime | str | float | None) -> Html:
     ago = f"{lasting(age)} ago" if age >= 0 else f"in {lasting(-age)}"
     exact = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return tag("time", ago, datetime=exact, title=exact)
+
+
+def course_of(values: Sequence[float], *, label: str) -> Html:
+    """The course of a value as a small line; nothing before there are two values."""
+    if len(values) < 2:
+        return Html()
+    most, step = max(values) or 1.0, 80 / (len(values) - 1)
+    points = " ".join(f"{number * step:.1f},{18 - 16 * value / most:.1f}" for number, value in enumerate(values))
+    line = tag("polyline", points=points, cls="lf-line")
+    said = f"{label}: at most {most:,.1f}, now {values[-1]:,.1f}"
+    return tag("svg", line, viewBox="0 0 80 20", width="80", height="20", role="img", aria_label=said, cls="lf-spark")
 
 
 @dataclass(frozen=True)

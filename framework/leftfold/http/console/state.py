@@ -8,9 +8,11 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 from leftfold.engine.progress import RebuildProgress, Report
@@ -30,6 +32,7 @@ __all__ = ["Console", "MayAct", "SharedSurvey", "SurveyResult", "Visitor", "Work
 MayAct: TypeAlias = Callable[[Principal], bool]
 """Whether a principal may act, and not only read."""
 
+T = TypeVar("T")
 _PAUSE, _SHARE = 2.0, 5.0
 """Seconds between two surveys: at least two, and five times as long as the last one took."""
 _REMEMBERED = 60
@@ -122,6 +125,7 @@ class Console:
         apps: by their `module:name`. connections: to each App, by its name.
         servers: Kafka, Redis and the archive, as options name them; None = Apps in memory, without servers.
         may_act: whether a principal may change something; by default only reading is allowed.
+        locks: the lock file of each App, by its `module:name`.
         given: options that commands need to reach the same Apps and servers, such as `--app shop.app:app`.
     """
 
@@ -132,13 +136,34 @@ class Console:
         servers: Servers | None,
         *,
         may_act: MayAct = lambda principal: False,
+        locks: Mapping[str, Path] = MappingProxyType({}),
         given: Sequence[str] = (),
     ) -> None:
+        self.locks = locks
         self.apps, self.connections, self.may_act = dict(apps), dict(connections), may_act
         self._servers, self._given = servers, tuple(given)
         self.survey = SharedSurvey(self._look)
         self.works: dict[str, Work] = {}
         self._lock = threading.Lock()
+        self._shared: dict[str, Any] = {}
+        self._ends: list[Callable[[], object]] = []
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Something that all visitors share, made by the first who needs it."""
+        with self._lock:
+            if name not in self._shared:
+                self._shared[name] = make()
+            found: T = self._shared[name]
+            return found
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        """Has something closed when the console ends."""
+        self._ends.append(close)
+
+    def close(self) -> None:
+        """Closes what visitors have opened; long work that is under way ends with the process."""
+        while self._ends:
+            self._ends.pop()()
 
     @property
     def servers(self) -> Servers:
@@ -261,7 +286,3 @@ class Visitor:
         """
         if not self.console.may_act(self.principal):
             raise Usage("this console only reads; to act, start it with: leftfold console --allow-acts")
-
-    def named_views(self) -> Iterable[str]:
-        """The names of all views, sorted."""
-        return sorted(self.console.views())
