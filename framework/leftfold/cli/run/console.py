@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +14,14 @@ from leftfold.cli.run.serve import KEYS, is_loopback, keys_in
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, find_project, load_apps
+from leftfold.runtime.servers import Servers
 
-__all__ = ["EXAMPLES", "console"]
+if TYPE_CHECKING:
+    from leftfold.http.console import Console
+    from leftfold.model.app import App
+    from leftfold.runtime.connect import Connection
+
+__all__ = ["EXAMPLES", "console", "console_of", "local_names"]
 
 _DRAIN_SECONDS = 2
 EXAMPLES = examples(
@@ -43,7 +50,7 @@ def console(
         from fastapi import FastAPI
 
         from leftfold.http import Access
-        from leftfold.http.console import Console, mount_console
+        from leftfold.http.console import mount_console
 
     keys = keys_in(os.environ.get(KEYS, ""))
     if not keys and not is_loopback(host):
@@ -52,24 +59,38 @@ def console(
             f"NAME, and set {KEYS}"
         )
     apps = load_apps(app or [])
-    named = [
-        word for option, value in (("--kafka", kafka), ("--redis", _shown(redis))) if value for word in (option, value)
-    ]
-    project = find_project()
-    locks = {spec: project.lock_of(one, spec) for spec, one in apps.items()}
-    given = [*(f"--app={one}" for one in app or ()), *named]
     with ExitStack() as opened:
         connections = {a.name: opened.enter_context(connect(a, kafka=kafka, redis=redis)) for a in apps.values()}
-        state = Console(
-            apps, connections, (kafka, redis, archive), may_act=lambda principal: allow_acts, locks=locks, given=given
-        )
+        state = console_of(apps, connections, (kafka, redis, archive), allow_acts=allow_acts, specs=app or ())
         api = FastAPI(title="Leftfold console", openapi_url=None)
-        here = () if keys else ("localhost", "127.0.0.1", "::1", host)
-        mount_console(api, state, access=Access(keys), hosts=here)
+        mount_console(api, state, access=Access(keys), hosts=() if keys else local_names(host))
         note(f"the console of {', '.join(one.name for one in apps.values())}: http://{host}:{port}")
         uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
 
 
-def _shown(redis: str | None) -> str:
-    """The address of Redis for the commands that pages show; one with a password is left out."""
-    return "" if redis is None or "@" in redis else redis
+def console_of(
+    apps: Mapping[str, App],
+    connections: Mapping[str, Connection],
+    servers: Servers,
+    *,
+    allow_acts: bool,
+    specs: Sequence[str],
+) -> Console:
+    """The console of Apps on servers.
+
+    Args:
+        allow_acts: whether visitors may act. specs: the Apps that were named, for the commands that pages show.
+    """
+    from leftfold.http.console import Console
+
+    project = find_project()
+    locks = {spec: project.lock_of(one, spec) for spec, one in apps.items()}
+    kafka, redis, _ = servers
+    named = {"--kafka": kafka or "", "--redis": "" if redis is None or "@" in redis else redis}
+    given = [f"--app={one}" for one in specs] + [f"{option}={value}" for option, value in named.items() if value]
+    return Console(apps, connections, servers, may_act=lambda who: allow_acts, locks=locks, given=given)
+
+
+def local_names(host: str) -> tuple[str, ...]:
+    """The names under which a console without authentication answers."""
+    return ("localhost", "127.0.0.1", "::1", host)

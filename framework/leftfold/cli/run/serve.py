@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,13 @@ from leftfold.cli.options import AppsOption, KafkaOption, RedisOption, examples
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from leftfold.http import Access
+    from leftfold.model.app import App
+    from leftfold.runtime.connect import Connection
 
 __all__ = ["EXAMPLES", "KEYS", "is_loopback", "keys_in", "serve"]
 
@@ -31,6 +38,8 @@ def serve(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8080,
     origin: Annotated[list[str] | None, typer.Option("--origin", metavar="URL", help="Pages that may call.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve others without API keys.")] = False,
+    console: Annotated[bool, typer.Option("--console", help="Also show the console, at /console.")] = False,
+    allow_acts: Annotated[bool, typer.Option("--allow-acts", help="Let visitors of the console act.")] = False,
     new_key: Annotated[
         str, typer.Option("--new-key", metavar="NAME", help="Print a new API key for NAME, and end.")
     ] = "",
@@ -60,9 +69,34 @@ def serve(
     apps = load_apps(app or [])
     with ExitStack() as opened:
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
-        api = gateway(connections, access=Access(keys), origins=origin or ())
+        access = Access(keys)
+        api = gateway(connections, access=access, origins=origin or ())
+        if console:
+            _add_console(api, apps, connections, access, (kafka, redis), host, allow_acts=allow_acts, specs=app or ())
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
         uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
+
+
+def _add_console(
+    api: FastAPI,
+    apps: Mapping[str, App],
+    connections: Sequence[tuple[App, Connection]],
+    access: Access,
+    servers: tuple[str | None, str | None],
+    host: str,
+    *,
+    allow_acts: bool,
+    specs: Sequence[str],
+) -> None:
+    """Adds the console at /console; visitors have the API keys of the gateway."""
+    from leftfold.cli.run.console import console_of, local_names
+
+    with extras():
+        from leftfold.http.console import mount_console
+
+    named = {app.name: connection for app, connection in connections}
+    state = console_of(apps, named, (*servers, None), allow_acts=allow_acts, specs=specs)
+    mount_console(api, state, "/console", access=access, hosts=() if access.keys else local_names(host))
 
 
 def keys_in(text: str) -> Mapping[str, str]:

@@ -58,6 +58,11 @@ new MutationObserver(() => {
 """
 """Copies command lines, and keeps the focus of the keyboard on what is drawn again."""
 
+_TO_LINK = """requestAnimationFrame(() => {
+  document.querySelector(".lf-links [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+})"""
+"""Moves the links of a phone, which stand in one line, to the current one."""
+
 ROUTES: dict[str, tuple[str, Callable[..., Any]]] = {
     "/": ("Overview", overview),
     "/streams": ("Streams", streams),
@@ -110,6 +115,7 @@ def frame(console: Console, access: Access) -> Callable[[], None]:
 
         def mark(path: str) -> None:
             links.set_content(_links(visitor, path))
+            ui.run_javascript(_TO_LINK)
 
         mark(router.current_path)
         router.on_path_changed(mark)

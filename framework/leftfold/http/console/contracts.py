@@ -14,6 +14,7 @@ from leftfold.http.console.html import Html, details, sentence, table, tag
 from leftfold.http.console.state import Visitor
 from leftfold.model.app import App
 from leftfold.model.messages import Command, Event
+from leftfold.runtime.console import amount
 
 __all__ = ["contracts", "users_of"]
 
@@ -89,7 +90,7 @@ def _row(visitor: Visitor, message: _Message, by: Mapping[str, list[str]]) -> tu
     rejects = ", ".join(error.__name__ for error in spec.rejects)
     about = (message.__doc__ or "").strip().splitlines()
     note = tag("div", about[0], cls="lf-quiet") if about and message.__doc__ else Html()
-    schema = details(f"{len(message.model_fields)} fields", message_schema(message))
+    schema = details(amount(len(message.model_fields), "field"), message_schema(message))
     return (tag("div", name, note), "event" if is_event else "command", versions, users, rejects, schema)
 
 
