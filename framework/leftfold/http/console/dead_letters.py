@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from nicegui import ui
 
@@ -321,7 +322,7 @@ def _show_parked_rows(visitor: Visitor) -> None:
         rows = [
             (
                 tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
-                tag("a", key, href=visitor.href(f"/views/{row['name']}", key=key)),
+                tag("a", unquote(key), href=visitor.href(f"/views/{row['name']}", key=unquote(key))),
                 next(
                     (one.partition(f"parks {key}: ")[2] for one in errors if f"{row['name']} parks {key}: " in one), ""
                 ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from nicegui import ui
 from pydantic import TypeAdapter, ValidationError
@@ -114,7 +115,7 @@ def _show_rows(
     visitor: Visitor, view: View[Any, Any], found: tuple[Iterable[tuple[Any, Any]], str | None], following: Any
 ) -> None:
     listed, cursor = found
-    rows = [(view.keys.encode(key), to_jsonable_python(row)) for key, row in listed]
+    rows = [(unquote(view.keys.encode(key)), to_jsonable_python(row)) for key, row in listed]
     fields = list(view.rows.schema.get("properties", {})) or list(rows[0][1] if rows else ())
     shown = fields[:_COLUMNS]
     html(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from nicegui import ui
 
@@ -270,7 +271,9 @@ async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
                 with ui.element("div").classes("lf-letter"):
                     html(_parked(visitor, view, row))
                     if row.key != NO_ROW:
-                        act_button(visitor, "Retry", partial(retry, [row.key]), again, label=f"Retry {row.key}")
+                        act_button(
+                            visitor, "Retry", partial(retry, [row.key]), again, label=f"Retry {unquote(row.key)}"
+                        )
             if len(found) > 1:
                 act_button(visitor, "Retry all", partial(retry, []), again)
 
@@ -280,9 +283,10 @@ async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
             still = "".join(f"; {key}: {why}" for key, why in result.parked.items())
             return f"{amount(len(result.freed), 'row')} freed, {len(result.parked)} still parked{still}"
 
-        line = visitor.console.shell("retry", view.name, *keys)
+        typed = [unquote(key) for key in keys]
+        line = visitor.console.shell("retry", view.name, *typed)
         happens = "The rows are folded again from the beginning, by this console. Those that fail again stay parked."
-        return Act(f"Retry {', '.join(keys) or 'all parked rows'}", happens, lambda reason: line, do)
+        return Act(f"Retry {', '.join(typed) or 'all parked rows'}", happens, lambda reason: line, do)
 
     async def again() -> None:
         section.clear()
@@ -302,7 +306,7 @@ def _parked(visitor: Visitor, view: View[Any, Any], row: ParkedRow) -> Html:
         href = visitor.href("/streams", category=category, key=event["key"], version=event["version"])
         named = tag("a", f"{event['type']} of {event['key']}", href=href) + Html(" ") + where
     found: dict[str, object] = {
-        "row": tag("a", row.key, href=visitor.href(f"/views/{view.name}", key=row.key)),
+        "row": tag("a", unquote(row.key), href=visitor.href(f"/views/{view.name}", key=unquote(row.key))),
         "error": parked.error,
         "event": named,
         "waiting": amount(parked.waiting, "event"),
