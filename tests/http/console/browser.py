@@ -82,11 +82,11 @@ class Window:
 
     def wait_text(self, *awaited: str) -> None:
         """Waits until all of these can be read on the page."""
-        wait_until(lambda: all(one in self.text() for one in awaited), lambda: f"{awaited} in: {self.text()}", 60.0)
+        wait_until(lambda: all(one in self.text() for one in awaited), lambda: f"{awaited} in: {self.text()}")
 
     def wait_no_text(self, unwanted: str) -> None:
         """Waits until something cannot be read any more."""
-        wait_until(lambda: unwanted not in self.text(), lambda: f"the end of {unwanted} in: {self.text()}", 60.0)
+        wait_until(lambda: unwanted not in self.text(), lambda: f"the end of {unwanted} in: {self.text()}")
 
     def button(self, name: str) -> WebElement:
         """A button that can be pressed, by its text or its name for screen readers."""
@@ -95,7 +95,7 @@ class Window:
         def found() -> Sequence[WebElement]:
             return [one for one in self.browser.find_elements(By.XPATH, path) if one.is_displayed()]
 
-        wait_until(found, lambda: f"button {name} in: {self.text()}", 60.0)
+        wait_until(found, lambda: f"button {name} in: {self.text()}")
         return found()[-1]
 
     def press(self, name: str) -> None:
@@ -108,12 +108,12 @@ class Window:
                 return False
             return True
 
-        wait_until(pressed, f"a press of {name}", 60.0)
+        wait_until(pressed, f"a press of {name}")
 
     def field(self, label: str) -> WebElement:
         """An input by its label."""
         path = f"//label[.//*[normalize-space(.)='{label}']]//*[self::input or self::textarea]"
-        wait_until(lambda: self.browser.find_elements(By.XPATH, path), f"field {label}", 60.0)
+        wait_until(lambda: self.browser.find_elements(By.XPATH, path), f"field {label}")
         return self.browser.find_elements(By.XPATH, path)[-1]
 
     def type(self, label: str, text: str) -> None:
@@ -138,9 +138,8 @@ class Window:
         return hosts - {urlsplit(self.base).netloc}
 
     def picture(self, file: Path) -> None:
-        """Saves a picture of the whole page."""
-        height = self.browser.execute_script("return Math.min(document.documentElement.scrollHeight, 1400)")
-        width = self.browser.execute_script("return window.innerWidth")
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        """Saves a picture of the page, down to its end or 1,100 pixels."""
+        height = self.browser.execute_script("return Math.min(document.documentElement.scrollHeight, 1100)")
+        metrics = {"width": WIDE[0], "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         self.browser.save_screenshot(str(file))

@@ -15,6 +15,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
+PICTURES = {"overview", "stream", "view"}
+"""Pages with a picture in the documents: pytest tests/http/console/test_in_browser.py --pictures docs/pictures"""
 _LOADED = "return performance.timeOrigin"
 PAGES = {
     "overview": ("/", ("customer_spend", "leftfold dead list orders", "order_summary")),
@@ -34,12 +36,16 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_each_page_is_accessible_fits_a_phone_and_asks_no_other_host(name: str, window: Window) -> None:
+def test_each_page_is_accessible_fits_a_phone_and_asks_no_other_host(
+    name: str, window: Window, pytestconfig: pytest.Config
+) -> None:
     path, awaited = PAGES[name]
     window.resize(WIDE)
     window.open(path, awaited[0])
     window.wait_text(*awaited)
     assert violations(window.browser) == []
+    if (place := pytestconfig.getoption("--pictures", None)) is not None and name in PICTURES:
+        window.picture(Path(place) / f"console-{name}.png")
     window.resize(NARROW, dark=True)
     assert window.width() <= NARROW[0]
     assert violations(window.browser) == []
@@ -110,13 +116,3 @@ def test_an_open_page_comes_back_after_the_console_was_started_again(window: Win
         lambda: window.browser.execute_script("return performance.timeOrigin") != before, "a page that is loaded again"
     )
     window.wait_text("customer_spend", "order_summary")
-
-
-def test_pictures_are_drawn_on_request(window: Window, pytestconfig: pytest.Config) -> None:
-    place: Path | None = pytestconfig.getoption("--pictures", None)
-    for name in ("overview", "stream", "view") if place is not None else ():
-        path, awaited = PAGES[name]
-        window.resize(WIDE)
-        window.open(path, awaited[0])
-        window.wait_text(*awaited)
-        window.picture(place / f"console-{name}.png")

@@ -15,7 +15,7 @@ from leftfold.compatibility.schema import message_schema
 from leftfold.engine.processing.command_wire import command_id
 from leftfold.engine.progress import RebuildProgress
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel
-from leftfold.http.console.html import Html, details, json_text, pairs, table, tag, time_text
+from leftfold.http.console.html import Html, details, json_text, pairs, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -318,17 +318,16 @@ def _show_parked_rows(visitor: Visitor) -> None:
             return
         seen[:] = [result]
         live = [row for row in result.rows if row["kind"] == "view" and row.get("live")]
-        errors = {problem for problem in result.problems if " parks " in problem}
+        errors = [problem for problem in result.problems if " parks " in problem]
         rows = [
             (
                 tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
                 tag("a", unquote(key), href=visitor.href(f"/views/{row['name']}", key=unquote(key))),
-                next(
-                    (one.partition(f"parks {key}: ")[2] for one in errors if f"{row['name']} parks {key}: " in one), ""
-                ),
+                next((sentence(one.removeprefix(start)) for one in errors if one.startswith(start)), ""),
             )
             for row in live
             for key in row.get("parked", ())
+            for start in [f"view {row['name']} parks {key}: "]
         ]
         listed.set_content(table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked."))
 

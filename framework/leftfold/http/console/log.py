@@ -21,6 +21,8 @@ from leftfold.runtime.project import together
 __all__ = ["csv_text", "sql", "topics"]
 
 _ROWS = 1000
+_LOW = 15
+"""Up to so many rows a grid is as high as they need."""
 
 
 async def topics(visitor: Visitor) -> None:
@@ -155,8 +157,9 @@ def _shown(found: tuple[list[str], list[tuple[Any, ...]], str]) -> None:
         ],
         "rowData": [dict(zip(fields, map(_cell, row), strict=True)) for row in rows],
         "enableCellTextSelection": True,
+        "domLayout": "autoHeight" if len(rows) <= _LOW else "normal",
     }
-    ui.aggrid(options)
+    ui.aggrid(options).classes("lf-low" if len(rows) <= _LOW else "")
 
 
 def _cell(value: Any) -> Any:

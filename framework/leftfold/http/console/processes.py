@@ -144,7 +144,7 @@ class _Timers:
         late = f", {overdue:,} overdue" if overdue else ""
         html(tag("p", f"{amount(len(keys), 'instance')}, {amount(len(timers), 'timer')}{late}.", cls="lf-quiet"))
         for timer, row in timers[: _LISTED if not self._visitor.may_act else _LISTED // 4]:
-            with ui.element("div").classes("lf-letter"):
+            with ui.element("div").classes("lf-letter lf-row"):
                 html(self._line(timer, row))
                 if self._visitor.may_act:
                     with ui.element("div").classes("lf-buttons"):

@@ -294,7 +294,7 @@ def _parked(view: str, key: str, parked: Parked) -> str:
     if key == NO_ROW:
         events = amount(parked.waiting, "event")
         return f"view {view} leaves out {events} without a row; leftfold explain {view} '{NO_ROW}'"
-    return f"view {view} parks {key}: {parked.error}"
+    return f"view {view} parks {key}: {parked.error}; when the fold is correct: leftfold retry {view}"
 
 
 def _place(name: str, address: str) -> Row:
