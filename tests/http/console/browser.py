@@ -23,7 +23,14 @@ from tests.waiting import wait_until
 __all__ = ["Window", "chromium"]
 
 WIDE, NARROW = (1280, 900), (390, 844)
-_FLAGS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--force-color-profile=srgb")
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--force-color-profile=srgb",
+    "--hide-scrollbars",
+)
 
 
 @contextmanager
@@ -128,11 +135,15 @@ class Window:
 
     def errors(self) -> list[str]:
         """What the browser's console has said of errors since the last question."""
-        return [str(one["message"]) for one in self.browser.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
+        return [str(one["message"]) for one in self._log("browser") if one["level"] in ("SEVERE", "WARNING")]
+
+    def _log(self, kind: str) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = self.browser.get_log(kind)  # type: ignore[no-untyped-call]
+        return found
 
     def foreign_hosts(self) -> set[str]:
         """Hosts other than the console's that pages have asked for anything since the last question."""
-        messages = [json.loads(str(entry["message"]))["message"] for entry in self.browser.get_log("performance")]
+        messages = [json.loads(str(entry["message"]))["message"] for entry in self._log("performance")]
         urls = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
         hosts = {urlsplit(url).netloc for url in urls if url.startswith(("http", "ws"))}
         return hosts - {urlsplit(self.base).netloc}
