@@ -77,9 +77,10 @@ class Window:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
         name = "body--dark" if dark else "body--light"
-        wait_until(lambda: "body--" not in self._classes() or name in self._classes(), name)
+        wait_until(lambda: "body--" not in self.classes() or name in self.classes(), name)
 
-    def _classes(self) -> str:
+    def classes(self) -> str:
+        """The classes of the body, the theme among them."""
         return str(self.browser.execute_script("return document.body.className"))
 
     def text(self) -> str:

@@ -64,6 +64,18 @@ def test_a_stream_is_travelled_with_the_keyboard_alone(window: Window) -> None:
     window.wait_text("orders.commands[", "orders.events[")
 
 
+def test_the_first_tab_skips_the_links_and_a_chosen_theme_stays(window: Window) -> None:
+    window.resize(WIDE)
+    window.open("/contracts", "orders.Placed.v1")
+    window.browser.switch_to.active_element.send_keys(Keys.TAB)
+    assert window.browser.switch_to.active_element.text == "Skip to main content"
+    window.press("Dark or light")
+    wait_until(lambda: window.browser.get_cookie("leftfold-theme"), "a cookie with the theme")
+    window.open("/contracts", "orders.Placed.v1")
+    wait_until(lambda: "body--dark" in window.classes(), "the dark theme")
+    window.browser.delete_all_cookies()
+
+
 def test_a_view_is_rebuilt_and_promoted_by_clicks(window: Window) -> None:
     window.resize(WIDE)
     window.open("/views/customer_spend", "1-")

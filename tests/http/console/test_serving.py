@@ -47,6 +47,7 @@ def test_the_console_beside_a_gateway_has_links_below_its_path_and_leaves_the_ro
         page = await http.get("/console", follow_redirects=True)
         assert page.status_code == 200
         assert "/console/streams" in page.text
+        assert page.headers["x-frame-options"] == "DENY"
         assert (await http.get("/console/views/order_summary")).status_code == 200
         assert (await http.get("/views/order_summary/none")).status_code == 404
         assert (await http.get("/health/ready")).json() == {"status": "ready", "why": []}

@@ -13,12 +13,12 @@ from nicegui import app as pages
 from nicegui import ui
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leftfold.http.access import Access
 from leftfold.http.console.contracts import contracts
 from leftfold.http.console.dead_letters import dead_letters
-from leftfold.http.console.elements import button, heading, html, show_error, work_bar
+from leftfold.http.console.elements import button, heading, html, show_error, with_name, work_bar
 from leftfold.http.console.html import Html, tag
 from leftfold.http.console.log import sql, topics
 from leftfold.http.console.overview import overview
@@ -100,7 +100,7 @@ def frame(console: Console, access: Access) -> Callable[[], None]:
         ui.page_title(f"{', '.join(app.name for app in console.apps.values())} – Leftfold")
         theme = ui.dark_mode({"dark": True, "light": False}.get(request.cookies.get(_THEME, "")))
         with ui.element("div").classes("lf-shell"):
-            with ui.element("nav").classes("lf-nav").props('aria-label="Pages"'):
+            with with_name(ui.element("nav").classes("lf-nav"), "Pages"):
                 names = ", ".join(app.name for app in console.apps.values())
                 html(tag("div", "Leftfold", cls="lf-brand") + tag("div", names, cls="lf-apps"))
                 links = html()
@@ -162,6 +162,15 @@ def with_key(request: Request) -> Request:
     return Request({**request.scope, "headers": [*headers, (b"x-api-key", key.encode())]})
 
 
+_HEADERS = (
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+)
+"""No page of another site shows the console within itself, where a visitor could be led to press a button."""
+
+
 class _Guard:
     """Asks a browser for an API key before any page; what pages load needs the id of a page."""
 
@@ -169,15 +178,25 @@ class _Guard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
         inner = scope["path"].removeprefix(scope.get("root_path", ""))
-        if scope["type"] == "http" and not inner.startswith(("/_nicegui/", "/_nicegui_ws/")):
+        if not inner.startswith(("/_nicegui/", "/_nicegui_ws/")):
             try:
                 self._access.principal(with_key(Request(scope)))
             except ProblemError as error:
                 asked = {"WWW-Authenticate": 'Basic realm="Leftfold: any name, and an API key as password"'}
-                await PlainTextResponse(f"{error.problem.detail}\n", error.problem.status, asked)(scope, receive, send)
+                refused = PlainTextResponse(f"{error.problem.detail}\n", error.problem.status, asked)
+                await refused(scope, receive, guarded)
                 return
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, guarded)
 
 
 class _Hosts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +13,7 @@ from nicegui import ui
 
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.processing.command_wire import command_id
-from leftfold.engine.progress import RebuildProgress
+from leftfold.engine.progress import RebuildProgress, Report
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel
 from leftfold.http.console.html import Html, details, json_text, pairs, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
@@ -28,6 +28,8 @@ from leftfold.runtime.project import Usage
 __all__ = ["dead_letters", "group_of"]
 
 _LISTED = 30
+_AT_ONCE = 10
+"""Up to so many letters are handled while the visitor waits."""
 _DEAD = names.dead("")
 _VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b\d[\w.,:+-]*|\[[^\]]*\]")
 
@@ -210,15 +212,13 @@ class _Letters:
             options = ["--new-id", *(["--body", compact] if compact else []), "--reason", reason or "WHY"]
             return self._console.shell("dead", "resend", *which, *options)
 
-        def do(who: str, reason: str, report: Any) -> str:
-            burials = self._burials()
-            sent = [
-                burials.of(one).resend(one, f"{who}: {reason}", id_=command_id(), body=other)[1]
-                for one in burials.sendable(which)
-            ]
-            if not sent:
-                raise Usage(f"{', '.join(which)}: no letter waits there any more; reload the page")
-            return f"{amount(len(sent), 'letter')} sent again, the last one under the id {sent[-1]}"
+        def do(who: str, reason: str, report: Report) -> str:
+            burials, id_ = self._burials(), ""
+            for one in self._each(burials, which, report):
+                if not one.is_input:
+                    raise Usage(f"{one.place} is an event without an instance, so it cannot be sent again")
+                _, id_ = burials.of(one).resend(one, f"{who}: {reason}", id_=command_id(), body=other)
+            return f"{amount(len(which), 'letter')} sent again, the last one under the id {id_}"
 
         changed = " with the corrected payload" if other is not None else ""
         where = letters[0].record.topic.removesuffix(_DEAD)
@@ -226,24 +226,37 @@ class _Letters:
             f"{amount(len(letters), 'letter')} of {where} will be sent{changed} under a new id, and decided as new. It "
             "counts even if the old one was decided meanwhile. The letter stays, marked as sent again."
         )
-        return Act(f"Resend {_named(which)}", happens, line, do, needs_reason=True)
+        return Act(f"Resend {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
 
     def _discard(self, letters: Sequence[Letter]) -> Act:
         which = [str(one.place) for one in letters]
 
-        def do(who: str, reason: str, report: Any) -> str:
+        def do(who: str, reason: str, report: Report) -> str:
             burials = self._burials()
-            found = burials.waiting(which)
-            for one in found:
+            for one in self._each(burials, which, report):
                 burials.of(one).discard(one, f"{who}: {reason}")
-            return f"{amount(len(found), 'letter')} discarded"
+            return f"{amount(len(which), 'letter')} discarded"
 
         def line(reason: str) -> str:
             return self._console.shell("dead", "discard", *which, "--reason", reason or "WHY")
 
         counted = amount(len(letters), "letter")
         happens = f"{counted} will be marked as discarded; the bytes stay until retention deletes them."
-        return Act(f"Discard {_named(which)}", happens, line, do, needs_reason=True)
+        return Act(f"Discard {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+
+    def _each(self, burials: AllDeadLetters, which: Sequence[str], report: Report) -> Iterator[Letter]:
+        """The letters of some addresses, one after another, if all of them still wait.
+
+        Raises:
+            Usage: one of them was handled meanwhile, or is not there any more.
+        """
+        there = {str(one.place): one for one in burials.letters(which[0].partition(_DEAD)[0])}
+        for place in which:
+            if place not in there or there[place].handled:
+                raise Usage(f"{place} does not wait any more; reload the page. Nothing was changed")
+        for number, place in enumerate(which):
+            report(RebuildProgress("letters", number, len(which)))
+            yield there[place]
 
 
 def name_of(cls: Any) -> str:

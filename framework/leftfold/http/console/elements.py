@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 
 from nicegui import ui
 
-from leftfold.engine.progress import Report
-from leftfold.errors import LeftfoldError
+from leftfold.engine.progress import RebuildProgress, Report
 from leftfold.http.console.html import Html, command, sentence, tag
 from leftfold.http.console.state import Visitor, Work, explain_error
-from leftfold.runtime.console import amount, lasting
+from leftfold.runtime.console import lasting
 from leftfold.runtime.project import Usage
 
 __all__ = [
@@ -32,10 +31,13 @@ __all__ = [
     "say",
     "show_error",
     "submit",
+    "with_name",
     "work_bar",
 ]
 
 T = TypeVar("T")
+E = TypeVar("E", bound=ui.element)
+_LOOK_SECONDS = 0.5
 
 
 def html(content: str = "", *, cls: str = "", element: str = "div") -> ui.html:
@@ -60,7 +62,13 @@ def panel(title: str = "", *, cls: str = "") -> ui.element:
 def button(text: str, do: Callable[[], Any], *, kind: str = "", label: str = "") -> ui.button:
     """A button; `kind` is '', `main` or `danger`, `label` says more to screen readers than the text."""
     found = ui.button(text, on_click=do, color=None).props("no-caps unelevated dense").classes(f"lf-button lf-{kind}")
-    return found.props(f'aria-label="{label.replace(chr(34), chr(39))}"') if label else found
+    return with_name(found, label) if label else found
+
+
+def with_name(element: E, label: str) -> E:
+    """An element with a name for screen readers; the name may hold anything, such as a key."""
+    element.props["aria-label"] = label
+    return element
 
 
 def form(go: Callable[[], Any]) -> ui.element:
@@ -83,33 +91,48 @@ def show_error(error: BaseException) -> None:
     html(sentence(explain_error(error)), cls="lf-error").props('role="alert"')
 
 
-async def fetched(read: Callable[[], T], show: Callable[[T], Awaitable[None] | None], *, what: str = "loading") -> bool:
+async def fetched(
+    read: Callable[[], T],
+    show: Callable[[T], Awaitable[None] | None],
+    *,
+    what: str = "loading",
+    reports: Sequence[RebuildProgress] = (),
+) -> bool:
     """Reads on a thread and shows what was read in the current element; an error is shown in its place.
 
+    Nothing is read before the page is open: a link on another site that is only loaded costs nothing.
+
     Args:
-        what: shown while it reads.
+        what: shown while it reads. reports: what `read` has reported so far of its progress; the last one is shown.
 
     Returns:
         Whether it could be read.
     """
     waiting = html(tag("span", what, cls="lf-waiting"), cls="lf-loading").props('role="status"')
-    try:
-        found = await asyncio.to_thread(read)
-    except Exception as error:  # noqa: BLE001  # the page shows every error
-        waiting.delete()
-        show_error(error)
-        return False
+    await ui.context.client.connected()
+    reading = asyncio.ensure_future(asyncio.to_thread(read))
+    while not reading.done():
+        await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
+        if reports and not waiting.is_deleted:
+            waiting.set_content(tag("span", f"{what}: {_counted(reports[-1])}", cls="lf-waiting"))
     if waiting.is_deleted:
         return False
     waiting.delete()
     try:
-        shown = show(found)
+        shown = show(reading.result())
         if shown is not None:
             await shown
-    except LeftfoldError as error:
+    except Exception as error:  # noqa: BLE001  # the page shows every error
         show_error(error)
         return False
     return True
+
+
+def _counted(progress: RebuildProgress) -> str:
+    """How far something is, in words."""
+    counted = f" {progress.done:,} of {progress.total:,}" if progress.total else ""
+    left = f", {lasting(progress.eta)} left" if progress.total and progress.eta is not None else ""
+    return f"{progress.phase}{counted}{left}"
 
 
 def progress_by(report: Report) -> Callable[[str], AbstractContextManager[Report]]:
@@ -167,7 +190,7 @@ def act_button(
 async def ask(visitor: Visitor, act: Act, done: Callable[[], Any]) -> None:
     """Asks to confirm an act, does it, and says what happened."""
     with ui.dialog() as dialog, ui.element("div").classes("lf-dialog"):
-        dialog.props(f'aria-label="{act.title.replace(chr(34), chr(39))}"')
+        with_name(dialog, act.title)
         html(tag("h2", act.title) + tag("p", act.happens))
         for detail in act.details:
             html(detail)
@@ -227,7 +250,7 @@ async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Ca
 async def _refuse(title: str, error: BaseException) -> None:
     """Shows why an act was not done, until it is closed."""
     with ui.dialog() as dialog, ui.element("div").classes("lf-dialog"):
-        dialog.props('aria-label="It was not done"')
+        with_name(dialog, "It was not done")
         html(tag("h2", f"Not done: {title}"))
         show_error(error)
         with ui.element("div").classes("lf-buttons"):
@@ -239,7 +262,7 @@ async def _refuse(title: str, error: BaseException) -> None:
 def work_bar(visitor: Visitor) -> None:
     """Long work of all visitors with its progress, and its outcome until that is dismissed."""
     works = visitor.console.works
-    bar = ui.element("div").classes("lf-works").props('role="status" aria-label="Work under way"')
+    bar = ui.element("div").classes("lf-works")
     shown: dict[str, tuple[ui.html, ui.element]] = {}
 
     def refresh() -> None:
@@ -265,12 +288,10 @@ def work_bar(visitor: Visitor) -> None:
 
 def _progress(work: Work) -> Html:
     if work.outcome:
-        return Html(tag("strong", work.name) + tag("p", sentence(work.outcome)))
-    progress, share = work.progress, work.share
+        return tag("div", tag("strong", work.name), tag("p", sentence(work.outcome)), role="status")
     parts = [tag("strong", work.name), Html(" ")]
-    if progress is not None:
-        counted = f" {progress.done:,} of {amount(progress.total, 'event')}" if progress.total else ""
-        left = f", {lasting(progress.eta)} left" if progress.total and progress.eta is not None else ""
-        parts.append(tag("span", f"{progress.phase}{counted}{left}"))
-    bar = tag("span", style=f"width: {100 * (share or 0):.0f}%") if share is not None else tag("span", cls="lf-moving")
-    return Html("".join(parts) + tag("div", bar, cls="lf-progress"))
+    if work.progress is not None:
+        parts.append(tag("span", _counted(work.progress)))
+    share = work.share
+    bar = tag("span", style=f"width: {100 * share:.0f}%") if share is not None else tag("span", cls="lf-moving")
+    return tag("div", *parts, tag("div", bar, cls="lf-progress"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,11 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from leftfold.client.reader import Reader
+from leftfold.engine.progress import RebuildProgress
 from leftfold.engine.verify.history import RowStep
 from leftfold.engine.verify.row_differences import Diff, diff
 from leftfold.engine.views.generations import resolve
 from leftfold.errors import ViewNotBuilt
-from leftfold.http.console.elements import button, fetched, form, html, panel, submit
+from leftfold.http.console.elements import button, fetched, form, html, panel, progress_by, submit
 from leftfold.http.console.html import Html, details, difference, joined, json_text, pairs, sentence, table, tag
 from leftfold.http.console.state import Visitor
 from leftfold.model.app import App
@@ -152,26 +154,26 @@ def _cell(value: Any) -> object:
 
 async def explain_row(visitor: Visitor, view: View[Any, Any], key: str) -> None:
     """The events that made a row, with what each of them changed."""
+    reports: list[RebuildProgress] = []
 
-    def read() -> tuple[list[RowStep], Explaining]:
-        work = Explaining(view, visitor.console.servers)
+    def read() -> tuple[Sequence[RowStep], int, Explaining]:
+        work = Explaining(view, visitor.console.servers, progress=progress_by(reports.append))
         encoded = key if key == NO_ROW else view.keys.encode(_key_of(view, key))
-        return list(work.steps(encoded)), work
+        last, count = deque[RowStep](maxlen=_STEPS), 0
+        for step in work.steps(encoded):
+            last.append(step)
+            count += 1
+        return last, count, work
 
-    def shown(found: tuple[list[RowStep], Explaining]) -> None:
-        steps, work = found
-        html(_verdict(view, steps, work, key))
-        for step in reversed(steps[-_STEPS:]):
+    def shown(found: tuple[Sequence[RowStep], int, Explaining]) -> None:
+        steps, count, work = found
+        html(_verdict(view, count, work, key))
+        for step in reversed(steps):
             html(_step(visitor, step), cls="lf-step")
-        if len(steps) > _STEPS:
+        if count > len(steps):
             line = visitor.console.shell("explain", view.name, key)
-            html(
-                tag(
-                    "p",
-                    sentence(f"{amount(len(steps) - _STEPS, 'earlier step')} are left out here; all: {line}"),
-                    cls="lf-quiet",
-                )
-            )
+            more = f"{amount(count - len(steps), 'earlier step')} are left out here; all: {line}"
+            html(tag("p", sentence(more), cls="lf-quiet"))
 
     with panel(f"How {key} came to be"):
         if not view.folded:
@@ -179,11 +181,11 @@ async def explain_row(visitor: Visitor, view: View[Any, Any], key: str) -> None:
         elif not visitor.console.has_servers:
             html(tag("p", "An explanation needs servers.", cls="lf-quiet"))
         else:
-            await fetched(read, shown, what="folding the row event by event")
+            await fetched(read, shown, what="folding the row event by event", reports=reports)
 
 
-def _verdict(view: View[Any, Any], steps: list[RowStep], work: Explaining, key: str) -> Html:
-    if not steps:
+def _verdict(view: View[Any, Any], count: int, work: Explaining, key: str) -> Html:
+    if not count:
         near = f" Rows there are: {', '.join(work.near)}." if work.near else ""
         why = f"No event touches row {key} up to {work.position}.{near}"
     elif work.parked:
@@ -194,7 +196,7 @@ def _verdict(view: View[Any, Any], steps: list[RowStep], work: Explaining, key: 
     elif not work.equal:
         why = f"This is not the row that is stored; see: leftfold verify {view.name} --deep"
     else:
-        return tag("p", f"{amount(len(steps), 'event')} fold to the row that is stored.", cls="lf-fine")
+        return tag("p", f"{amount(count, 'event')} fold to the row that is stored.", cls="lf-fine")
     return tag("p", sentence(why), cls="lf-error")
 
 

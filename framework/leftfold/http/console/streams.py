@@ -9,7 +9,8 @@ from nicegui import ui
 from pydantic_core import to_jsonable_python
 
 from leftfold.engine.causation import Trace, TraceNode
-from leftfold.http.console.elements import button, fetched, form, heading, html, panel, show_error, submit
+from leftfold.engine.progress import RebuildProgress
+from leftfold.http.console.elements import button, fetched, form, heading, html, panel, show_error, submit, with_name
 from leftfold.http.console.html import (
     Edge,
     Html,
@@ -158,9 +159,9 @@ class _Travel:
         with panel("Time travel"):
             self._title = html()
             if last > 1:
-                label = f"Version of {self._key}, 1 to {last}".replace('"', "'")
                 self._slider = ui.slider(min=1, max=last, step=1, value=version)
-                self._slider.props(f'snap label {"markers" if last <= _MARKED else ""} aria-label="{label}"')
+                self._slider.props(f"snap label {'markers' if last <= _MARKED else ''}")
+                with_name(self._slider, f"Version of {self._key}, 1 to {last}")
                 self._slider.on_value_change(lambda event: self._go(int(event.value or 1)))
         with ui.element("div").classes("lf-columns"):
             with panel(amount(last, "event")):
@@ -291,15 +292,17 @@ async def trace(visitor: Visitor, id: str = "") -> None:
 
 
 async def _show_trace(visitor: Visitor, id_: str) -> None:
+    reports: list[RebuildProgress] = []
+
     def read() -> Trace:
         kafka, _, archive = visitor.console.servers
-        return Trace(traced(id_, None, kafka, archive_of(archive)))
+        return Trace(traced(id_, None, kafka, archive_of(archive), report=reports.append))
 
     def shown(found: Trace) -> None:
         html(trace_graph(visitor, found, id_), cls="lf-wide lf-scroll")
         html(_tree(visitor, found, id_))
 
-    await fetched(read, shown, what="reading the headers of all topics")
+    await fetched(read, shown, what="reading the headers of all topics", reports=reports)
 
 
 def trace_graph(visitor: Visitor, found: Trace, wanted: str) -> Html:
