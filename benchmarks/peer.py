@@ -14,7 +14,7 @@ from pathlib import Path
 
 from leftfold.local import LocalSettings
 
-__all__ = ["NotInstalled", "PeerRun", "run_peer"]
+__all__ = ["NotInstalled", "PeerRun", "peer_python", "run_peer"]
 
 PROGRAMS = Path(__file__).parent / "peers"
 INSTALL_SECONDS, RUN_SECONDS = 600, 300
@@ -46,7 +46,7 @@ def run_peer(name: str, brokers: str, topic: str, events: int, attempt: int) -> 
         NotInstalled: pip refuses one of its packages.
         SystemExit: the peer fails.
     """
-    python = _environment(name)
+    python = peer_python(name)
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
         arguments = [brokers, topic, str(events), f"{folder}/state", f"{name}-{attempt}"]
         command = [str(python), "-P", str(PROGRAMS / f"{name}.py"), *arguments]
@@ -59,8 +59,12 @@ def run_peer(name: str, brokers: str, topic: str, events: int, attempt: int) -> 
     return PeerRun(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _environment(name: str) -> Path:
-    """The Python of the peer's environment."""
+def peer_python(name: str) -> Path:
+    """The Python of a peer's environment, which is made at first.
+
+    Raises:
+        NotInstalled: pip refuses one of its packages.
+    """
     requirements = PROGRAMS / f"{name}.txt"
     digest = hashlib.sha256(sys.version.encode() + requirements.read_bytes()).hexdigest()[:12]
     home = LocalSettings().cache / "peers" / f"{name}-{digest}"

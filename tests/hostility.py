@@ -15,8 +15,8 @@ __all__ = ["weight", "worsened"]
 
 _NAMES = [
     "ce_specversion", "ce_id", "ce_source", "ce_type", "ce_subject", "ce_time", "ce_correlationid", "ce_causationid",
-    "content-type", "expected_version", "reply_to", "reply_key", "origin", "deadline", "traceparent", "ce_sequence",
-    "ce_decision", "dead_source", "dead_handled", "x",
+    "content-type", "expected_version", "reply_to", "reply_key", "origin", "deadline", "traceparent",
+    "ce_authid", "ce_sequence", "ce_decision", "dead_source", "dead_handled", "x",
 ]  # fmt: skip
 _TEXTS: list[bytes | None] = [
     None, b"", b"\x00", b"a\x00b", b"\xff\xfe", b"@", b"/", b"-1", b"\xc2\xb2", b"9" * 5000, b"9" * 19, b"0", b"true",

@@ -13,7 +13,7 @@ from tests.cli.shell import ROOT, Shell, Typed
 def test_a_new_project_passes_its_own_tests(shop: Shell) -> None:
     told = shop.python("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
     assert told.code == 0, told.out + told.err
-    assert "10 passed" in told.out
+    assert "12 passed" in told.out
 
 
 def test_a_new_project_agrees_with_its_lock(shop: Shell) -> None:
@@ -37,7 +37,7 @@ def test_other_words_give_the_same_project_in_those_words(place: Path, typed: Ca
     assert typed("new", "cinema", "--category", "bookings", "--key", "booking").code == 0
     cinema = Shell(place / "cinema")
     tested = cinema.python("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
-    assert "10 passed" in tested.out, tested.out + tested.err
+    assert "12 passed" in tested.out, tested.out + tested.err
     format_ = ("-m", "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml"), "cinema", "tests")
     assert (formatted := cinema.python(*format_)).code == 0, formatted.out
     assert cinema("check").out == "ok: 1 decider, 2 events, 2 views, as in leftfold.lock\n"

@@ -216,6 +216,8 @@ class Searches:
         with filled(store, rows):
             reader = Views(store)[things]
             assert reader.find(ok=True, kind=Kind.SMALL) == expected
+            first = dict(sorted(expected.items(), key=lambda one: things.keys.encode(one[0]))[:2])
+            assert reader.find(ok=True, kind=Kind.SMALL, limit=2) == first
             assert reader.count(ok=True, kind=Kind.SMALL) == len(expected)
 
     @sharing_the_store

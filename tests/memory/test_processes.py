@@ -11,7 +11,7 @@ import pytest
 from leftfold import App, Cancel, Finished, OutcomeUnknown, Rejected, Timer, World, memory
 from leftfold.engine.processing import log_time
 from leftfold.engine.processing.process_reactor import Reactor
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, ContractError
 from leftfold.ports.codec import header
 from leftfold.testing import given
 from tests.domains.trade import (
@@ -270,3 +270,21 @@ def test_events_after_the_end_are_ignored_and_twin_an_instance_that_forgot_its_e
     monkeypatch.setattr(Reactor, "_applied", forgetful)
     sell_out(checkout_with(react=noting))
     assert any(isinstance(given, Reserved) for given in taken)
+
+
+def test_everything_that_follows_from_a_command_carries_on_whose_behalf_it_was_sent(world: World) -> None:
+    world.client.send(PLACE, principal="ann")
+    world.client.send(Place(order="other", product="p", at=NOW))
+    found = {
+        (recorded.key, recorded.principal) for category in ("orders", "stock") for recorded in world.events(category)
+    }
+    assert found == {("o", "ann"), ("other", ""), ("p", "ann"), ("p", "")}
+    world.advance(PATIENCE)
+    dropped = [recorded for recorded in world.events("orders") if isinstance(recorded.event, Dropped)]
+    assert [recorded.principal for recorded in dropped] == ["", ""]  # a timer acts for no caller
+
+
+def test_a_principal_has_a_longest_name(world: World) -> None:
+    with pytest.raises(ContractError, match="longer than"):
+        world.client.send(PLACE, principal="a" * 2000)
+    assert world.events("orders") == []

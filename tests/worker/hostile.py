@@ -101,6 +101,7 @@ _CHANGES: list[tuple[str, str, Callable[[Letter], Letter]]] = [
     ("null origin", "", lambda x: x.headed(origin=None)),
     ("long correlation", "bytes", lambda x: x.headed(ce_correlationid=b"c" * 900_000)),
     ("correlation of no characters", "unreadable", lambda x: x.headed(ce_correlationid=b"\xff")),
+    ("principal of no characters", "unreadable", lambda x: x.headed(ce_authid=b"\xff")),
     ("trace of no characters", "unreadable", lambda x: x.headed(traceparent=b"\xff")),
     ("other subject", "subject", lambda x: x.headed(ce_subject=b"somebody else")),
     ("null key", "key", lambda x: replace(x, key=None)),

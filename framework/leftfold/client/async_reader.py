@@ -22,7 +22,7 @@ from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Listed, Registered, Rows
 
-__all__ = ["AsyncReads", "Page"]
+__all__ = ["AsyncReads", "AsyncWatch", "Page"]
 
 
 Row = TypeVar("Row")
@@ -75,6 +75,39 @@ class Pages(Generic[Row, K]):
 
     def _gone(self, id_: str) -> ViewNotBuilt:
         return ViewNotBuilt(f"generation {id_} of view {self._view.name} no longer exists; start the scan over")
+
+
+class AsyncWatch(Generic[Row, K]):
+    """A watch of the changes of a view for asyncio."""
+
+    def __init__(self, watch: Watch[Row, K], store: ViewStore) -> None:
+        self._watch, self._store = watch, store
+
+    @property
+    def position(self) -> Position:
+        """Where the watch stands: every change up to here was returned; empty before it begins."""
+        return self._watch.position
+
+    async def begin(self) -> None:
+        """Finds its place; it misses no change from then on.
+
+        Raises:
+            ChangesNotKept: the changes do not reach back to its position. ViewNotBuilt: nothing is live.
+        """
+        await arun(self._store, self._watch.begin())
+
+    async def next_changes(self, timeout: float | None) -> list[Change[Row, K]]:
+        """The next changes, at least one; none when the timeout passes before.
+
+        Args:
+            timeout: in seconds; None = for ever.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return await arun(self._store, self._watch.next_changes(deadline))
+
+    def close(self) -> None:
+        """Ends the notifications."""
+        self._watch.close()
 
 
 class AsyncReads(Generic[Row, K]):
@@ -164,17 +197,17 @@ class AsyncReads(Generic[Row, K]):
         self, *, after: Position | None = None, keys: Iterable[K] | None = None, timeout: float | None = None
     ) -> AsyncGenerator[Change[Row, K], None]:
         """`watch` for asyncio; without `after` it begins when the first change is awaited."""
-        watch = Watch(self._live, keys, after)
+        watch = self.open_watch(after=after, keys=keys)
         try:
-            while True:
-                deadline = None if timeout is None else time.monotonic() + timeout
-                changes = await arun(self._store, watch.next_changes(deadline))
-                if not changes:
-                    return
+            while changes := await watch.next_changes(timeout):
                 for change in changes:
                     yield change
         finally:
             watch.close()
+
+    def open_watch(self, *, after: Position | None = None, keys: Iterable[K] | None = None) -> AsyncWatch[Row, K]:
+        """A watch whose changes are asked for round by round; the caller closes it."""
+        return AsyncWatch(Watch(self._live, keys, after), self._store)
 
     async def await_reached(self, position: Position, *, timeout: float = 10.0) -> None:
         """`wait_reached` for asyncio."""
@@ -186,7 +219,8 @@ class AsyncReads(Generic[Row, K]):
 
     def _find(self, asked: Mapping[str, Any]) -> Steps[dict[K, Row]]:
         equal, after, timeout = awaited(self.view, asked)
-        return self._lookup.behind(after, timeout, lambda: self._search.find(equal))
+        limit = equal.pop("limit", None) if "limit" not in self.view.rows.indexes else None
+        return self._lookup.behind(after, timeout, lambda: self._search.find(equal, limit))
 
     def _count(self, asked: Mapping[str, Any]) -> Steps[int]:
         equal, after, timeout = awaited(self.view, asked)

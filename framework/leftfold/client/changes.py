@@ -43,6 +43,11 @@ class Watch(Generic[Row, K]):
         self._generation: Generation | None = None
         self._ids: dict[int, str] = {}
 
+    @property
+    def position(self) -> Position:
+        """Up to where every change was returned; empty before the watch begins."""
+        return self._after or Position()
+
     def close(self) -> None:
         """Ends the notifications."""
         self._listener.close()

@@ -24,6 +24,7 @@ class CommandRequest(NamedTuple):
     id: str | None
     expected_version: int | None
     at: datetime | None
+    principal: str = ""
 
 
 def _asked(
@@ -31,6 +32,7 @@ def _asked(
     ids: Iterable[str | None] | None,
     expected_versions: Iterable[int | None] | None,
     times: Iterable[datetime | None] | None,
+    principal: str,
 ) -> Iterator[CommandRequest]:
     """Each command with its id, expected version and time.
 
@@ -44,7 +46,8 @@ def _asked(
     for number, row in enumerate(zip(commands, *columns, strict=False)):
         if _MISSING in row[1:]:
             raise ValueError(f"there are more commands than ids, expected_versions or times: {number}")
-        yield CommandRequest(*row)
+        command, id_, version, at = row
+        yield CommandRequest(command, id_, version, at, principal)
 
 
 class Client(ABC):
@@ -62,6 +65,7 @@ class Client(ABC):
         id: str | None = None,
         expected_version: int | None = None,
         at: datetime | None = None,
+        principal: str = "",
         timeout: float = 10.0,
     ) -> Receipt:
         """Sends one command and waits for its answer.
@@ -70,6 +74,7 @@ class Client(ABC):
             id: an idempotency key; a fresh one is made when absent.
             expected_version: the stream's version that this command presumes; 0 = it does not exist yet.
             at: when the command was requested, aware; absent = now. It becomes the events' time.
+            principal: on whose behalf; events and what follows from them carry it.
             timeout: seconds to wait for the answer.
 
         Raises:
@@ -79,7 +84,7 @@ class Client(ABC):
             ContractError: the command cannot be sent, or no worker can read it.
             InfrastructureError: there is no broker or no such topic, and nothing was sent.
         """
-        (outcome,) = self._send_requests((CommandRequest(command, id, expected_version, at),), timeout)
+        (outcome,) = self._send_requests((CommandRequest(command, id, expected_version, at, principal),), timeout)
         return _receipt(outcome)
 
     async def asend(
@@ -90,10 +95,12 @@ class Client(ABC):
         id: str | None = None,
         expected_version: int | None = None,
         at: datetime | None = None,
+        principal: str = "",
         timeout: float = 10.0,
     ) -> Receipt:
         """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
-        return _receipt(await self._asend_request(CommandRequest(command, id, expected_version, at), timeout))
+        request = CommandRequest(command, id, expected_version, at, principal)
+        return _receipt(await self._asend_request(request, timeout))
 
     def send_many(
         self,
@@ -103,12 +110,14 @@ class Client(ABC):
         ids: Iterable[str | None] | None = None,
         expected_versions: Iterable[int | None] | None = None,
         times: Iterable[datetime | None] | None = None,
+        principal: str = "",
         timeout: float = 10.0,
     ) -> list[Receipt | LeftfoldError]:
         """Sends commands one after another without waiting in between; those of one stream stay in order.
 
         Args:
-            ids, expected_versions, times: one for each command, see `send`. timeout: seconds to wait for each answer.
+            ids, expected_versions, times: one for each command, see `send`. principal: of all of them.
+            timeout: seconds to wait for each answer.
 
         Returns:
             What `send` would have returned or raised for each command, in their order.
@@ -116,7 +125,7 @@ class Client(ABC):
         Raises:
             InfrastructureError: there is no broker or no such topic.
         """
-        return list(self._send_requests(_asked(commands, ids, expected_versions, times), timeout))
+        return list(self._send_requests(_asked(commands, ids, expected_versions, times, principal), timeout))
 
     def send_each(
         self,
@@ -127,6 +136,7 @@ class Client(ABC):
         ids: Iterable[str | None] | None = None,
         expected_versions: Iterable[int | None] | None = None,
         times: Iterable[datetime | None] | None = None,
+        principal: str = "",
         timeout: float = 10.0,
     ) -> Iterator[Receipt | LeftfoldError]:
         """`send_many` for any number of commands: reads them as needed, and yields the results in their order.
@@ -135,7 +145,7 @@ class Client(ABC):
         answers; commands that were sent may happen.
 
         Args:
-            window: how many commands may be unanswered at once. ids, expected_versions, times, timeout: see
+            window: how many commands may be unanswered at once. ids, expected_versions, times, principal, timeout: see
                 `send_many`.
 
         Raises:
@@ -143,7 +153,7 @@ class Client(ABC):
         """
         if window < 1:
             raise ValueError(f"window={window}: at least one command must be under way")
-        return self._send_requests(_asked(commands, ids, expected_versions, times), timeout, window)
+        return self._send_requests(_asked(commands, ids, expected_versions, times, principal), timeout, window)
 
     @abstractmethod
     def _send_requests(

@@ -78,8 +78,9 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
     def find(self, /, **equal: Any) -> dict[K, Row]:
         """The rows whose indexed fields have these values.
 
-        `after=` and `timeout=` wait as those of `get` do, for the whole view; a field of such a name that has an index
-        is meant instead, unless `after` is a Position.
+        `after=` and `timeout=` wait as those of `get` do, for the whole view, and `limit=` is the maximum number of
+        rows, the first in the order of their keys. A field of such a name that has an index is meant instead; for
+        `timeout=` unless `after` is a Position.
 
         Raises:
             ConfigurationError: a field has no index, or a value is not of its type.

@@ -134,12 +134,13 @@ class Search(Generic[Row, K]):
     def __init__(self, live: Live[Row, K]) -> None:
         self._live, self._view = live, live.view
 
-    def find(self, equals: Mapping[str, Any]) -> Steps[dict[K, Row]]:
+    def find(self, equals: Mapping[str, Any], limit: int | None = None) -> Steps[dict[K, Row]]:
         """The rows whose fields have these values."""
+        check_number(limit, "limit")
         if not equals:
             return {}
         ranges = tuple([equal(self._view, field, value) for field, value in equals.items()])
-        rows = yield from self._read(ranges, None, backwards=False)
+        rows = yield from self._read(ranges, limit, backwards=False)
         return rows
 
     def between(self, field: str, bounds: Bounds, limit: int | None) -> Steps[dict[K, Row]]:
@@ -203,7 +204,9 @@ class Search(Generic[Row, K]):
     def _read(self, ranges: tuple[IndexRange, ...], limit: int | None, *, backwards: bool) -> Steps[dict[K, Row]]:
         deadline, attempts = time.monotonic() + _PATIENCE_SECONDS, _ATTEMPTS
         while True:
-            generation, matches = yield from self._matches(ranges, limit, backwards=backwards)
+            # The first entries of one range need not be among those of another.
+            most = limit if len(ranges) == 1 else None
+            generation, matches = yield from self._matches(ranges, most, backwards=backwards)
             hits = _first(_hits(matches), limit, backwards)
             if not hits:
                 return {}

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import count
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from leftfold.client.commands import Client
-from leftfold.errors import LeftfoldError, OutcomeUnknown
-from leftfold.http.access import Access
+from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.http.access import Access, Permission, Principal
+from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
 from leftfold.http.tokens import POSITION_HEADER, token_of
 from leftfold.model.messages import Command
@@ -33,6 +39,7 @@ _MOST_BYTES = 1_048_576
 _CHUNK = 200
 """Commands of a batch that are sent at once."""
 _TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BATCH_LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
 
 
@@ -58,6 +65,7 @@ class _Sent(NamedTuple):
 
     command: Command
     expected: int | None
+    principal: str
     task: asyncio.Task[Receipt] | None
 
 
@@ -69,64 +77,81 @@ class CommandRoutes:
     """
 
     def __init__(self, connect: Callable[[], Client], access: Access) -> None:
-        self._connect, self._access = connect, access
-        self._connected: Client | None = None
+        self._connection, self._access = FirstConnection(connect), access
         self._unknown: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         """By route and id: the right to send one command is no right to learn of another."""
 
-    def add(self, router: APIRouter, command: type[Command]) -> None:
-        """Adds the routes of a command class."""
+    def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
+        """Adds the routes of a command class.
+
+        Args:
+            operation: its name in the ids of operations.
+        """
         spec = command.__leftfold__
         path, tag = f"/commands/{spec.category}/{spec.name}", f"commands of {spec.category}"
-        responses = error_responses(400, 401, 403, 409, 412, 413, 422, 500, 503)
+        common_errors = (400, 401, 403, 409, 412, 422, 431, 500, 503)
         summary = (command.__doc__ or spec.name).strip().splitlines()[0]
 
         async def send(
             request: Request,
             body: Any,
-            idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+            idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
             if_match: Annotated[str | None, Header(description='The expected version: "7"; "0" = no stream.')] = None,
             prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
             timeout: Annotated[float, _TIMEOUT] = 10.0,
         ) -> Response:
-            self._access.check_command(request, command)
+            principal = await self._access.check_command(request, command, body)
+            _check_text(await request.body(), command)
             id_, expected = idempotency_key or str(uuid4()), _version_in(if_match)
             if prefer is not None and "respond-async" in prefer:
-                return await self._respond_later(path, id_, body, expected, timeout)
-            return await self._answer(path, id_, _Sent(body, expected, None), timeout)
+                return await self._respond_later(path, id_, body, expected, principal.name, timeout)
+            return await self._answer(path, id_, _Sent(body, expected, principal.name, None), timeout)
 
         async def status(
             request: Request,
             id_: Annotated[str, Path(alias="id", max_length=200)],
             timeout: Annotated[float, _TIMEOUT] = 10.0,
         ) -> Response:
-            self._access.check_command(request, command)
+            await self._access.check_command(request, command)
             sent = self._unknown.get((path, id_))
             if sent is None:
                 advice = f"send it again with Idempotency-Key {id_}: it is decided once"
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
             return await self._answer(path, id_, sent, timeout)
 
-        async def batch(request: Request, timeout: Annotated[float, _TIMEOUT] = 10.0) -> StreamingResponse:
-            self._access.check_command(request, command)
-            return _Lines(self._send_lines(request, command, timeout), media_type=_NDJSON)
+        async def batch(
+            request: Request,
+            idempotency_key: Annotated[
+                str | None, Header(min_length=1, max_length=180, description="Line n has this key with /n behind it.")
+            ] = None,
+            timeout: Annotated[float, _TIMEOUT] = 10.0,
+        ) -> StreamingResponse:
+            principal = await self._access.check_command(request, command)
+            client = await self._connection.client()
+            ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
+            sender = _BatchSender(client, command, principal, self._access, ids, timeout)
+            return _Lines(sender.send(_lines(request)), media_type=_NDJSON)
 
         send.__annotations__["body"] = command
-        later: dict[int | str, dict[str, Any]] = {
-            202: {"model": Unknown, "description": "The outcome is not known yet."}
+        answers: dict[int | str, dict[str, Any]] = {
+            200: {"headers": _headers(POSITION_HEADER, "ETag")},
+            202: {"model": Unknown, "description": "The outcome is not known yet.", "headers": _headers("Location")},
         }
         common: dict[str, Any] = {"tags": [tag], "response_model": Accepted}
-        router.post(path, summary=summary, responses={**responses, **later}, name=f"send {spec.name}", **common)(send)
+        router.post(
+            path, summary=summary, operation_id=f"send_{operation}", name=f"send {spec.name}",
+            responses={**answers, **error_responses(*common_errors, 408, 413, 415)}, **common,
+        )(send)  # fmt: skip
         router.get(
-            f"{path}/{{id:path}}", summary=f"What became of a {spec.name}", name=f"status of {spec.name}",
-            responses={**error_responses(400, 401, 403, 404, 409, 412, 422, 500, 503), **later}, **common,
+            f"{path}/{{id:path}}", summary=f"What became of a {spec.name}", operation_id=f"get_outcome_of_{operation}",
+            name=f"outcome of {spec.name}", responses={**answers, **error_responses(*common_errors, 404)}, **common,
         )(status)  # fmt: skip
         lines = {"schema": {"type": "string", "description": _BATCH_LINE}}
         router.post(
-            f"{path}:batch", summary=f"Send many {spec.name}, in order", name=f"batch of {spec.name}", tags=[tag],
-            response_class=StreamingResponse,
-            responses={200: {"content": {_NDJSON: lines}}, **error_responses(401, 403, 413)},
-            openapi_extra={"requestBody": {"content": {_NDJSON: lines}, "required": True}},
+            f"{path}:batch", summary=f"Send many {spec.name}, in order", operation_id=f"send_many_{operation}",
+            name=f"batch of {spec.name}", tags=[tag], response_class=StreamingResponse,
+            responses={200: {"content": {_NDJSON: lines}}, **error_responses(400, 401, 403, 431, 500, 503)},
+            openapi_extra={"requestBody": {"content": {_NDJSON: lines}}},
         )(batch)  # fmt: skip
 
     async def close(self) -> None:
@@ -137,35 +162,38 @@ class CommandRoutes:
                 with suppress(asyncio.CancelledError, LeftfoldError):
                     await sent.task
 
-    async def _client(self) -> Client:
-        """The client; the first call connects it, on a thread."""
-        if self._connected is None:
-            self._connected = await asyncio.to_thread(self._connect)
-        return self._connected
-
     async def _respond_later(
-        self, path: str, id_: str, command: Command, expected: int | None, timeout: float
+        self, path: str, id_: str, command: Command, expected: int | None, principal: str, timeout: float
     ) -> Response:
-        asked = (await self._client()).asend(command, id=id_, expected_version=expected, timeout=timeout)
-        self._remember((path, id_), _Sent(command, expected, asyncio.ensure_future(asked)))
+        asked = (await self._connection.client()).asend(
+            command, id=id_, expected_version=expected, principal=principal, timeout=timeout
+        )
+        self._remember((path, id_), _Sent(command, expected, principal, asyncio.ensure_future(asked)))
         return _not_known(path, id_, "it was sent, and is not waited for")
 
     async def _answer(self, path: str, id_: str, sent: _Sent, timeout: float) -> Response:
         """Waits for the outcome; a command without a waiting task is sent, again if it was before."""
-        command, expected, task = sent
+        command, expected, principal, task = sent
         try:
             if task is not None:
                 receipt = await asyncio.wait_for(asyncio.shield(task), timeout)
             else:
-                client = await self._client()
-                receipt = await client.asend(command, id=id_, expected_version=expected, timeout=timeout)
+                client = await self._connection.client()
+                receipt = await client.asend(
+                    command, id=id_, expected_version=expected, principal=principal, timeout=timeout
+                )
         except OutcomeUnknown as error:
-            self._remember((path, id_), _Sent(command, expected, None))
+            self._remember((path, id_), _Sent(command, expected, principal, None))
             return _not_known(path, id_, error.why)
+        except asyncio.CancelledError:
+            # The server ends, and its time for running requests is over.
+            self._remember((path, id_), _Sent(command, expected, principal, None))
+            return _not_known(path, id_, "the gateway ends; send it again with the same Idempotency-Key")
         except TimeoutError:
             return _not_known(path, id_, f"no answer within {timeout:g} s")
         except LeftfoldError as error:
-            self._unknown.pop((path, id_), None)
+            if not isinstance(error, InfrastructureError):
+                self._unknown.pop((path, id_), None)
             raise ProblemError(problem_of(error, has_precondition=expected is not None)) from error
         self._unknown.pop((path, id_), None)
         return _accepted(id_, receipt)
@@ -176,43 +204,80 @@ class CommandRoutes:
         while len(self._unknown) > _MOST_KNOWN:
             self._unknown.popitem(last=False)
 
-    async def _send_lines(self, request: Request, command: type[Command], timeout: float) -> AsyncIterator[bytes]:
-        chunk: list[bytes] = []
+
+class _BatchSender:
+    """Sends the lines of a batch while they are read, some hundred at once."""
+
+    def __init__(
+        self,
+        client: Client,
+        command: type[Command],
+        principal: Principal,
+        access: Access,
+        ids: Iterator[str],
+        timeout: float,
+    ) -> None:
+        self._client, self._command, self._ids, self._timeout = client, command, ids, timeout
+        self._principal, self._access = principal, access
+
+    async def send(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The answers, in the order of the lines."""
+        chunk, last = list[bytes](), b""
         try:
-            async for line in _lines(request):
+            async for line in lines:
                 chunk.append(line)
                 if len(chunk) == _CHUNK:
-                    for answer in await self._send_chunk(chunk, command, timeout):
+                    for answer in await self._send_chunk(chunk):
                         yield answer
                     chunk = []
         except ProblemError as error:
-            for answer in await self._send_chunk(chunk, command, timeout):
-                yield answer
-            yield error.problem.model_dump_json().encode() + b"\n"
-            return
-        for answer in await self._send_chunk(chunk, command, timeout):
+            last = error.problem.model_dump_json().encode() + b"\n"
+        for answer in await self._send_chunk(chunk):
             yield answer
+        if last:
+            yield last
 
-    async def _send_chunk(self, lines: list[bytes], command: type[Command], timeout: float) -> list[bytes]:
-        """The answers to some lines; those that are no command of the class are not sent."""
-        found: list[Command | ValidationError] = []
+    async def _send_chunk(self, lines: list[bytes]) -> list[bytes]:
+        """The answers to some lines; those that are no command of the class, or not allowed, are not sent."""
+        spec = self._command.__leftfold__
+        found: list[tuple[str, Command | ValidationError | ProblemError]] = []
         for line in lines:
+            id_ = next(self._ids)
             try:
-                found.append(command.model_validate_json(line))
-            except ValidationError as error:
-                found.append(error)
-        valid = [one for one in found if isinstance(one, Command)]
-        ids = [str(uuid4()) for _ in valid]
-        receipts = await asyncio.to_thread((await self._client()).send_many, valid, ids=ids, timeout=timeout)
-        answers = iter(zip(ids, receipts, strict=True))
-        return [_line(*next(answers)) if isinstance(one, Command) else _line("", one) for one in found]
+                one = self._command.model_validate_json(line)
+                await self._access.check(self._principal, Permission("command", f"{spec.category}.{spec.name}", one))
+                found.append((id_, one))
+            except (ValidationError, ProblemError) as error:
+                found.append(("", error))
+        valid = [(id_, one) for id_, one in found if isinstance(one, Command)]
+        commands, used = [one for _, one in valid], [id_ for id_, _ in valid]
+        send_many = partial(self._client.send_many, principal=self._principal.name, timeout=self._timeout)
+        try:
+            receipts = await run_in_threadpool(send_many, commands, ids=used)
+        except LeftfoldError as error:
+            receipts = [error] * len(valid)
+        answers = iter(receipts)
+        return [_line(id_, next(answers) if isinstance(one, Command) else one) for id_, one in found]
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"schema": {"type": "string"}} for name in names}
+
+
+def _check_text(body: bytes, command: type[Command]) -> None:
+    """Refuses half of a surrogate pair, which Python's JSON reads and UTF-8 cannot hold; pydantic's refuses it."""
+    if _SURROGATE.search(body):
+        try:
+            command.model_validate_json(body)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
 
 
 def _version_in(if_match: str | None) -> int | None:
-    """The expected version in an If-Match header."""
+    """The expected version in an If-Match header: the ETag of a command's answer, or of a row."""
     if if_match is None:
         return None
-    text = if_match.strip().removeprefix("W/").strip('"')
+    text = if_match.strip().removeprefix("W/").strip('"').partition("-")[0]
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise refusal(400, f'If-Match is {if_match[:80]!r}; it names the version that a stream must have: "7"')
     return int(text)
@@ -230,7 +295,7 @@ def _not_known(path: str, id_: str, why: str) -> Response:
     return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
 
 
-def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError) -> bytes:
+def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError | ProblemError) -> bytes:
     if isinstance(answer, Receipt):
         token = token_of(answer.position)
         fields = Accepted(id=id_, version=answer.version, events=answer.events, position=token).model_dump()
@@ -238,7 +303,7 @@ def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError) -> bytes:
         wrong = answer.errors(include_url=False, include_context=False, include_input=False)
         fields = refusal(400, "the line is no such command", errors=wrong).problem.model_dump()
     else:
-        fields = {"id": id_, **problem_of(answer).model_dump()}
+        fields = {**({"id": id_} if id_ else {}), **problem_of(answer).model_dump()}
     return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Protocol, TypeAlias
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,17 +21,27 @@ from leftfold.client.reader import Views
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.http.access import Access
 from leftfold.http.commands import CommandRoutes
-from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_of, refusal
-from leftfold.http.streams import add_stream
+from leftfold.http.first_connection import FirstConnection
+from leftfold.http.gateway_server import MAX_HEADER_BYTES
+from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
+from leftfold.http.routes import ProblemRoute, operation_name
+from leftfold.http.streams import add_events, add_stream
 from leftfold.http.views import ViewRoutes
 from leftfold.model.app import App
+from leftfold.model.messages import Command
 from leftfold.model.position import Recorded
+from leftfold.ports.protocols import LogReader
 from leftfold.version import __version__
 
 __all__ = ["AppConnection", "gateway", "router"]
 
 _MOST_BYTES = 1_048_576
+_MOST_BODIES = 256
+"""How many bodies of the largest size all running requests may hold together."""
+_BODY_SECONDS = 30.0
 _GZIP_FROM = 1000
+_READY_SECONDS = 5.0
+Closing: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class AppConnection(Protocol):
@@ -47,27 +58,60 @@ class AppConnection(Protocol):
     def stream(self, category: str, key: str) -> Iterable[Recorded[Any]]:
         """The events of one stream, in order."""
 
+    def log_reader(self) -> LogReader:
+        """A reader of committed events for one thread; the caller closes it."""
+
 
 def router(app: App, connection: AppConnection, *, access: Access | None = None) -> APIRouter:
     """The routes of an App's commands and views, for a FastAPI application of one's own.
 
-    Errors are problem details only in an application with the handlers of `gateway`.
+    Their errors are problem details there, too; the limits of bodies and the health routes are those of `gateway`.
 
     Args:
         access: who may call; by default everybody.
     """
-    rules, found = access or Access(), APIRouter()
+    found, feeds = _router(app, connection, access or Access(), _operations([app]))
+    found.on_shutdown += feeds
+    return found
+
+
+def _router(
+    app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]
+) -> tuple[APIRouter, list[Closing]]:
+    """The routes, and what ends their feeds."""
+
+    async def authenticate(request: Request) -> None:
+        await rules.principal(request)
+
+    schemes = [Security(scheme) for scheme in rules.schemes]
+    found = APIRouter(route_class=ProblemRoute, dependencies=[Depends(authenticate), *schemes])
+    feeds = list[Closing]()
     if app.deciders:
         commands = CommandRoutes(lambda: connection.client, rules)
         for decider in app.deciders:
             for command in decider.commands:
-                commands.add(found, command)
+                commands.add(found, command, operations[command])
             add_stream(found, decider, connection.stream, rules)
+            feed = add_events(found, decider, lambda: connection.log_reader(), rules)  # noqa: PLW0108  # once asked for
+            feeds.append(feed.close)
         found.on_shutdown.append(commands.close)
     if app.views:
         views = ViewRoutes(lambda: connection.views, rules)
         for view in app.views:
             views.add(found, view)
+            views.add_changes(found, view)
+        feeds.append(views.close)
+    return found, feeds
+
+
+def _operations(apps: Iterable[App]) -> Mapping[type[Command], str]:
+    """The names of commands in the ids of operations; those of one name in several categories have these in front."""
+    commands = [command for app in apps for decider in app.deciders for command in decider.commands]
+    counts = Counter(operation_name(command.__leftfold__.name) for command in commands)
+    found = {}
+    for command in commands:
+        name = operation_name(command.__leftfold__.name)
+        found[command] = name if counts[name] == 1 else f"{operation_name(command.__leftfold__.category)}_{name}"
     return found
 
 
@@ -77,30 +121,36 @@ def gateway(
     access: Access | None = None,
     origins: Sequence[str] = (),
     max_bytes: int = _MOST_BYTES,
+    body_seconds: float = _BODY_SECONDS,
 ) -> FastAPI:
     """An application with the routes of Apps, and with /health/live and /health/ready.
 
     Args:
         access: who may call; by default everybody. origins: of browsers whose pages may call (CORS).
-        max_bytes: the largest body of a request; a batch may be larger in all.
+        max_bytes: the largest body of a request; a batch may be larger in all. body_seconds: how long a body may take
+            to arrive, and of a batch, each part.
     """
     names = ", ".join(app.name for app, _ in apps)
-    routers = [router(app, connection, access=access) for app, connection in apps]
+    operations = _operations([app for app, _ in apps])
+    made = [_router(app, connection, access or Access(), operations) for app, connection in apps]
+    routers, feeds = [one for one, _ in made], [close for _, closings in made for close in closings]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for one in routers:
-                for close in one.on_shutdown:
-                    stack.push_async_callback(close)
+            for close in (*feeds, *(close for one in routers for close in one.on_shutdown)):
+                stack.push_async_callback(close)
             yield
 
-    found = FastAPI(title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, openapi_url="/openapi.json")
+    found = FastAPI(title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, redirect_slashes=False)
+    found.state.feeds = feeds  # which `GatewayServer` ends before it waits for its connections
     for one in routers:
         found.include_router(one)
-    _add_health(found, apps)
+    found.include_router(_health(apps))
     _add_handlers(found)
-    _document_problems(found)
+    _describe(found)
+    # From the inside out: answers of limits are for pages of other origins, too.
+    found.add_middleware(_RequestLimits, max_bytes=max_bytes, body_seconds=body_seconds)
     found.add_middleware(GZipMiddleware, minimum_size=_GZIP_FROM)
     if origins:
         exposed = ["Leftfold-Position", "ETag", "Location", "Retry-After"]
@@ -111,106 +161,172 @@ def gateway(
             allow_headers=["*"],
             expose_headers=exposed,
         )
-    found.add_middleware(_BodyLimit, max_bytes=max_bytes)
     return found
 
 
-class _BodyLimit:
-    """Refuses bodies that are too large, before or while they arrive; batches are read line by line."""
+class _RequestLimits:
+    """Refuses headers and bodies that are too large or too slow; batches are read line by line, however large."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app, self._max = app, max_bytes
+    def __init__(self, app: ASGIApp, max_bytes: int, body_seconds: float) -> None:
+        self._app, self._max, self._seconds = app, max_bytes, body_seconds
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(":batch"):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._max:
-            await _problem(refusal(413, f"the body has {int(length):,} bytes; {self._max:,} are the most").problem)(
-                scope, receive, send
-            )
-            return
-        size = 0
+        is_batch, size, has_more = scope["path"].endswith(":batch"), 0, True
+        deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def limited() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
+            nonlocal size, has_more, deadline
+            if not has_more:
+                return await receive()  # it waits for the end of the connection
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError as error:
+                raise refusal(408, f"the body took more than {self._seconds:g} s") from error
+            has_more = message.get("more_body", False)
+            if is_batch:
+                deadline = asyncio.get_running_loop().time() + self._seconds
+                return message
+            length = len(message.get("body", b""))
+            size += length
+            self._held += length
             if size > self._max:
                 raise refusal(413, f"the body has more than {self._max:,} bytes")
+            if self._held > _MOST_BODIES * self._max:
+                raise refusal(503, "the bodies of all requests together are too large at the moment")
             return message
 
-        await self._app(scope, limited, send)
+        if (error := self._too_large(scope["headers"], is_batch=is_batch)) is not None:
+            await problem_response(error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, limited, send)
+        finally:
+            self._held -= size
+
+    def _too_large(self, headers: Iterable[tuple[bytes, bytes]], *, is_batch: bool) -> ProblemError | None:
+        if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+            return refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes")
+        length = dict(headers).get(b"content-length", b"")
+        if length.isdigit() and (len(length) > 15 or int(length) > self._max) and not is_batch:
+            return refusal(413, f"the body has more than {self._max:,} bytes")
+        return None
 
 
-def _add_health(found: FastAPI, apps: Sequence[tuple[App, AppConnection]]) -> None:
-    @found.get("/health/live", tags=["health"], summary="Whether this process works")
-    async def live() -> dict[str, str]:
-        return {"status": "live"}
+class Health(BaseModel):
+    """The state of a gateway; `why` says what does not answer."""
 
-    @found.get("/health/ready", tags=["health"], summary="Whether commands and reads can be answered")
-    async def ready() -> JSONResponse:
-        async def ask(app: App, connection: AppConnection) -> list[str]:
-            wrong = []
-            try:
-                if app.deciders:
-                    await asyncio.to_thread(lambda: connection.client)
-                for view in app.views:
-                    try:
-                        await connection.views[view].adescribe()
-                    except ViewNotBuilt:
-                        continue  # it answers, and says that it is not built
-            except LeftfoldError as error:
-                wrong.append(f"{app.name}: {error}")
-            return wrong
+    status: str
+    why: list[str] = []
 
-        wrong = [why for app, connection in apps for why in await ask(app, connection)]
-        return JSONResponse({"status": "not ready" if wrong else "ready", "why": wrong}, 503 if wrong else 200)
+
+def _health(apps: Sequence[tuple[App, AppConnection]]) -> APIRouter:
+    def clients_of(connection: AppConnection) -> tuple[FirstConnection[Client], FirstConnection[Views]]:
+        return FirstConnection(lambda: connection.client), FirstConnection(lambda: connection.views)
+
+    asked = [(app, *clients_of(connection)) for app, connection in apps]
+    found = APIRouter(route_class=ProblemRoute, tags=["health"])
+
+    @found.get("/health/live", summary="Whether this process works", operation_id="get_liveness")
+    async def live() -> Health:
+        return Health(status="live")
+
+    @found.get(
+        "/health/ready", summary="Whether commands and reads can be answered", operation_id="get_readiness",
+        responses={503: {"model": Health, "description": "Some cannot."}},
+    )  # fmt: skip
+    async def ready(response: Response) -> Health:
+        found = await asyncio.gather(*(_wrong_with(app, client, views) for app, client, views in asked))
+        if wrong := [why for whys in found for why in whys]:
+            response.status_code = 503
+            return Health(status="not ready", why=wrong)
+        return Health(status="ready")
+
+    return found
+
+
+async def _wrong_with(app: App, client: FirstConnection[Client], views: FirstConnection[Views]) -> list[str]:
+    """Why commands or views of an App cannot be answered, within a few seconds."""
+    try:
+        async with asyncio.timeout(_READY_SECONDS):
+            if app.deciders:
+                await client.client()
+            for view in app.views:
+                with suppress(ViewNotBuilt):  # it answers, and says that it is not built
+                    await (await views.client())[view].adescribe()
+    except LeftfoldError as error:
+        return [f"{app.name}: {error}"]
+    except TimeoutError:
+        return [f"{app.name}: no answer within {_READY_SECONDS:g} s"]
+    return []
 
 
 def _add_handlers(found: FastAPI) -> None:
-    @found.exception_handler(ProblemError)
-    async def problem(request: Request, error: ProblemError) -> JSONResponse:
-        return _problem(error.problem)
-
-    @found.exception_handler(LeftfoldError)
-    async def known(request: Request, error: LeftfoldError) -> JSONResponse:
-        return _problem(problem_of(error))
-
-    @found.exception_handler(RequestValidationError)
-    async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
-        wrong = [{"loc": list(one["loc"]), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
-        where = ".".join(map(str, wrong[0]["loc"])) if wrong else ""
-        return _problem(refusal(400, f"{where}: {wrong[0]['msg']}" if wrong else "", errors=wrong).problem)
+    """Answers what no route does with problems, too: unknown paths, and errors that Leftfold does not know."""
 
     @found.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JSONResponse:
-        return _problem(refusal(error.status_code, str(error.detail)).problem, error.headers)
+        return problem_response(error)
+
+    @found.exception_handler(Exception)
+    async def unknown(request: Request, error: Exception) -> JSONResponse:
+        return problem_response(error)  # the server logs it
 
 
-def _problem(problem: Problem, headers: Any = None) -> JSONResponse:
-    more = {"Retry-After": "1"} if problem.status == 503 else {}
-    return JSONResponse(
-        problem.model_dump(), problem.status, headers={**more, **(headers or {})}, media_type=PROBLEM_JSON
-    )
-
-
-def _document_problems(found: FastAPI) -> None:
-    """Adds the schema of problems, and removes FastAPI's own errors, which are never answered."""
+def _describe(found: FastAPI) -> None:
+    """Makes the description exact where FastAPI adds to it, and where generators of clients would take it literally."""
     make = found.openapi
 
     def openapi() -> dict[str, Any]:
         document = make()
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas["Problem"] = Problem.model_json_schema()
+        schemas = document["components"]["schemas"]
+        operations = [operation for path in document["paths"].values() for operation in path.values()]
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        for path in document["paths"].values():
-            for operation in path.values():
-                answer = operation["responses"].get("422", {})
+        for operation in operations:
+            answers = operation["responses"]
+            for status, answer in list(answers.items()):
                 if "HTTPValidationError" in str(answer):
-                    del operation["responses"]["422"]
+                    del answers[status]
+                elif PROBLEM_JSON in answer.get("content", {}):
+                    answer["content"].pop("application/json", None)
+        sent = _named_in([operation.get("requestBody") for operation in operations], schemas)
+        for name, schema in schemas.items():
+            _write_decimals_as_text(schema)
+            if name not in sent and name != Problem.__name__ and "properties" in schema:
+                schema["required"] = list(schema["properties"])  # an answer has every field, also those with a default
         return document
 
     found.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation extends it
+
+
+def _named_in(part: Any, schemas: Mapping[str, Any]) -> set[str]:
+    """The names of the schemas that a part of the description refers to, directly or not."""
+    names, parts = set[str](), [part]
+    while parts:
+        one = parts.pop()
+        if isinstance(one, dict):
+            name = str(one.get("$ref", "")).rpartition("/")[2]
+            if name in schemas and name not in names:
+                names.add(name)
+                parts.append(schemas[name])
+        parts += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return names
+
+
+def _write_decimals_as_text(schema: Any) -> None:
+    """Leaves the text of a Decimal, which pydantic also takes as a number: clients would send a float."""
+    kinds = schema.get("anyOf", []) if isinstance(schema, dict) else []
+    if {"number", "string"} <= {one.get("type") for one in kinds}:
+        texts = [one for one in kinds if one.get("type") != "number"]
+        if len(texts) > 1:
+            schema["anyOf"] = texts
+        else:
+            del schema["anyOf"]
+            schema.update(texts[0])
+    for one in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _write_decimals_as_text(one)

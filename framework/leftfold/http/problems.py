@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
+from starlette.exceptions import HTTPException
 
 from leftfold.errors import (
     ChangesNotKept,
@@ -17,19 +21,31 @@ from leftfold.errors import (
     DomainError,
     InfrastructureError,
     LeftfoldError,
+    LogGap,
+    OutcomeUnknown,
     StaleViewError,
     ViewNotBuilt,
 )
 
-__all__ = ["PROBLEM_JSON", "Problem", "ProblemError", "error_responses", "problem_of", "refusal"]
+__all__ = [
+    "PROBLEM_JSON",
+    "Problem",
+    "ProblemError",
+    "error_responses",
+    "problem_of",
+    "problem_response",
+    "refusal",
+]
 
 PROBLEM_JSON = "application/problem+json"
 _STATUS: Mapping[type[LeftfoldError], tuple[int, str]] = {
+    OutcomeUnknown: (202, "the outcome is not known yet"),
     ConflictError: (409, "the stream is at another version"),
     DecisionFailed: (500, "deciding failed"),
     ContractError: (400, "the command cannot be sent"),
     StaleViewError: (504, "the view has not reached the position"),
     ChangesNotKept: (410, "the changes are no longer kept"),
+    LogGap: (410, "the events are no longer kept"),
     ViewNotBuilt: (503, "the view is not built"),
     InfrastructureError: (503, "a server does not answer"),
 }
@@ -40,14 +56,23 @@ _TITLES = {
     403: "not allowed",
     404: "not found",
     405: "method not allowed",
+    408: "the request took too long",
     409: "conflict",
+    410: "no longer there",
     412: "the stream is at another version",
     413: "the body is too large",
+    415: "another media type is needed",
     422: "rejected by a business rule",
+    429: "too slow",
+    431: "the headers are too large",
     500: "internal error",
     503: "not available",
     504: "the view has not reached the position",
 }
+_HEADERS: Mapping[int, Mapping[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+
+_MOST_ERRORS, _LONGEST = 20, 200
+"""How many errors of a body are named, and with how many characters of it: an answer is not larger than the request."""
 
 
 class Problem(BaseModel):
@@ -61,11 +86,11 @@ class Problem(BaseModel):
     detail: str = ""
 
 
-class ProblemError(Exception):
-    """A problem that a handler raises."""
+class ProblemError(HTTPException):
+    """A problem that a handler raises; an application without handlers for it still answers with its status."""
 
     def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.detail)
+        super().__init__(problem.status, problem.detail)
         self.problem = problem
 
 
@@ -103,9 +128,48 @@ def problem_of(error: Exception, *, has_precondition: bool = False) -> Problem:
     return Problem(title=_TITLES[500], status=500, detail=str(error) if isinstance(error, LeftfoldError) else "")
 
 
+class _ProblemResponse(JSONResponse):
+    """ASCII, so that text of the request that UTF-8 cannot hold can be quoted."""
+
+    media_type = PROBLEM_JSON
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode()
+
+
+def problem_response(error: Exception) -> JSONResponse:
+    """The answer to a request that ended with an error."""
+    if isinstance(error, RequestValidationError):
+        problem = _malformed(error).problem
+    elif isinstance(error, HTTPException) and not isinstance(error, ProblemError):
+        problem = refusal(error.status_code, str(error.detail)).problem
+    else:
+        problem = problem_of(error)
+    headers = {**_HEADERS.get(problem.status, {}), **(getattr(error, "headers", None) or {})}
+    return _ProblemResponse(problem.model_dump(mode="json"), problem.status, headers=headers)
+
+
+def _short(part: Any) -> Any:
+    return part[:_LONGEST] if isinstance(part, str) else part
+
+
+def _malformed(error: RequestValidationError) -> ProblemError:
+    if isinstance(error.body, bytes):
+        return refusal(415, "send the body as JSON, with the header Content-Type: application/json")
+    found = error.errors()[:_MOST_ERRORS]
+    wrong = [
+        {"loc": [_short(part) for part in one["loc"]], "msg": _short(one["msg"]), "type": one["type"]} for one in found
+    ]
+    first = f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}" if wrong else ""
+    return refusal(400, first, errors=wrong)
+
+
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The entries of an OpenAPI document for these problems."""
     schema = {"$ref": "#/components/schemas/Problem"}
-    return {
+    found: dict[int | str, dict[str, Any]] = {
         status: {"description": _TITLES[status], "content": {PROBLEM_JSON: {"schema": schema}}} for status in statuses
     }
+    # A model is what puts the schema among those of the document; FastAPI would describe it as plain JSON.
+    found[statuses[0]]["model"] = Problem
+    return found

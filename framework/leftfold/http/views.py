@@ -2,159 +2,388 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import quote, unquote
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, TypeAdapter, create_model
+from pydantic_core import from_json
 
+from leftfold.client.async_reader import AsyncWatch, Page
 from leftfold.client.reader import Reader, Views
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.http.access import Access
+from leftfold.http.feeds import EVENT_STREAM, Feed, Frame, frame, listening
+from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import error_responses, refusal
+from leftfold.http.routes import operation_name, schema_name
 from leftfold.http.tokens import POSITION_HEADER, position_in, token_of
+from leftfold.model.encoding import number_in
+from leftfold.model.position import Position
+from leftfold.model.rows import ordered
 from leftfold.model.view import View
 
 __all__ = ["ViewRoutes"]
 
-_OWN = frozenset({"cursor", "limit", "after", "timeout", "between", "at_least", "above", "at_most", "below", "top",
-                  "order", "count", "fields", "as_of"})  # fmt: skip
+_OWN = frozenset({"between", "at_least", "above", "at_most", "below", "top", "order", "cursor", "limit", "after",
+                  "timeout", "fields", "as_of"})  # fmt: skip
 """Query parameters that are no indexed fields."""
-_END = Query(description="An end of the range of `between`, as JSON or text.")
-_AFTER = Query(description=f"Wait until the view includes this {POSITION_HEADER}.", max_length=8000)
+_BETWEEN = "An indexed field, with ends of a range."
+_TOP = "An indexed field, whose first rows are wanted."
+_CHANGE = "Each event is a row that has changed: its key, the row (null = deleted) and its version."
+_END = "An end of the range of `between`."
+_FIELDS = Query(include_in_schema=False, description="Only these fields, with commas between.")
+_AS_OF = Query(description="The name of a view as of a place in the past.")
+_AFTER = Query(description=f"Wait until the view includes this {POSITION_HEADER}.", max_length=32_000)
+_BEGIN = Query(description=f"Begin behind this {POSITION_HEADER}.", max_length=32_000)
 _TIMEOUT = Query(ge=0, le=60, description="Seconds to wait for `after`.")
+_READ = error_responses(400, 401, 403, 431, 500, 503, 504)
+_POSITION = {POSITION_HEADER: {"description": "The position that the view includes.", "schema": {"type": "string"}}}
+_ETAG = {"ETag": {"description": "The version of the row.", "schema": {"type": "string"}}}
 
 
-class Rows(BaseModel):
-    """Rows with their keys; `cursor` asks for the next page, null at the end."""
+class Count(BaseModel):
+    """A number of rows."""
 
-    rows: list[dict[str, Any]]
-    cursor: str | None = None
+    count: int
+
+
+class Ends:
+    """The ends of a range, as query parameters: one at most on each side."""
+
+    def __init__(
+        self,
+        at_least: Annotated[str | None, Query(description=_END)] = None,
+        above: Annotated[str | None, Query(description=_END)] = None,
+        at_most: Annotated[str | None, Query(description=_END)] = None,
+        below: Annotated[str | None, Query(description=_END)] = None,
+    ) -> None:
+        ends = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+        self.given = {name: text for name, text in ends.items() if text is not None}
 
 
 class ViewRoutes:
     """The routes of views."""
 
     def __init__(self, connect: Callable[[], Views], access: Access) -> None:
-        self._connect, self._access = connect, access
+        self._connection, self._access = FirstConnection(connect), access
+        self._feeds: list[Feed] = []
+
+    async def close(self) -> None:
+        """Ends the feeds, and so all who listen to changes."""
+        for feed in self._feeds:
+            await feed.close()
+
+    def add_changes(self, router: APIRouter, view: View[Any, Any]) -> None:
+        """Adds the route of a view's changes."""
+        typed = _TypedView(view)
+
+        async def open_source(after: Position | None) -> _ChangeSource:
+            async with self._reading(view, "") as reader:
+                source = _ChangeSource(typed, reader.open_watch(after=after))
+                await source.watch.begin()
+                return source
+
+        feed = Feed(open_source)
+        self._feeds.append(feed)
+
+        async def changes(
+            request: Request,
+            key: Annotated[list[str] | None, Query(description="Only rows of these keys.")] = None,
+            after: Annotated[str | None, _BEGIN] = None,
+            last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
+        ) -> Response:
+            await self._access.check_view(request, view.name)
+            wanted, start = None if key is None else set(key), last_event_id or after
+            return await listening(
+                feed, position_in(start) if start else None, lambda one: wanted is None or one.key in wanted
+            )
+
+        router.get(
+            f"/changes/{view.name}", summary=f"The changes of rows of {view.name}, as server-sent events",
+            operation_id=f"watch_{operation_name(view.name)}", name=f"changes of {view.name}",
+            tags=[f"view {view.name}"], response_class=StreamingResponse,
+            responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": _CHANGE}}}},
+                       **error_responses(400, 401, 403, 410, 429, 431, 500, 503)},
+        )(changes)  # fmt: skip
 
     def add(self, router: APIRouter, view: View[Any, Any]) -> None:
         """Adds the routes of a view."""
+        typed, name = _TypedView(view), operation_name(view.name)
         common: dict[str, Any] = {"tags": [f"view {view.name}"]}
-        errors = error_responses(400, 401, 403, 503, 504)
 
         async def get(
             request: Request,
-            key: Annotated[str, Path(description="The key; parts of a key have / between them.")],
+            key: Annotated[str, Path(description="The key; parts of a key have / between them.", min_length=1)],
             after: Annotated[str | None, _AFTER] = None,
             timeout: Annotated[float, _TIMEOUT] = 2.0,
-            fields: Annotated[str | None, Query(description="Only these fields, with commas between.")] = None,
-            as_of: Annotated[str, Query(description="The name of a view as of a place in the past.")] = "",
-            if_none_match: Annotated[str | None, Header()] = None,
+            fields: Annotated[str | None, _FIELDS] = None,
+            as_of: Annotated[str, _AS_OF] = "",
+            if_none_match: Annotated[str | None, Header(description="The ETag of a row that is known.")] = None,
         ) -> Response:
-            self._access.check_view(request, view.name)
-            try:
-                typed = view.keys.read(key)
-            except ValueError as error:
-                raise refusal(400, f"{key[:80]!r} is no key of view {view.name}: {error}") from error
+            await self._access.check_view(request, view.name, key)
+            wanted = typed.key_in(request, key)
             position = position_in(after) if after else None
-            entry = await self._reader(view, as_of).aentry(typed, after=position, timeout=timeout)
+            async with self._reading(view, as_of) as reader:
+                entry = await reader.aentry(wanted, after=position, timeout=timeout)
             headers = {POSITION_HEADER: token_of(entry.position)}
             if entry.version is not None:
-                headers["ETag"] = f'"{entry.version}"'
-                if if_none_match is not None and headers["ETag"] in if_none_match:
+                # The same version folded by other code is another row.
+                headers["ETag"] = f'"{entry.version}-{view.hash}"'
+                if if_none_match is not None and _is_known(headers["ETag"], request.headers.getlist("if-none-match")):
                     return Response(status_code=304, headers=headers)
             if entry.row is None:
                 raise refusal(404, f"view {view.name} has no row for {key[:80]!r}")
-            return JSONResponse(_row(entry.row, fields), headers=headers)
+            return JSONResponse(typed.shown(entry.row, fields), headers=headers)
 
         async def search(
             request: Request,
+            ends: Annotated[Ends, Depends()],
+            between: Any = None,
+            top: Any = None,
+            order: Annotated[Literal["largest", "smallest"], Query(description="The order of `top`.")] = "largest",
             cursor: Annotated[str, Query(description="Continues a scan; from the answer before.")] = "",
-            limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+            limit: Annotated[int, Query(ge=1, le=1000, description="The most rows.")] = 100,
             after: Annotated[str | None, _AFTER] = None,
             timeout: Annotated[float, _TIMEOUT] = 2.0,
-            between: Annotated[str | None, Query(description="An indexed field, with ends of a range.")] = None,
-            at_least: Annotated[str | None, _END] = None,
-            above: Annotated[str | None, _END] = None,
-            at_most: Annotated[str | None, _END] = None,
-            below: Annotated[str | None, _END] = None,
-            top: Annotated[str | None, Query(description="An indexed field, whose first rows are wanted.")] = None,
-            order: Annotated[Literal["largest", "smallest"], Query()] = "largest",
-            count: Annotated[bool, Query(description="Only the number of rows.")] = False,
-            fields: Annotated[str | None, Query(description="Only these fields, with commas between.")] = None,
-            as_of: Annotated[str, Query(description="The name of a view as of a place in the past.")] = "",
+            fields: Annotated[str | None, _FIELDS] = None,
+            as_of: Annotated[str, _AS_OF] = "",
         ) -> Response:
-            self._access.check_view(request, view.name)
-            reader = self._reader(view, as_of)
+            await self._access.check_view(request, view.name)
+            equal = typed.equal_in(request)
+            _check_one(equal=equal, between=between, top=top, cursor=cursor)
             waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
-            named = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-            equal = {name: text for name, text in request.query_params.items() if name not in _OWN}
-            try:
+            async with self._reading(view, as_of) as reader:
+                # One more row than wanted tells whether there are more.
                 if between is not None:
-                    ends = {name: _typed(view, between, text) for name, text in named.items() if text is not None}
-                    if count:
-                        return JSONResponse({"count": await reader.acount_between(between, **ends, **waiting)})
-                    found = await reader.abetween(between, **ends, limit=limit, **waiting)
+                    found = await reader.abetween(between, **typed.ends_in(between, ends), limit=limit + 1, **waiting)
                 elif top is not None:
-                    found = await reader.atop(top, limit, smallest=order == "smallest", **waiting)
-                elif equal or count:
-                    typed = {name: _typed(view, name, text) for name, text in equal.items()}
-                    if count:
-                        return JSONResponse({"count": await reader.acount(**typed, **waiting)})
-                    found = await reader.afind(**typed, **waiting)
+                    typed.check_index(top)
+                    found = await reader.atop(top, limit + 1, smallest=order == "smallest", **waiting)
+                elif equal:
+                    found = await reader.afind(**equal, limit=limit + 1, **waiting)
                 else:
-                    page = await reader.ascan(cursor=cursor, limit=limit)
-                    return JSONResponse({"rows": _rows(view, page.rows, fields), "cursor": page.cursor})
-            except ConfigurationError as error:
-                raise refusal(400, str(error)) from error
-            return JSONResponse({"rows": _rows(view, found.items(), fields), "cursor": None})
+                    page = await _page(reader, cursor, limit, **waiting)
+                    return typed.answer(page.rows, fields, cursor=page.cursor, more=page.cursor is not None)
+            return typed.answer(list(found.items())[:limit], fields, cursor=None, more=len(found) > limit)
 
-        row: dict[int | str, dict[str, Any]] = {
-            200: {"description": "The row.", "content": {"application/json": {"schema": _schema(view)}}}
-        }
+        async def count(
+            request: Request,
+            ends: Annotated[Ends, Depends()],
+            between: Any = None,
+            after: Annotated[str | None, _AFTER] = None,
+            timeout: Annotated[float, _TIMEOUT] = 2.0,
+            as_of: Annotated[str, _AS_OF] = "",
+        ) -> Count:
+            await self._access.check_view(request, view.name)
+            equal = typed.equal_in(request)
+            _check_one(equal=equal, between=between)
+            waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
+            async with self._reading(view, as_of) as reader:
+                if between is not None:
+                    return Count(count=await reader.acount_between(between, **typed.ends_in(between, ends), **waiting))
+                return Count(count=await reader.acount(**equal, **waiting))
+
+        for asked in (search, count):
+            asked.__annotations__["between"] = Annotated[typed.indexes | None, Query(description=_BETWEEN)]
+        search.__annotations__["top"] = Annotated[typed.indexes | None, Query(description=_TOP)]
+        parameters = typed.parameters()
+        not_modified: dict[int | str, dict[str, Any]] = {304: {"description": "The row is at the version of the ETag."}}
         router.get(
-            f"/views/{view.name}/{{key:path}}", summary=f"The row of a key in {view.name}", name=f"row of {view.name}",
-            responses={**row, 304: {"description": "not modified"}, **error_responses(404), **errors}, **common,
+            f"/views/{view.name}/{{key:path}}", summary=f"The row of a key in {view.name}",
+            operation_id=f"get_{name}", response_model=view.rows.row, name=f"row of {view.name}",
+            responses={200: {"headers": {**_POSITION, **_ETAG}}, **not_modified, **_READ, **error_responses(404)},
+            **common,
         )(get)  # fmt: skip
         router.get(
-            f"/views/{view.name}", summary=f"Rows of {view.name}", name=f"rows of {view.name}",
-            responses={200: {"model": Rows}, **errors}, **common,
+            f"/views/{view.name}", summary=f"Rows of {view.name}", operation_id=f"find_{name}",
+            name=f"rows of {view.name}",
+            response_model=typed.rows, responses={**_READ, **error_responses(404, 410)},
+            openapi_extra=parameters, **common,
         )(search)  # fmt: skip
+        router.get(
+            f"/views/{view.name}:count", summary=f"The number of rows of {view.name}", operation_id=f"count_{name}",
+            name=f"count of {view.name}", responses={**_READ, **error_responses(404)}, openapi_extra=parameters,
+            **common,
+        )(count)  # fmt: skip
 
-    def _reader(self, view: View[Any, Any], name: str) -> Reader[Any, Any]:
-        views = self._connect()
-        return views.as_of(view, name) if name else views[view]
+    @asynccontextmanager
+    async def _reading(self, view: View[Any, Any], name: str) -> AsyncIterator[Reader[Any, Any]]:
+        """The reader of a view, or of one as of the past; a name that there is not is the caller's mistake."""
+        views = await self._connection.client()
+        try:
+            yield views.as_of(view, name) if name else views[view]
+        except ViewNotBuilt as error:
+            raise refusal(404, str(error)) if name else error from error
 
 
-def _schema(view: View[Any, Any]) -> dict[str, Any]:
-    return TypeAdapter(view.rows.row).json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
-
-
-def _typed(view: View[Any, Any], field: str, text: str) -> Any:
-    """The value of an indexed field from a query parameter; `null` is none."""
-    if field not in view.rows.index_types:
-        known = ", ".join(view.rows.indexes) or "none"
-        raise refusal(400, f"view {view.name} has no index on {field[:80]!r}; it has {known}")
-    if text == "null":
-        return None
+async def _page(
+    reader: Reader[Any, Any], cursor: str, limit: int, after: Position | None, timeout: float
+) -> Page[Any, Any]:
+    """A page of a scan; a view that is behind `after` is waited for first."""
+    if cursor and number_in(cursor.partition(":")[2].partition(":")[0]) is None:
+        raise refusal(400, f"{cursor[:80]!r} is no cursor; take it from the answer before")
+    if after is not None:
+        await reader.await_reached(after, timeout=timeout)
     try:
-        return TypeAdapter(view.rows.index_types[field]).validate_strings(text)
-    except ValidationError as error:
-        raise refusal(400, f"{text[:80]!r} is no value of {view.name}.{field}") from error
+        return await reader.ascan(cursor=cursor, limit=limit)
+    except ViewNotBuilt as error:
+        raise refusal(410, str(error)) if cursor else error from error
 
 
-def _row(row: Any, fields: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = to_jsonable_python(row)
-    if fields is None:
+class _TypedView:
+    """A view with the types of its keys, indexes and rows, as requests write and answers show them."""
+
+    def __init__(self, view: View[Any, Any]) -> None:
+        self.view, self._row = view, TypeAdapter[Any](view.rows.row)
+        title = schema_name(view.name)
+        row: Any = create_model(
+            f"{title}Entry", __doc__="A row with its key.", key=(str, ...), row=(view.rows.row, ...)
+        )
+        self.rows: type[BaseModel] = create_model(
+            f"{title}Rows",
+            __doc__="Rows with their keys; `cursor` continues a scan, and `more` says whether there may be more rows.",
+            rows=(list[row], ...),
+            cursor=(str | None, None),
+            more=(bool, False),
+        )
+        self.indexes: Any = Literal[tuple(view.rows.indexes)] if view.rows.indexes else str
+
+    def parameters(self) -> dict[str, Any]:
+        """The query parameters for equal values of indexed fields, which are read from the request itself."""
+        found = [
+            {"in": "query", "name": name, "required": False, "schema": _schema(type_),
+             "description": f"Only rows with this {name}" + ("; null = none." if NoneType in get_args(type_) else ".")}
+            for name, type_ in self.view.rows.index_types.items()
+            if name not in _OWN
+        ]  # fmt: skip
+        return {"parameters": found} if found else {}
+
+    def key_in(self, request: Request, text: str) -> Any:
+        """The key in a path: parts have / between them, and one within a part is %2F.
+
+        A client that quotes the whole key, as generated ones do, is understood, too.
+        """
+        keys, name = self.view.keys, self.view.name
+        try:
+            key = keys.read(self._parts_in(request, text) if keys.composite else text)
+            keys.encode(key)
+        except (ValueError, ContractError) as error:
+            raise refusal(400, f"{text[:80]!r} is no key of view {name}: {str(error)[:200]}") from error
+        return key
+
+    def _parts_in(self, request: Request, text: str) -> str | Sequence[str]:
+        path: str = request.scope["path"]
+        behind = path.removesuffix(text).count("/")
+        raw = request.scope.get("raw_path", quote(path).encode()).decode("ascii").split("/", behind)[behind]
+        for form in (raw, text):
+            if len(parts := form.split("/")) == len(self.view.keys.parts):
+                return [unquote(part) for part in parts]
+        return text
+
+    def key_of(self, key: Any) -> str:
+        """A key as a text that is understood in a path when it is quoted as a whole."""
+        text = self.view.keys.encode(key)
+        return text if self.view.keys.composite else unquote(text)
+
+    def equal_in(self, request: Request) -> dict[str, Any]:
+        """The values of indexed fields among the query parameters."""
+        given = [(name, text) for name, text in request.query_params.multi_items() if name not in _OWN]
+        if len(dict(given)) < len(given):
+            raise refusal(400, "a field is given twice; rows are found by one value of each")
+        return {name: self.value(name, text) for name, text in given}
+
+    def ends_in(self, field: str, ends: Ends) -> dict[str, Any]:
+        """The typed ends of a range of an indexed field."""
+        for one, other in (("at_least", "above"), ("at_most", "below")):
+            if {one, other} <= ends.given.keys():
+                raise refusal(400, f"{one} and {other} are two ends on one side; give one of them")
+        self.check_index(field)
+        return {name: self.value(field, text) for name, text in ends.given.items()}
+
+    def value(self, field: str, text: str) -> Any:
+        """The value of an indexed field from a query parameter; `null` is none where that may be none."""
+        self.check_index(field)
+        type_ = self.view.rows.index_types[field]
+        if text == "null" and NoneType in get_args(type_):
+            return None
+        try:
+            value = TypeAdapter(type_).validate_strings(text)
+            if isinstance(value, datetime) and value.tzinfo is None:
+                raise ValueError("it has no time zone")
+            ordered(value)
+        except (ValueError, ContractError) as error:
+            raise refusal(400, f"{text[:80]!r} is no value of {self.view.name}.{field}") from error
+        return value
+
+    def check_index(self, field: str) -> None:
+        """Refuses a field without an index."""
+        if field not in self.view.rows.index_types:
+            known = ", ".join(self.view.rows.indexes) or "none"
+            raise refusal(400, f"view {self.view.name} has no index on {field[:80]!r}; it has {known}")
+
+    def shown(self, row: Any, fields: str | None) -> dict[str, Any]:
+        """A row as JSON, with all fields or some."""
+        found: dict[str, Any] = from_json(self._row.dump_json(row))
+        if fields is None:
+            return found
+        wanted = [name.strip() for name in fields.split(",")]
+        if unknown := [name for name in wanted if name not in found]:
+            raise refusal(400, f"the row has no field {unknown[0][:80]!r}; it has {', '.join(found)}")
+        return {name: found[name] for name in wanted}
+
+    def answer(
+        self, rows: Iterable[tuple[Any, Any]], fields: str | None, cursor: str | None, *, more: bool
+    ) -> Response:
+        """Rows as an answer."""
+        shown = [{"key": self.key_of(key), "row": self.shown(row, fields)} for key, row in rows]
+        return JSONResponse({"rows": shown, "cursor": cursor, "more": more})
+
+
+class _ChangeSource:
+    """The source of a feed of changes."""
+
+    def __init__(self, view: _TypedView, watch: AsyncWatch[Any, Any]) -> None:
+        self._view, self.watch = view, watch
+
+    @property
+    def position(self) -> Position:
+        return self.watch.position
+
+    async def read(self, timeout: float) -> list[Frame]:
+        found = []
+        for change in await self.watch.next_changes(timeout):
+            key = self._view.key_of(change.key)
+            row = None if change.row is None else self._view.shown(change.row, None)
+            found.append(frame(key, "change", change.position, {"key": key, "row": row, "version": change.version}))
         return found
-    wanted = [name.strip() for name in fields.split(",")]
-    if unknown := [name for name in wanted if name not in found]:
-        raise refusal(400, f"the row has no field {unknown[0][:80]!r}; it has {', '.join(found)}")
-    return {name: found[name] for name in wanted}
+
+    async def close(self) -> None:
+        self.watch.close()
 
 
-def _rows(view: View[Any, Any], found: Iterable[tuple[Any, Any]], fields: str | None) -> list[dict[str, Any]]:
-    return [{"key": view.keys.encode(key), "row": _row(row, fields)} for key, row in found]
+def _check_one(**searches: Any) -> None:
+    """Refuses two searches at once: only one of them would be answered."""
+    if len(given := [name for name, value in searches.items() if value]) > 1:
+        both = " and ".join(given).replace("equal", "the value of a field")
+        raise refusal(400, f"{both} are two ways to choose rows; give one of them")
+
+
+def _schema(type_: Any) -> dict[str, Any]:
+    """The schema of an indexed field as text of a query parameter, whole and without null."""
+    schema = TypeAdapter(type_).json_schema(mode="serialization")
+    named = schema.pop("$defs", {})
+    kinds = [named[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in schema.get("anyOf", [schema])]
+    kinds = [one for one in kinds if one.get("type") != "null"]
+    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+
+
+def _is_known(etag: str, headers: Iterable[str]) -> bool:
+    """Whether If-None-Match names the ETag; it compares weakly (RFC 9110, 13.1.2)."""
+    known = [one.strip() for header in headers for one in header.split(",")]
+    return "*" in known or etag in [one.removeprefix("W/") for one in known]

@@ -78,6 +78,10 @@ class KafkaLogReader:
         """The high watermark of every partition, records of open transactions included."""
         return self._cluster.ends(topics)
 
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The last stable offset of every partition, records of open transactions excluded."""
+        return self._cluster.stable_ends(topics)
+
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that each partition still holds."""
         return self._cluster.starts(topics)

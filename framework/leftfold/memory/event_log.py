@@ -67,6 +67,10 @@ class MemoryLogReader:
         """The next offset of every partition."""
         return Position({t: {p: len(r) for p, r in enumerate(self._log.of(t))} for t in topics})
 
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The ends: every record is committed."""
+        return self.ends(topics)
+
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
         """The topic ids in the log's `ids`; '' for a topic without one."""
         return {topic: self._log.ids.get(topic, "") for topic in topics}

@@ -14,7 +14,7 @@ from leftfold.client.commands import Client, CommandRequest
 from leftfold.engine.processing.command_wire import command_headers, command_id, to_error
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import ConfigurationError, LeftfoldError, OutcomeUnknown
-from leftfold.memory.event_log import MemoryLog
+from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.flow import Flow
 from leftfold.memory.processes import Acts, MemoryReactions, MemoryTimers
 from leftfold.memory.views import MemoryViewStore
@@ -31,7 +31,7 @@ from leftfold.ports.protocols import RawRecord
 __all__ = ["World", "memory"]
 
 
-Decide = Callable[[Command, str | None, int | None, datetime | None], Receipt | LeftfoldError]
+Decide = Callable[[Command, str | None, int | None, datetime | None, str], Receipt | LeftfoldError]
 
 
 class MemoryClient(Client):
@@ -152,6 +152,10 @@ class World:
         """
         return [recorded for recorded in self.events(category) if recorded.key == key]
 
+    def log_reader(self) -> MemoryLogReader:
+        """A reader of the log."""
+        return self.log.reader()
+
     def deliveries(self, reaction: Reaction[E], /) -> list[tuple[E, Delivery]]:
         """The events delivered to a reaction, each attempt with its delivery.
 
@@ -165,7 +169,12 @@ class World:
         return [record for records in self.log.of(names.dead(name)) for record in records]
 
     def decide(
-        self, command: Command, id_: str | None, expected_version: int | None, at: datetime | None
+        self,
+        command: Command,
+        id_: str | None,
+        expected_version: int | None,
+        at: datetime | None,
+        principal: str = "",
     ) -> Receipt | LeftfoldError:
         """Decides one command through the processor and the log, without the reactions of processes and views."""
         spec = type(command).__leftfold__
@@ -183,6 +192,7 @@ class World:
             type_=processor.commands.types[type(command)],
             expected_version=expected_version,
             reply_to=b"memory",
+            principal=principal,
         )
         partition = partition_of(key, self.app.partitions)
         topic, value, time = (

@@ -97,13 +97,16 @@ class KeyCodec(Generic[K]):
         values = [self._value(unquote(part), kind) for part, kind in zip(text.split("/"), self.parts, strict=True)]
         return tuple(values) if self.composite else values[0]  # type: ignore[return-value]  # by the key's own type
 
-    def read(self, text: str) -> K:
-        """The key that a person writes: a key of several parts has / between them.
+    def read(self, text: str | Sequence[str]) -> K:
+        """The key that a person writes, as a text with / between several parts, or as these parts.
 
         Raises:
             ValueError: it is no such key.
         """
-        parts = text.split("/", len(self.parts) - 1) if self.composite else [text]
+        if isinstance(text, str):
+            parts: Sequence[str] = text.split("/", len(self.parts) - 1) if self.composite else [text]
+        else:
+            parts = text
         try:
             if len(parts) != len(self.parts):
                 raise ValueError(f"it has {len(parts)} of {len(self.parts)} parts")

@@ -142,7 +142,8 @@ class Recorded(Generic[E_co]):
     """A recorded event: an event with its metadata and its address in the log.
 
     `version` is the stream version 1..n, `decision` is (k, n): the k-th of n events of one decision, `time` is the
-    sender's time (UTC), and `offset` is the offset in `topic`/`partition`.
+    sender's time (UTC), `offset` is the offset in `topic`/`partition`, and `principal` is on whose behalf it
+    happened, '' = not known.
     """
 
     event: E_co
@@ -154,6 +155,7 @@ class Recorded(Generic[E_co]):
     correlation_id: str = ""
     causation_id: str = ""
     traceparent: str = ""
+    principal: str = ""
     topic: str = ""
     partition: int = 0
     offset: int = 0

@@ -41,7 +41,8 @@ class Delivery:
 
     `idempotency_key` is the same at every attempt, in every process: pass it on, so that a receiver which remembers it
     has no effect twice. `attempt` counts from 1 and starts again in each process. `key`, `id`, `time` (UTC, of the
-    sender) and `version` are the event's; `position` lies just behind it.
+    sender) and `version` are the event's; `position` lies just behind it; `principal` is on
+    whose behalf it happened, if that is known.
     """
 
     reaction: str
@@ -54,6 +55,7 @@ class Delivery:
     position: Position = field(default_factory=Position)
     correlation_id: str = ""
     traceparent: str = ""
+    principal: str = ""
 
 
 class Reaction(Generic[E]):

@@ -186,6 +186,7 @@ def read_recorded(codec: MessageCodec[Any], record: RawRecord) -> Recorded[Any] 
             correlation_id=found.get("ce_correlationid", b"").decode(),
             causation_id=found.get("ce_causationid", b"").decode(),
             traceparent=found.get("traceparent", b"").decode(),
+            principal=found.get("ce_authid", b"").decode(),
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,

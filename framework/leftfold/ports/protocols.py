@@ -37,6 +37,9 @@ class LogReader(Protocol):
     def ends(self, topics: Iterable[str]) -> Position:
         """The high watermark of every partition: the next offset, stable or not; partitions at 0 included."""
 
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The last stable offset of every partition: records of open transactions come behind it."""
+
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
         """The id of each topic, '' = it has none; a recreated topic has another. Absent topics are left out."""
 

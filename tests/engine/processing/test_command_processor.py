@@ -54,7 +54,9 @@ def test_a_batch_decides_each_command_on_what_those_before_it_did(bench: Command
 
 
 def test_events_carry_the_headers_of_the_format(bench: CommandBench) -> None:
-    twice = bench.record(add(product="twice"), "c1", headers={"ce_correlationid": b"corr", "traceparent": b"00-t"})
+    twice = bench.record(
+        add(product="twice"), "c1", headers={"ce_correlationid": b"corr", "traceparent": b"00-t", "ce_authid": b"ann"}
+    )
     first, second = bench.run(twice).events
     assert dict(second.headers) == {
         "ce_specversion": b"1.0",
@@ -69,6 +71,7 @@ def test_events_carry_the_headers_of_the_format(bench: CommandBench) -> None:
         "ce_causationid": b"c1",
         "content-type": b"application/json",
         "traceparent": b"00-t",
+        "ce_authid": b"ann",
     }
     assert header(first, "ce_decision") == b"1/2"
     assert (first.key, first.partition) == (b"b", partition_of(b"b", PARTITIONS))

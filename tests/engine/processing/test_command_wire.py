@@ -59,7 +59,7 @@ def test_the_digest_covers_body_and_expected_version() -> None:
         ("origin", b""), ("origin", b"a/b/c"), ("origin", b"t/x/1/1"), ("origin", b"t/1/1/x"),
         ("origin", None), ("origin", b"\xff"),
         ("deadline", None), ("deadline", b""), ("deadline", b"soon"), ("deadline", b"9" * 5000),
-        ("ce_correlationid", b"x" * 2000), ("traceparent", b"x" * 2000),
+        ("ce_correlationid", b"x" * 2000), ("traceparent", b"x" * 2000), ("ce_authid", b"x" * 2000),
     ],
     ids=lambda value: repr(value)[:24],
 )  # fmt: skip

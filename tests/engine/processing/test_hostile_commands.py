@@ -145,7 +145,7 @@ def test_where_inputs_end_is_asked_once_for_what_was_fetched_together(bench: Com
 
 
 @pytest.mark.parametrize(
-    "name", ["ce_id", "ce_time", "ce_correlationid", "traceparent", "reply_to", "reply_key", "origin", "x"]
+    "name", ["ce_id", "ce_time", "ce_correlationid", "traceparent", "ce_authid", "reply_to", "reply_key", "origin", "x"]
 )
 def test_every_header_has_a_limit(bench: CommandBench, name: str) -> None:
     long = bench.record(OPEN, headers={**FROM_CHECKOUT, name: b"1" * LONGEST})

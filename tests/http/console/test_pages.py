@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import httpx
 import pytest
 from nicegui import ui
 from nicegui.testing import User
@@ -18,7 +17,6 @@ from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import memory
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.http import Access, Principal, hash_of
 from leftfold.http.console.application import ROUTES, frame
 from leftfold.http.console.elements import Act, act_button
 from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor
@@ -47,11 +45,11 @@ def console_on(world: World, *, acts: bool = False) -> Console:
     return Console({"kiosk:app": app}, {"kiosk": world}, None, may_act=lambda who: acts)
 
 
-def visited(console: Console, visit: Visit, access: Access | None = None) -> None:
+def visited(console: Console, visit: Visit) -> None:
     """Has a simulated user visit a console."""
 
     async def run() -> None:
-        async with user_simulation(frame(console, access or Access())) as user:
+        async with user_simulation(frame(console)) as user:
             await visit(user)
 
     asyncio.run(run())
@@ -269,22 +267,3 @@ def test_a_survey_that_fails_is_a_problem_and_not_an_error() -> None:
         raise ConfigurationError("no Kafka is configured; leftfold up")
 
     assert asyncio.run(SharedSurvey(look).result()).problems == ["no Kafka is configured; leftfold up"]
-
-
-def test_a_browser_is_asked_for_an_api_key_and_named_by_it(world: World) -> None:
-    named: list[Principal] = []
-
-    def may_act(who: Principal) -> bool:
-        named.append(who)
-        return who.name == "anna"
-
-    console = Console({"kiosk:app": app}, {"kiosk": world}, None, may_act=may_act)
-    access = Access({hash_of("secret"): "anna"})
-
-    async def visit(user: User) -> None:
-        user.http_client.auth = httpx.BasicAuth("anything", "secret")
-        await user.open("/")
-        await user.should_see("may act")
-
-    visited(console, visit, access)
-    assert named[0] == Principal("anna")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ from nicegui.testing.general import nicegui_reset_globals
 
 from leftfold import memory
 from leftfold.cli.main import run
-from leftfold.http import Access, gateway, hash_of
+from leftfold.http import Access, Principal, gateway, hash_of
 from leftfold.http.console import Console, mount_console
 from leftfold.model.keys import dead
 from leftfold.ports.outgoing import Letter
@@ -23,15 +24,15 @@ from leftfold.runtime.project import Usage
 from tests.http.console.kiosk import app
 
 Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
-KEYS = Access({hash_of("secret"): "anna"})
+KEYS = Access({hash_of("secret"): Principal("anna", frozenset({"operator"})), hash_of("other"): "ben"})
 
 
-def called(calls: Calls, *, access: Access | None = None, hosts: tuple[str, ...] = ()) -> None:
+def called(calls: Calls, *, access: Access | None = None, hosts: tuple[str, ...] = (), **rules: Any) -> None:
     """Makes calls to a gateway with the console of the kiosk at /console."""
 
     async def make() -> None:
         with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC), acts={}) as world, nicegui_reset_globals():
-            console = Console({"kiosk:app": app}, {"kiosk": world}, None)
+            console = Console({"kiosk:app": app}, {"kiosk": world}, None, **rules)
             api: FastAPI = gateway([(app, world)], access=access)
             mount_console(api, console, "/console", access=access, hosts=hosts)
             async with api.router.lifespan_context(api):
@@ -67,6 +68,36 @@ def test_a_gateway_with_keys_asks_a_browser_for_one_before_any_page() -> None:
         assert (await http.get("/console/views", headers={"X-API-Key": "secret"})).status_code == 200
 
     called(calls, access=KEYS)
+
+
+def test_roles_say_who_may_look_and_who_may_act() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        assert "may act" in (await http.get("/console/views", auth=("x", "secret"))).text
+        assert (await http.get("/console/views", auth=("x", "other"))).status_code == 403
+
+    called(calls, access=KEYS, may_look=lambda who: "operator" in who.roles, may_act=lambda who: who.name == "anna")
+
+    async def reads(http: httpx.AsyncClient) -> None:
+        assert "reads only" in (await http.get("/console/views", auth=("x", "other"))).text
+
+    called(reads, access=KEYS, may_act=lambda who: who.name == "anna")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "named"),
+    [
+        ({}, ["--acts-role", "operator"], "a role needs visitors that say who they are"),
+        ({"KEYS": f"anna={hash_of('x')}", "AUTHORIZE": "tests.http.console.kiosk:payer"}, [], "--role ROLE"),
+    ],
+)
+def test_rules_that_pages_would_not_ask_are_refused(
+    settings: dict[str, str], words: list[str], named: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(f"LEFTFOLD_HTTP_{name}", value)
+    assert run(["console", "--app", "tests.http.console.kiosk:app", *words]) == 2
+    assert named in capsys.readouterr().err
 
 
 def test_a_console_of_this_machine_answers_to_its_own_names_only() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
+import resource
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -22,14 +23,12 @@ if TYPE_CHECKING:
     from leftfold.model.app import App
     from leftfold.runtime.connect import Connection
 
-__all__ = ["EXAMPLES", "KEYS", "is_loopback", "keys_in", "serve"]
+__all__ = ["EXAMPLES", "serve"]
 
-KEYS = "LEFTFOLD_HTTP_KEYS"
-_DRAIN_SECONDS = 10
 EXAMPLES = examples(
     "leftfold serve",
     "leftfold serve --port 9000 --origin https://shop.example      pages of that site may call",
-    f'{KEYS}="$(leftfold serve --new-key shop)" leftfold serve --host 0.0.0.0',
+    'LEFTFOLD_HTTP_KEYS="$(leftfold serve --new-key shop)" leftfold serve --host 0.0.0.0',
 )
 
 
@@ -39,7 +38,9 @@ def serve(
     origin: Annotated[list[str] | None, typer.Option("--origin", metavar="URL", help="Pages that may call.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve others without API keys.")] = False,
     console: Annotated[bool, typer.Option("--console", help="Also show the console, at /console.")] = False,
+    console_role: Annotated[str, typer.Option("--console-role", metavar="ROLE", help="Who may see the console.")] = "",
     allow_acts: Annotated[bool, typer.Option("--allow-acts", help="Let visitors of the console act.")] = False,
+    acts_role: Annotated[str, typer.Option("--acts-role", metavar="ROLE", help="Which of them may act.")] = "",
     new_key: Annotated[
         str, typer.Option("--new-key", metavar="NAME", help="Print a new API key for NAME, and end.")
     ] = "",
@@ -49,32 +50,36 @@ def serve(
 ) -> None:
     """Answer commands and reads over HTTP until Ctrl-C.
 
-    The description of all routes is at /openapi.json, and readable at /docs. Beyond this machine it asks for API keys:
-    LEFTFOLD_HTTP_KEYS holds NAME=HASH, with commas between.
+    The description of all routes is at /openapi.json, and readable at /docs. Beyond this machine callers need an API
+    key (LEFTFOLD_HTTP_KEYS: NAME=HASH, with commas between), a token of an OpenID provider (LEFTFOLD_HTTP_ISSUER and
+    LEFTFOLD_HTTP_AUDIENCE), or a certificate that a TLS proxy has checked (LEFTFOLD_HTTP_CERTIFICATE_HEADER).
     """
     with extras():
-        import uvicorn
-
-        from leftfold.http import Access, gateway
+        from leftfold.http import GatewayServer, gateway
+        from leftfold.http.access import is_loopback
+        from leftfold.http.settings import HttpSettings
 
     if new_key:
         _show_new_key(new_key)
         return
-    keys = keys_in(os.environ.get(KEYS, ""))
-    if not keys and not insecure and not is_loopback(host):
+    access = HttpSettings().access()
+    if access.is_open and not insecure and not is_loopback(host):
         raise Usage(
-            f"--host {host} can be reached by others, and no API keys are set: make one with leftfold serve --new-key "
-            f"NAME, or serve everybody with --insecure"
+            f"--host {host} can be reached by others, and callers need no credentials: make an API key with leftfold "
+            f"serve --new-key NAME, set LEFTFOLD_HTTP_ISSUER, or serve everybody with --insecure"
         )
     apps = load_apps(app or [])
     with ExitStack() as opened:
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
-        access = Access(keys)
         api = gateway(connections, access=access, origins=origin or ())
         if console:
-            _add_console(api, apps, connections, access, (kafka, redis), host, allow_acts=allow_acts, specs=app or ())
+            roles = console_role, acts_role
+            _add_console(api, apps, connections, access, (kafka, redis), host, roles, allow_acts=allow_acts, specs=app)
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
-        uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
+        _raise_file_limit()
+        # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        GatewayServer(api, host=host, port=port, ws="auto" if console else "none").run()
 
 
 def _add_console(
@@ -84,34 +89,26 @@ def _add_console(
     access: Access,
     servers: tuple[str | None, str | None],
     host: str,
+    roles: tuple[str, str],
     *,
     allow_acts: bool,
-    specs: Sequence[str],
+    specs: Sequence[str] | None,
 ) -> None:
-    """Adds the console at /console; visitors have the API keys of the gateway."""
+    """Adds the console at /console; visitors say who they are as callers of the gateway do."""
     from leftfold.cli.run.console import console_of, local_names
 
     with extras():
         from leftfold.http.console import mount_console
 
     named = {app.name: connection for app, connection in connections}
-    state = console_of(apps, named, (*servers, None), allow_acts=allow_acts, specs=specs)
-    mount_console(api, state, "/console", access=access, hosts=() if access.keys else local_names(host))
+    state = console_of(apps, named, (*servers, None), access, roles, allow_acts=allow_acts, specs=specs or ())
+    mount_console(api, state, "/console", access=access, hosts=local_names(host) if access.is_open else ())
 
 
-def keys_in(text: str) -> Mapping[str, str]:
-    """The names of callers by the hashes of their API keys, from `NAME=HASH,NAME=HASH`.
-
-    Raises:
-        Usage: the text has another form.
-    """
-    found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, digest = part.partition("=")
-        if not name or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            raise Usage(f"{KEYS} holds NAME=HASH with commas between; one of {name[:40]!r} is no hash of 64 hex digits")
-        found[digest] = name
-    return found
+def _raise_file_limit() -> None:
+    """Lets the process have as many files as it may have: each connection is one, and a shell often allows 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _show_new_key(name: str) -> None:
@@ -124,11 +121,3 @@ def _show_new_key(name: str) -> None:
     key = secrets.token_urlsafe(32)
     note(f"the key of {name}, which is not shown again: {key}")
     say(f"{name}={hash_of(key)}")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -114,6 +114,10 @@ class ArchivedReader:
         """The topic's own ends."""
         return self._reader.ends(topics)
 
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The topic's own stable ends."""
+        return self._reader.stable_ends(topics)
+
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
         """The ids of the topics."""
         return self._reader.identities(topics)

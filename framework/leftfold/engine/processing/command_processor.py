@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.engine.processing.command_wire import (
     CONTENT_TYPE,
+    PRINCIPAL,
     SMALL,
     SPEC_VERSION,
     Received,
@@ -352,6 +353,8 @@ class CommandProcessor(PartitionProcessor[Received]):
         ]
         if received.traceparent:
             headers.append(("traceparent", received.traceparent))
+        if received.principal:
+            headers.append((PRINCIPAL, received.principal))
         return headers
 
     def _reply(

@@ -22,6 +22,7 @@ from leftfold.ports.protocols import RawRecord
 
 __all__ = [
     "DELIVERY_SECONDS",
+    "PRINCIPAL",
     "Received",
     "ack",
     "command_headers",
@@ -43,6 +44,8 @@ LONGEST, MOST = 1024, 64
 DELIVERY_SECONDS = 30
 """How long a client's command may be under way: half of the time answers are remembered, since clocks differ."""
 CONTENT_TYPE = ("content-type", JSON)
+PRINCIPAL = "ce_authid"
+"""On whose behalf a record was written (CloudEvents' Auth Context); absent when it is not known."""
 
 
 class Received(NamedTuple):
@@ -61,6 +64,7 @@ class Received(NamedTuple):
     reply_key: bytes = b""
     deadline: int | None = None
     """In ms since 1970: the broker must have appended it by then. Only commands of clients have one."""
+    principal: bytes = b""
 
 
 def command_id() -> str:
@@ -83,8 +87,13 @@ def command_headers(
     reply_to: bytes = b"",
     correlation: str = "",
     traceparent: str = "",
+    principal: str = "",
 ) -> list[tuple[str, bytes]]:
-    """The CloudEvents headers of a command from a client."""
+    """The CloudEvents headers of a command from a client.
+
+    Raises:
+        ContractError: the principal's name is too long for a header.
+    """
     spec = command.__leftfold__
     headers = [
         SPEC_VERSION,
@@ -102,6 +111,10 @@ def command_headers(
         headers.append(("reply_to", reply_to))
     if traceparent:
         headers.append(("traceparent", traceparent.encode()))
+    if principal:
+        headers.append((PRINCIPAL, name := principal.encode()))
+        if len(PRINCIPAL) + len(name) > LONGEST:
+            raise ContractError(f"principal {principal[:80]!r} is longer than {LONGEST - len(PRINCIPAL):,} bytes")
     return headers
 
 
@@ -129,9 +142,10 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         deadline = int(found["deadline"]) if "deadline" in found else None
         origin = origin_of(found["origin"]) if "origin" in found else None
         correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
-        if traceparent or correlation != found["ce_id"]:
+        principal = found.get(PRINCIPAL) or b""
+        if traceparent or principal or correlation != found["ce_id"]:
             # They are copied into events, where readers expect text.
-            correlation.decode(), traceparent.decode()
+            correlation.decode(), traceparent.decode(), principal.decode()
     except KeyError as error:
         why = (found.get(UNREADABLE) or b"").decode(errors="replace")
         raise ContractError(why or f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
@@ -159,6 +173,7 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         found.get("reply_to") or b"",
         found.get("reply_key") or b"",
         deadline,
+        principal,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from leftfold.engine.processing.command_wire import CONTENT_TYPE, SPEC_VERSION
+from leftfold.engine.processing.command_wire import CONTENT_TYPE, PRINCIPAL, SPEC_VERSION
 from leftfold.engine.processing.log_time import LogTime, Watermark
 from leftfold.engine.processing.partition_processor import OVERHEAD, Partitioner, PartitionProcessor, Partitions
 from leftfold.engine.processing.process_instance import Instance, InstanceCodec
@@ -198,5 +198,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         ]
         if given.traceparent:
             headers.append(("traceparent", given.traceparent))
+        if given.principal:
+            headers.append((PRINCIPAL, given.principal))
         self._count(batch, "sent")
         batch.sent.setdefault(topic, []).append(Outgoing(murmur(key, count), key, request.sent.value.encode(), headers))

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from leftfold.engine.processing.command_wire import CONTENT_TYPE, LONGEST, SPEC_VERSION, headers_of, origin_of, small
+from leftfold.engine.processing.command_wire import (
+    CONTENT_TYPE,
+    LONGEST,
+    PRINCIPAL,
+    SPEC_VERSION,
+    headers_of,
+    origin_of,
+    small,
+)
 from leftfold.engine.processing.process_instance import Due
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
@@ -61,6 +69,7 @@ class Input(NamedTuple):
     traceparent: bytes
     cause: str
     origin: tuple[str, int, int] | None
+    principal: bytes = b""
 
 
 def read_input(record: RawRecord) -> Input:
@@ -82,10 +91,11 @@ def read_input(record: RawRecord) -> Input:
             found.get("traceparent") or b"",
             (found.get("ce_causationid") or b"").decode(),
             origin_of(found["origin"]) if "origin" in found else None,
+            found.get(PRINCIPAL) or b"",
         )
         if time_in(given.time) is None:
             raise ContractError(f"ce_time {given.time.decode()!r} is no time with its zone")
-        given.correlation.decode(), given.traceparent.decode()
+        given.correlation.decode(), given.traceparent.decode(), given.principal.decode()
     except KeyError as error:
         raise ContractError(f"header {error} is missing; inputs are CloudEvents 1.0 in binary mode") from error
     except (ValueError, AttributeError, TypeError) as error:
@@ -123,8 +133,9 @@ def answer_record(
         CONTENT_TYPE,
         ("origin", f"{command.topic}/{command.partition}/{command.offset}/0".encode()),
     ]
-    if traceparent := header(command.headers, "traceparent"):
-        headers.append(("traceparent", traceparent))
+    for name in ("traceparent", PRINCIPAL):
+        if value := header(command.headers, name):
+            headers.append((name, value))
     return Outgoing(partition, key, json.dumps(body, separators=(",", ":")).encode(), headers)
 
 
@@ -236,8 +247,9 @@ class Router:
             CONTENT_TYPE,
             ("origin", origin),
         ]
-        if traceparent := given.get("traceparent"):
-            headers.append(("traceparent", traceparent))
+        for name in ("traceparent", PRINCIPAL):
+            if value := given.get(name):
+                headers.append((name, value))
         if (weight := _weight(raw, record.value, headers)) > self._room:
             most = f"{self._room:,} are the most in {names.commands(self._process.name)}"
             raise self._unusable(record, f"the input weighs {weight:,} bytes, and {most}")

@@ -84,6 +84,7 @@ class PendingReader:
             position=recorded.position,
             correlation_id=recorded.correlation_id,
             traceparent=recorded.traceparent,
+            principal=recorded.principal,
         )
         return PendingDelivery(record, recorded.event, delivery)
 

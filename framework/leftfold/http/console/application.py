@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from leftfold.http.access import Access
+from leftfold.http.access import Access, Principal
 from leftfold.http.console.contracts import contracts
 from leftfold.http.console.dead_letters import dead_letters
 from leftfold.http.console.elements import button, heading, html, show_error, with_name, work_bar
@@ -26,13 +26,15 @@ from leftfold.http.console.processes import processes, workers
 from leftfold.http.console.state import Console, Visitor, explain_error
 from leftfold.http.console.streams import streams, trace
 from leftfold.http.console.views import view, views
-from leftfold.http.problems import ProblemError
+from leftfold.http.problems import ProblemError, refusal
 from leftfold.runtime.project import Usage
 
 __all__ = ["frame", "mount_console"]
 
 _STYLE = Path(__file__).with_name("style.css")
 _THEME = "leftfold-theme"
+_PRINCIPAL = "leftfold.principal"
+"""Where the guard of pages leaves who asks, for the page that is made."""
 _SCRIPT = """
 document.addEventListener("click", (event) => {
   const copy = event.target.closest("[data-copy]");
@@ -90,12 +92,12 @@ class _SubPages(ui.sub_pages):
         show_error(error)
 
 
-def frame(console: Console, access: Access) -> Callable[[], None]:
+def frame(console: Console) -> Callable[[], None]:
     """The function that makes the frame of a page: the links, the theme, long work, and the page itself."""
 
     def root() -> None:
         request = ui.context.client.request
-        visitor = _visitor(console, access, request)
+        visitor = _visitor(console, request)
         ui.add_head_html(f"<style>{_STYLE.read_text('utf-8')}</style><script>{_SCRIPT}</script>")
         ui.page_title(f"{', '.join(app.name for app in console.apps.values())} – Leftfold")
         theme = ui.dark_mode({"dark": True, "light": False}.get(request.cookies.get(_THEME, "")))
@@ -124,9 +126,9 @@ def frame(console: Console, access: Access) -> Callable[[], None]:
     return root
 
 
-def _visitor(console: Console, access: Access, request: Request) -> Visitor:
+def _visitor(console: Console, request: Request) -> Visitor:
     prefix = request.headers.get("x-forwarded-prefix", "").rstrip("/") + request.scope.get("root_path", "").rstrip("/")
-    principal = access.principal(with_key(request))
+    principal = request.scope.get(_PRINCIPAL, Principal())
     return Visitor(console, prefix, principal, console.may_act(principal))
 
 
@@ -172,10 +174,10 @@ _HEADERS = (
 
 
 class _Guard:
-    """Asks a browser for an API key before any page; what pages load needs the id of a page."""
+    """Asks a browser who its user is before any page; what pages load needs the id of a page."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
+    def __init__(self, app: ASGIApp, access: Access, console: Console) -> None:
+        self._app, self._access, self._console = app, access, console
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -190,11 +192,14 @@ class _Guard:
         inner = scope["path"].removeprefix(scope.get("root_path", ""))
         if not inner.startswith(("/_nicegui/", "/_nicegui_ws/")):
             try:
-                self._access.principal(with_key(Request(scope)))
+                principal = scope[_PRINCIPAL] = await self._access.principal(with_key(Request(scope)))
+                if not self._console.may_look(principal):
+                    raise refusal(403, f"{principal.name or 'this visitor'} may not look at this console")
             except ProblemError as error:
                 asked = {"WWW-Authenticate": 'Basic realm="Leftfold: any name, and an API key as password"'}
-                refused = PlainTextResponse(f"{error.problem.detail}\n", error.problem.status, asked)
-                await refused(scope, receive, guarded)
+                problem = error.problem
+                headers = asked if problem.status == 401 else None
+                await PlainTextResponse(f"{problem.detail}\n", problem.status, headers)(scope, receive, guarded)
                 return
         await self._app(scope, receive, guarded)
 
@@ -229,9 +234,9 @@ def mount_console(
     rules = access or Access()
     if hosts:
         pages.add_middleware(_Hosts, hosts=hosts)
-    pages.add_middleware(_Guard, access=rules)
+    pages.add_middleware(_Guard, access=rules, console=console)
     pages.on_shutdown(console.close)
     ui.run_with(
-        api, root=frame(console, rules), mount_path=path, title="Leftfold", dark=None, tailwind=False, language="en-US",
+        api, root=frame(console), mount_path=path, title="Leftfold", dark=None, tailwind=False, language="en-US",
         show_welcome_message=False, reconnect_timeout=10.0,
     )  # fmt: skip

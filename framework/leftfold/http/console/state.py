@@ -27,10 +27,10 @@ from leftfold.runtime.project import Usage, archive_of, unknown
 from leftfold.runtime.servers import Servers
 from leftfold.safety import veiled
 
-__all__ = ["Console", "MayAct", "SharedSurvey", "SurveyResult", "Visitor", "Work", "explain_error"]
+__all__ = ["Console", "May", "SharedSurvey", "SurveyResult", "Visitor", "Work", "explain_error"]
 
-MayAct: TypeAlias = Callable[[Principal], bool]
-"""Whether a principal may act, and not only read."""
+May: TypeAlias = Callable[[Principal], bool]
+"""Whether a principal may look, or act."""
 
 T = TypeVar("T")
 _PAUSE, _SHARE = 2.0, 5.0
@@ -124,6 +124,7 @@ class Console:
     Args:
         apps: by their `module:name`. connections: to each App, by its name.
         servers: Kafka, Redis and the archive, as options name them; None = Apps in memory, without servers.
+        may_look: whether a principal may see the pages, which show everything; by default everybody.
         may_act: whether a principal may change something; by default only reading is allowed.
         locks: the lock file of each App, by its `module:name`.
         given: options that commands need to reach the same Apps and servers, such as `--app shop.app:app`.
@@ -135,12 +136,13 @@ class Console:
         connections: Mapping[str, AppConnection],
         servers: Servers | None,
         *,
-        may_act: MayAct = lambda principal: False,
+        may_look: May = lambda principal: True,
+        may_act: May = lambda principal: False,
         locks: Mapping[str, Path] = MappingProxyType({}),
         given: Sequence[str] = (),
     ) -> None:
         self.locks = locks
-        self.apps, self.connections, self.may_act = dict(apps), dict(connections), may_act
+        self.apps, self.connections, self.may_look, self.may_act = dict(apps), dict(connections), may_look, may_act
         self._servers, self._given = servers, tuple(given)
         self.survey = SharedSurvey(self._look)
         self.works: dict[str, Work] = {}

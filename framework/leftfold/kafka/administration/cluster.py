@@ -107,6 +107,15 @@ class ClusterAdmin:
         """
         return Position({topic: self._offsets(topic, _SPEC.latest()) for topic in dict.fromkeys(topics)})
 
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The last stable offset of every partition, records of open transactions excluded.
+
+        Raises:
+            InfrastructureError: a topic does not exist.
+        """
+        committed = IsolationLevel.READ_COMMITTED
+        return Position({topic: self._offsets(topic, _SPEC.latest(), committed) for topic in dict.fromkeys(topics)})
+
     def ask_stable_ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Future[Any]]:
         """Asks for the last stable offset of each partition, records of open transactions excluded; waits for none."""
         found = self._ask_offsets("asking for ends", places, _SPEC.latest(), IsolationLevel.READ_COMMITTED)
@@ -284,10 +293,12 @@ class ClusterAdmin:
             warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
             return self._admin.list_groups(timeout=seconds)
 
-    def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
+    def _offsets(
+        self, topic: str, spec: Any, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[int, int]:
         doing = f"asking for offsets of {topic}"
         places = [(topic, partition) for partition in range(self.partitions(topic))]
-        asked = self._ask_offsets(doing, places, spec, IsolationLevel.READ_UNCOMMITTED)
+        asked = self._ask_offsets(doing, places, spec, isolation)
         return {place.partition: self._answer(doing, future).offset for place, future in asked.items()}
 
     def _ask_offsets(

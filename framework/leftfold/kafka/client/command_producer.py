@@ -91,6 +91,7 @@ class CommandProducer:
         id_: str | None,
         expected_version: int | None,
         at: datetime | None,
+        principal: str,
         reply_to: bytes,
     ) -> EncodedCommand:
         """Encodes a command as a record.
@@ -111,6 +112,7 @@ class CommandProducer:
             type_=type_,
             expected_version=expected_version,
             reply_to=reply_to,
+            principal=principal,
         )
         return EncodedCommand(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
 

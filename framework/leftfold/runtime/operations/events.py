@@ -42,6 +42,7 @@ def fields_of(record: RawRecord) -> Mapping[str, Any]:
         "decision": text("decision"),
         "correlation_id": text("correlationid"),
         "causation_id": text("causationid"),
+        "principal": text("authid"),
         "event": value_in(record),
     }
 

@@ -1,0 +1,339 @@
+"""Server-sent events: the changes of a view and the committed events of a category, read once for all listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
+
+from leftfold.errors import LeftfoldError
+from leftfold.http.problems import Problem, ProblemError, problem_of, refusal
+from leftfold.http.tokens import POSITION_HEADER, token_of
+from leftfold.model.position import Position
+
+__all__ = ["EVENT_STREAM", "Feed", "Frame", "Source", "frame", "listening"]
+
+EVENT_STREAM = "text/event-stream"
+_MOST_FRAMES, _MOST_BYTES = 10_000, 16_777_216
+"""What a feed keeps for slow listeners, and for those who come back."""
+_WRITE_BYTES = 65_536
+_ROUND_SECONDS = 0.25
+"""How long a feed waits for news before it looks whether listeners want to join."""
+_PACE_SECONDS = 0.02
+"""The least time between two rounds: under load many frames leave in one write."""
+_SILENCE_SECONDS = 15.0
+"""How often a listener is sent its position when there is no news, which also shows that the connection works."""
+_LINGER_SECONDS = 10.0
+"""How long a feed without listeners continues, for those who come back."""
+_CATCHING_UP = 16
+"""Listeners that catch up at once; each has a source of its own until it has joined."""
+_JOIN_SECONDS = 1.0
+_ENDS = refusal(503, "the gateway ends; come back with the last id, and nothing is missed").problem
+
+
+class Frame(NamedTuple):
+    """One server-sent event: the key and type that listeners choose by, the position behind it, and its bytes."""
+
+    key: str
+    type: str
+    position: Position
+    data: bytes
+
+
+class Source(Protocol):
+    """What a feed reads: frames in the order of each key, from a position on."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where frames were returned."""
+
+    async def read(self, timeout: float) -> list[Frame]:
+        """The next frames; none when the timeout, in seconds, passes before."""
+
+    async def close(self) -> None:
+        """Ends it."""
+
+
+class _Joining(NamedTuple):
+    """A listener that has caught up: its source, its last frames before it joins, and the number that it joins at.
+
+    The number is None when it has to catch up once more.
+    """
+
+    source: Source
+    done: asyncio.Future[tuple[int | None, list[Frame]]]
+
+
+class Feed:
+    """One reading of a view or log, whose frames all listeners share.
+
+    A listener without a position begins at the present. One with a position continues in the frames that are kept when
+    a frame ended there. Else it reads by a source of its own until it has reached the feed, and joins between two reads
+    of the feed, so that it never gets an older row after a newer one.
+
+    Args:
+        open_source: a source behind a position, or from now on.
+    """
+
+    def __init__(self, open_source: Callable[[Position | None], Awaitable[Source]]) -> None:
+        self._open = open_source
+        self._task: asyncio.Task[None] | None = None
+        self._begun: asyncio.Future[None] | None = None
+        self._catching_up = asyncio.Semaphore(_CATCHING_UP)
+        self._frames: deque[Frame] = deque()
+        self._first, self._bytes = 0, 0
+        self._places: OrderedDict[str, int] = OrderedDict()
+        """The number of the frame behind each position."""
+        self._position = Position()
+        self._listening: dict[asyncio.Event, None] = {}
+        self._joining: list[_Joining] = []
+        self._failure: Problem | None = None
+        self._closed = False
+
+    async def listen(
+        self, after: Position | None, *, from_start: bool = False
+    ) -> AsyncGenerator[tuple[Position, Sequence[Frame]], None]:
+        """The frames behind a position, or from now on, with the position behind them.
+
+        The first is empty; so is one now and then while there is no news. Partitions that `after` does not name begin
+        at the present.
+
+        Raises:
+            ChangesNotKept: the frames do not reach back to the position. LeftfoldError: nothing can be read.
+            ProblemError: the listener is too slow, too many listeners catch up, or the feed has ended.
+        """
+        news = asyncio.Event()
+        self._listening[news] = None
+        try:
+            await self._begin()
+            start, number = self._position, self._end
+            if after is not None or from_start:
+                start = _completed(after or Position(), self._position, from_start=from_start)
+                number = self._places.get(token_of(start), -1)
+            if number < self._first:
+                async with aclosing(self._catch_up(start)) as caught_up:
+                    async for position, frames, number in caught_up:  # noqa: B007  # used behind it
+                        yield position, frames
+            else:
+                yield start, ()
+            while True:
+                news.clear()
+                if number < self._first:
+                    raise _too_slow(self._first - number)
+                if number < self._end:
+                    found = self._from(number)
+                    number += len(found)
+                    yield found[-1].position, found
+                elif self._failure is not None:
+                    raise ProblemError(self._failure)
+                else:
+                    try:
+                        async with asyncio.timeout(_SILENCE_SECONDS):
+                            await news.wait()
+                    except TimeoutError:
+                        yield self._position, ()
+        finally:
+            del self._listening[news]
+
+    async def close(self) -> None:
+        """Ends the feed, and so all who listen."""
+        self._closed = True  # before Python 3.12 `wait_for` may swallow a cancellation
+        if (task := self._task) is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def _from(self, number: int) -> list[Frame]:
+        """The kept frames from a number on, as many as are written at once."""
+        found, size = list[Frame](), 0
+        for one in islice(self._frames, number - self._first, None):
+            found.append(one)
+            size += len(one.data)
+            if size > _WRITE_BYTES:
+                break
+        return found
+
+    @property
+    def _end(self) -> int:
+        """The number of the next frame."""
+        return self._first + len(self._frames)
+
+    async def _begin(self) -> None:
+        """Begins to read unless it does already."""
+        if self._closed:
+            raise ProblemError(_ENDS)
+        if self._task is None:
+            self._failure = None
+            self._first = self._end + 1  # a listener of the reading before has missed what came between
+            self._frames.clear()
+            self._places.clear()
+            self._bytes = 0
+            self._begun = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._run(self._begun))
+        if self._begun is not None:
+            await asyncio.shield(self._begun)
+
+    async def _run(self, begun: asyncio.Future[None]) -> None:
+        source: Source | None = None
+        failure = _ENDS
+        try:
+            source = await self._open(None)
+            self._reach(source.position)
+            begun.set_result(None)
+            await self._read(source)
+        except Exception as error:
+            failure = problem_of(error)
+            if not begun.done():
+                begun.set_exception(error)
+            if not isinstance(error, LeftfoldError):
+                raise
+        finally:
+            self._failure, self._task = failure, None
+            waiting: list[asyncio.Future[Any]] = [begun, *(joining.done for joining in self._joining)]
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(ProblemError(failure))
+            self._joining.clear()
+            self._wake()
+            if source is not None:
+                await source.close()
+
+    async def _read(self, source: Source) -> None:
+        """Reads until there has been no listener for a while."""
+        alone = 0.0
+        while alone < _LINGER_SECONDS and not self._closed:
+            joining, self._joining = self._joining, []
+            await asyncio.gather(*map(self._join, joining))
+            found = await source.read(_ROUND_SECONDS)
+            alone = 0.0 if self._listening else alone + _ROUND_SECONDS
+            self._keep(found)
+            self._reach(source.position)
+            if found:
+                self._wake()
+                await asyncio.sleep(_PACE_SECONDS)
+
+    def _keep(self, found: Sequence[Frame]) -> None:
+        for frame in found:
+            self._frames.append(frame)
+            self._bytes += len(frame.data)
+            self._reach(frame.position)
+        while len(self._frames) > max(len(found), 1) and (
+            len(self._frames) > _MOST_FRAMES or self._bytes > _MOST_BYTES
+        ):
+            self._bytes -= len(self._frames.popleft().data)
+            self._first += 1
+
+    def _reach(self, position: Position) -> None:
+        """Notes that the frames up to here end at a position; where several end there, the first counts."""
+        if position == self._position and self._places:
+            return
+        self._position = position
+        self._places[token_of(position)] = self._end
+        if len(self._places) > _MOST_FRAMES:
+            self._places.popitem(last=False)
+
+    def _wake(self) -> None:
+        for news in self._listening:
+            news.set()
+
+    async def _catch_up(self, after: Position) -> AsyncGenerator[tuple[Position, Sequence[Frame], int], None]:
+        """The frames from a position to the feed's, each time with the number of the feed's next frame."""
+        if self._catching_up.locked():
+            raise refusal(503, f"{_CATCHING_UP} listeners catch up already; come again in a second")
+        async with self._catching_up:
+            source, number = await self._open(after), None
+            try:
+                yield after, (), 0
+                while number is None:
+                    while found := await source.read(0):
+                        yield source.position, found, 0
+                    joining = _Joining(source, asyncio.get_running_loop().create_future())
+                    self._joining.append(joining)
+                    number, found = await joining.done
+                    yield source.position, found, number or 0
+            finally:
+                await source.close()
+
+    async def _join(self, joining: _Joining) -> None:
+        """Reads what a listener lacks, while the feed does not read; it has to come again when that takes long."""
+        found: list[Frame] = []
+        deadline, number = time.monotonic() + _JOIN_SECONDS, None
+        try:
+            while not joining.source.position.covers(self._position) and time.monotonic() < deadline:
+                found += await joining.source.read(_ROUND_SECONDS)
+        except Exception as error:  # noqa: BLE001  # it belongs to this listener; the feed continues
+            if not joining.done.done():
+                joining.done.set_exception(error)
+            return
+        if joining.source.position.covers(self._position):
+            number = self._end
+        if not joining.done.done():
+            joining.done.set_result((number, found))
+
+
+def event_id(position: Position) -> bytes:
+    """The line that gives an event its id, from which a listener continues."""
+    return b"id: " + token_of(position).encode() + b"\n"
+
+
+def frame(key: str, type_: str, position: Position, data: Any) -> Frame:
+    """A server-sent event with a JSON body."""
+    return Frame(key, type_, position, event_id(position) + b"data: " + to_json(data) + b"\n\n")
+
+
+async def listening(
+    feed: Feed, after: Position | None, wanted: Callable[[Frame], bool], *, from_start: bool = False
+) -> StreamingResponse:
+    """The answer that sends a listener the frames of a feed that it wants, until it goes away.
+
+    Raises:
+        ProblemError: too many listeners catch up. LeftfoldError: nothing can be read from that position.
+    """
+    found = feed.listen(after, from_start=from_start)
+    start, _ = await anext(found)
+
+    async def body() -> AsyncIterator[bytes]:
+        now = asyncio.get_running_loop().time
+        sent = now()
+        try:
+            yield b"retry: 1000\n" + event_id(start) + b"\n"
+            async for position, frames in found:
+                chosen = b"".join(one.data for one in frames if wanted(one))
+                if chosen or now() - sent >= _SILENCE_SECONDS:
+                    sent = now()
+                    yield chosen or event_id(position) + b"\n"
+        except (ProblemError, LeftfoldError) as error:
+            yield b"event: problem\ndata: " + problem_of(error).model_dump_json().encode() + b"\n\n"
+        finally:
+            await found.aclose()
+
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", POSITION_HEADER: token_of(start)}
+    return StreamingResponse(body(), media_type=EVENT_STREAM, headers=headers)
+
+
+def _completed(after: Position, present: Position, *, from_start: bool) -> Position:
+    """A position that names every partition: where it did not, the present, or the start."""
+    named = {(topic, partition) for topic, partitions in after.offsets.items() for partition in partitions}
+    return Position(
+        {
+            topic: {
+                partition: after.next_offset(topic, partition) if (topic, partition) in named or from_start else offset
+                for partition, offset in partitions.items()
+            }
+            for topic, partitions in present.offsets.items()
+        }
+    )
+
+
+def _too_slow(missed: int) -> ProblemError:
+    return refusal(
+        429, f"this listener is {missed:,} events or more behind what is kept for slow ones; come back with the last "
+        "id, and nothing is missed",
+    )  # fmt: skip

@@ -1,0 +1,226 @@
+"""The server of a gateway: uvicorn with limits for slow and large requests, and an end that fails no request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from leftfold.http.problems import PROBLEM_JSON, Problem, problem_response, refusal
+
+__all__ = ["MAX_HEADER_BYTES", "GatewayServer"]
+
+MAX_HEADER_BYTES = 65_536
+"""The longest request line with its headers."""
+_HEAD_SECONDS = 10.0
+_LINGER_SECONDS = 2.0
+_DRAIN_SECONDS = 10
+_MAX_CONNECTIONS = 10_000
+# h11 as the parser, also where httptools is installed: it is strict, limits what it keeps of an incomplete head, and
+# tells what it waits for, on which the timers below stand; llhttp keeps headers of any size.
+_SETTINGS: dict[str, Any] = {
+    # Longer than the 60 seconds for which load balancers keep idle connections: one that the server closes first
+    # fails the request that is just on its way.
+    "timeout_keep_alive": 75,
+    # uvicorn counts idle connections as load here, so that idle ones would fail the requests of others. Connections
+    # have a limit of their own below, and bodies one of their bytes in the gateway.
+    "limit_concurrency": None,
+    # Connections that wait to be accepted; the kernel's own limit (net.core.somaxconn) is 4096 by default.
+    "backlog": 2048,
+    "h11_max_incomplete_event_size": MAX_HEADER_BYTES,
+    "timeout_graceful_shutdown": _DRAIN_SECONDS,
+    "ws": "none",
+    # Nothing here reads the address of the caller, so no header may change it.
+    "proxy_headers": False,
+    "server_header": False,
+    "access_log": False,
+    "log_level": "warning",
+}
+
+
+class GatewayServer(uvicorn.Server):
+    """A server of a gateway, which drains when it ends.
+
+    It first stops listening; what had connected is still answered. Connections that are kept open end with their next
+    answer, for which it waits two seconds, and running requests have ten.
+
+    Args:
+        host, port: where it listens; port 0 is a free one. head_seconds: how long a request line with its headers may
+            take, and the rest of a body that was refused before its end. max_connections: further ones are refused.
+        options: further settings of uvicorn.
+    """
+
+    def __init__(
+        self,
+        api: FastAPI,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        head_seconds: float = _HEAD_SECONDS,
+        max_connections: int = _MAX_CONNECTIONS,
+        **options: Any,
+    ) -> None:
+        self._api = api
+        limits = {"head_seconds": head_seconds, "max_connections": max_connections}
+        protocol = type("LimitedConnection", (_Connection,), limits)
+        super().__init__(uvicorn.Config(_Answered(api), host=host, port=port, http=protocol, **(_SETTINGS | options)))
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens, once it has started."""
+        found: int = self.servers[0].sockets[0].getsockname()[1]
+        return found
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops listening and waits for the answers of running requests."""
+        # Requests that come from now on get this header, and uvicorn closes their connections behind the answer.
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        await self._stop_listening()
+        for end in getattr(self._api.state, "feeds", ()):
+            await end()  # listeners come back elsewhere, and continue behind their last event
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LINGER_SECONDS
+        while self.server_state.connections and loop.time() < deadline and not self.force_exit:  # noqa: ASYNC110  # as uvicorn
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+    async def _stop_listening(self) -> None:
+        """Closes the listeners, and accepts what has connected: closing alone would reset it."""
+        loop, waiting = asyncio.get_running_loop(), list[socket.socket]()
+        for server in self.servers:
+            kept = [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
+            server.close()
+            for listener in kept:
+                with listener:
+                    listener.setblocking(False)
+                    while True:
+                        try:
+                            waiting.append(listener.accept()[0])
+                        except OSError:
+                            break
+        for one in waiting:
+            one.setblocking(False)
+            await loop.connect_accepted_socket(self._protocol, one, ssl=self.config.ssl)
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return made
+
+
+class _Answered:
+    """The application, whose requests get an answer also when uvicorn cancels them because the server ends."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def begin(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._api(scope, receive, begin)
+        except asyncio.CancelledError:
+            if has_begun or scope["type"] != "http":
+                raise
+            await problem_response(refusal(503, "this gateway ends; ask again"))(scope, receive, send)
+
+
+class _Connection(H11Protocol):
+    """A connection whose requests have limits before the gateway sees them; uvicorn limits only the time between them.
+
+    What is refused here gets a problem document as everything else. The connection then ends for writing, and what
+    still comes is thrown away for a moment: closing it with unread bytes would take the answer from the client.
+    """
+
+    head_seconds = _HEAD_SECONDS
+    max_connections = _MAX_CONNECTIONS
+    _timer: asyncio.TimerHandle | None = None
+    _is_refused = False
+    _has_begun = False
+    """Whether a part of a request line or headers has arrived, and no more."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        if len(self.connections) > 2 * self.max_connections:
+            transport.abort()
+        elif len(self.connections) > self.max_connections:
+            self._refuse(refusal(503, f"this gateway has {self.max_connections:,} connections").problem)
+        else:
+            self._start_timer(self.head_seconds, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._has_begun = True
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        size = len(self.conn.trailing_data[0])
+        if size > MAX_HEADER_BYTES:
+            self._refuse(refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes").problem)
+        else:
+            self._refuse(refusal(400, "this is no HTTP request").problem)
+
+    def _watch(self) -> None:
+        """Starts the timer of a head, or of the rest of a body that was answered before its end; else stops it."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        if self.conn.their_state is h11.IDLE and self._has_begun and self.conn.trailing_data[0]:
+            self._start_timer(self.head_seconds, self._late)
+            return
+        self._has_begun = False
+        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
+            self._start_timer(self.head_seconds, self.transport.close)
+        else:
+            self._stop_timer()
+
+    def _late(self) -> None:
+        if self._has_begun:
+            self._refuse(refusal(408, f"the headers took more than {self.head_seconds:g} s").problem)
+        else:
+            self.transport.close()
+
+    def _refuse(self, problem: Problem) -> None:
+        self._is_refused = True
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        body = problem.model_dump_json().encode()
+        head = f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {PROBLEM_JSON}\r\n"
+        more = "retry-after: 1\r\n" if problem.status == 503 else ""
+        self.transport.write(f"{head}{more}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._start_timer(_LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def _start_timer(self, seconds: float, then: Callable[[], None]) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, then)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

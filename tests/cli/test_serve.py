@@ -1,0 +1,300 @@
+"""`leftfold serve` in front of real servers: a journey, a rolling restart, and servers that are down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from leftfold.http.tokens import position_in, token_of
+from leftfold.local import kill, restart
+from leftfold.model.position import Position
+from tests.cli.shell import Shell, serving
+from tests.free_ports import free_port
+from tests.servers import Addresses
+from tests.waiting import WAIT_SECONDS, wait_until
+
+pytestmark = pytest.mark.servers
+
+APP = ("--app", "tests.domains.shop:app")
+PATIENT = 60.0
+"""Seconds that a caller waits; a gateway answers long before."""
+
+
+class Gateway:
+    """A `leftfold serve` that can be ended and started again at its port."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell, self.port = shell, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        process = self._shell.start(["serve", "--port", str(self.port), *APP])
+        wait_until(self._listens, self._shell.said, WAIT_SECONDS, lambda: process.poll() is None)
+        return process
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def end(self) -> int:
+        """Ends it as an orchestrator does; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_SECONDS)
+
+    def restart(self) -> None:
+        """Ends it, and starts it again."""
+        assert self.end() == 0, self._shell.said()
+        self.process = self._started()
+
+
+@contextmanager
+def gateways(place: Path, servers: Addresses, count: int = 1) -> Iterator[list[Gateway]]:
+    """So many gateways in front of the same servers."""
+    found: list[Gateway] = []
+    with ExitStack() as ending:
+        for number in range(count):
+            shell = Shell(place).at(servers)
+            shell.log = place / f"gateway-{number}.log"
+            found.append(Gateway(shell))
+            ending.callback(found[-1].end)
+        yield found
+
+
+def open_basket(http: httpx.Client, key: str, **more: Any) -> httpx.Response:
+    """Sends a command whose Idempotency-Key is the basket's."""
+    body = {"basket_id": key, "household": "h"}
+    return http.post("/commands/baskets/Open", json=body, headers={"Idempotency-Key": key}, **more)
+
+
+def wait_decided(http: httpx.Client, key: str) -> dict[str, Any]:
+    """Sends the same command until it is accepted; its receipt."""
+    found: list[dict[str, Any]] = []
+
+    def is_decided() -> bool:
+        answer = open_basket(http, key, params={"timeout": 2})
+        assert answer.status_code in (200, 202, 503), answer.text
+        found.extend([answer.json()] if answer.status_code == 200 else [])
+        return bool(found)
+
+    wait_until(is_decided, f"the decision of {key}")
+    return found[0]
+
+
+class Caller:
+    """A client on a connection that it keeps; it moves to another gateway when nothing listens at this one."""
+
+    def __init__(self, name: str, urls: Sequence[str]) -> None:
+        self._name, self._urls = name, list(urls)
+        self.answered, self.moves = 0, 0
+        self.failures: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(WAIT_SECONDS)
+
+    def _run(self) -> None:
+        with ExitStack() as opened:
+            https = [opened.enter_context(httpx.Client(base_url=url, timeout=PATIENT)) for url in self._urls]
+            while not self._stop.is_set() and not self.failures:
+                try:
+                    answer = open_basket(https[0], f"{self._name}-{self.answered}")
+                    if answer.status_code == 200:
+                        self.answered += 1
+                    else:
+                        self.failures.append(answer.text)
+                except httpx.ConnectError:
+                    self.moves += 1
+                    https.append(https.pop(0))
+                except httpx.HTTPError as error:
+                    self.failures.append(repr(error))
+
+
+def test_a_journey_and_a_rolling_restart_that_no_caller_notices(tmp_path: Path, empty_servers: Addresses) -> None:
+    shell = Shell(tmp_path).at(empty_servers)
+    with serving(shell, *APP), gateways(tmp_path, empty_servers, 2) as (one, other):
+        with httpx.Client(base_url=one.url, timeout=PATIENT) as http:
+            assert http.get("/health/ready").json()["status"] == "ready"
+            receipt = wait_decided(http, "b-1")
+            row = http.get("/views/open_baskets/b-1", params={"after": receipt["position"], "timeout": 30})
+            assert (row.status_code, row.json()["lines"]) == (200, 0), row.text
+            stream = http.get("/streams/baskets/b-1").json()
+            assert [event["causation_id"] for event in stream["events"]] == ["b-1"]
+        callers = [Caller(f"caller-{number}", [one.url, other.url]) for number in range(3)]
+        try:
+            wait_until(lambda: all(caller.answered for caller in callers), "the first answers")
+            late = token_of(_far_behind(position_in(receipt["position"])))
+            with socket.create_connection(("127.0.0.1", one.port)) as waiting:
+                # An answer that takes longer than the moment for which the gateway waits for idle connections.
+                target = f"/views/open_baskets/b-1?after={late}&timeout=3"
+                waiting.sendall(f"GET {target} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode())
+                one.restart()
+                assert waiting.makefile("rb").readline().startswith(b"HTTP/1.1 504")
+            before = [caller.answered for caller in callers]
+            wait_until(lambda: all(c.answered > n for c, n in zip(callers, before, strict=True)), "more answers")
+            assert other.end() == 0
+            before = [caller.answered for caller in callers]
+            wait_until(lambda: all(c.answered > n for c, n in zip(callers, before, strict=True)), "their way back")
+        finally:
+            for caller in callers:
+                caller.end()
+        assert [caller.failures for caller in callers] == [[], [], []]
+        assert all(caller.moves >= 2 for caller in callers)
+
+
+@pytest.mark.faults
+def test_a_command_to_a_killed_worker_is_answered_in_time_and_decided_once(
+    tmp_path: Path, empty_servers: Addresses
+) -> None:
+    shell = Shell(tmp_path).at(empty_servers)
+    with gateways(tmp_path, empty_servers) as (one,), httpx.Client(base_url=one.url, timeout=PATIENT) as http:
+        with serving(shell, *APP) as run:
+            wait_decided(http, "before")
+            everything = [*psutil.Process(run.pid).children(recursive=True), psutil.Process(run.pid)]
+            for process in everything:
+                process.kill()
+            psutil.wait_procs(everything, timeout=WAIT_SECONDS)
+        for _ in range(3):
+            unknown = open_basket(http, "during", params={"timeout": 1})
+            assert unknown.status_code == 202, unknown.text
+            assert unknown.headers["Location"] == "/commands/baskets/Open/during"
+        with serving(shell, *APP):
+            receipt = wait_decided(http, "during")
+            stream = http.get("/streams/baskets/during").json()
+            assert [event["causation_id"] for event in stream["events"]] == ["during"]
+            again = http.get("/commands/baskets/Open/during")
+            assert again.status_code == 404, "it is no longer waited for"
+            assert open_basket(http, "during").json() == receipt
+
+
+@pytest.mark.faults
+def test_a_command_that_waits_when_the_gateway_ends_is_answered(tmp_path: Path, empty_servers: Addresses) -> None:
+    shell = Shell(tmp_path).at(empty_servers)
+    with serving(shell, *APP):
+        pass  # it has made the topics
+    with gateways(tmp_path, empty_servers) as (one,):
+        body = json.dumps({"basket_id": "w", "household": "h"}).encode()
+        with socket.create_connection(("127.0.0.1", one.port)) as waiting:
+            waiting.sendall(
+                b"POST /commands/baskets/Open?timeout=60 HTTP/1.1\r\nHost: gateway\r\n"
+                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+            )
+            assert one.end() == 0
+            assert waiting.makefile("rb").readline().startswith(b"HTTP/1.1 202")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_reads_without_redis_are_refused_in_time_and_answered_when_it_is_back(tmp_path: Path, how: str) -> None:
+    with (
+        _own_servers(tmp_path) as (shell, servers, data),
+        serving(shell, *APP),
+        gateways(tmp_path, servers) as (one,),
+        httpx.Client(base_url=one.url, timeout=PATIENT) as http,
+    ):
+        position = wait_decided(http, "b-1")["position"]
+        row = "/views/open_baskets/b-1"
+        assert http.get(row, params={"after": position, "timeout": 30}).status_code == 200
+        with _without(data, "redis", how):
+            for path in (row, "/views/open_baskets", f"{row}?after={position}"):
+                _is_unavailable(http.get(path))
+            assert http.get("/health/ready").status_code == 503
+            assert http.get("/health/live").status_code == 200
+            wait_decided(http, "b-2")
+        wait_until(lambda: http.get(row).status_code == 200, "reads")
+        wait_until(lambda: http.get("/health/ready").status_code == 200, "readiness")
+
+
+@pytest.mark.faults
+def test_commands_without_kafka_are_answered_in_time_and_decided_once_when_it_is_back(tmp_path: Path) -> None:
+    with (
+        _own_servers(tmp_path) as (shell, servers, data),
+        serving(shell, *APP),
+        gateways(tmp_path, servers, 2) as (one, fresh),
+        httpx.Client(base_url=one.url, timeout=PATIENT) as http,
+    ):
+        position = wait_decided(http, "b-1")["position"]
+        row = "/views/open_baskets/b-1"
+        assert http.get(row, params={"after": position, "timeout": 30}).status_code == 200
+        with _without(data, "kafka", "killed"):
+            unknown = open_basket(http, "b-2", params={"timeout": 1})
+            assert unknown.status_code == 202, unknown.text
+            _is_unavailable(http.get("/streams/baskets/b-1"))
+            assert http.get(row).status_code == 200
+            with httpx.Client(base_url=fresh.url, timeout=PATIENT) as other:
+                # It has sent nothing yet, and so has no connection: the attempts of all these are one.
+                answers: list[httpx.Response] = []
+                threads = [
+                    threading.Thread(target=lambda n=n: answers.append(open_basket(other, f"c-{n}"))) for n in range(20)
+                ]
+                for thread in threads:
+                    thread.start()
+                assert other.get(row).status_code == 200
+                for thread in threads:
+                    thread.join(WAIT_SECONDS)
+                assert len(answers) == 20
+                for answer in answers:
+                    _is_unavailable(answer)
+        wait_decided(http, "b-2")
+        stream: dict[str, Any] = {}
+
+        def is_read() -> bool:
+            answer = http.get("/streams/baskets/b-2")
+            stream.update(answer.json())
+            return answer.status_code == 200
+
+        wait_until(is_read, lambda: f"the stream: {stream}")
+        assert [event["causation_id"] for event in stream["events"]] == ["b-2"]
+
+
+def _far_behind(position: Position) -> Position:
+    """A place that no event will ever be at, in the same partition."""
+    ((topic, partitions),) = json.loads(position.to_json()).items()
+    return Position.from_json(json.dumps({topic: {n: offset + 10**9 for n, offset in partitions.items()}}))
+
+
+def _is_unavailable(answer: httpx.Response) -> None:
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json"), answer.text
+    assert answer.headers["Retry-After"] == "1"
+
+
+@contextmanager
+def _own_servers(place: Path) -> Iterator[tuple[Shell, Addresses, Path]]:
+    """Servers that a test may kill."""
+    from leftfold.local import embedded
+
+    data = place / ".leftfold"
+    with embedded(data) as servers:
+        addresses = Addresses(servers.kafka, servers.redis)
+        yield Shell(place).at(addresses), addresses, data
+
+
+@contextmanager
+def _without(data: Path, name: str, how: str) -> Iterator[None]:
+    """A server that is killed and started again, or that stands still, while the block runs."""
+    if how == "killed":
+        kill(data, name)
+        yield
+        restart(data, name)
+        return
+    pid = int(json.loads((data / "servers.json").read_text("utf-8"))["pids"][name])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

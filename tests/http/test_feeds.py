@@ -1,0 +1,355 @@
+"""Server-sent events: what listeners get, from where they continue, and what becomes of slow ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from leftfold import memory
+from leftfold.errors import ChangesNotKept, InfrastructureError
+from leftfold.http import gateway
+from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame
+from leftfold.http.problems import ProblemError
+from leftfold.memory import World
+from leftfold.model.position import Position
+from tests.domains.shop import app
+from tests.http.serving import serving
+from tests.waiting import WAIT_SECONDS
+
+Sent = dict[str, Any]
+
+
+def on_a_port(calls: Callable[[httpx.AsyncClient, World], Awaitable[None]]) -> None:
+    """Makes calls to a gateway on a port of its own."""
+
+    async def run(world: World, port: int) -> None:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as http:
+            await calls(http, world)
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+        asyncio.run(run(world, server.port))
+
+
+async def sent(answer: httpx.Response) -> AsyncIterator[Sent]:
+    """The server-sent events of an answer; the first has the position at which it begins."""
+    assert answer.headers["content-type"].startswith("text/event-stream"), await answer.aread()
+    fields: Sent = {}
+    async for line in answer.aiter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = json.loads(value) if name == "data" else value
+        elif fields:
+            yield fields
+            fields = {}
+
+
+async def take(events: AsyncIterator[Sent], count: int) -> list[Sent]:
+    return [await anext(events) for _ in range(count)]
+
+
+async def add(http: httpx.AsyncClient, basket: str, price: str) -> str:
+    """Adds to a basket; returns the position."""
+    body = {"basket_id": basket, "product": "milk", "price": price}
+    answer = await http.post("/commands/baskets/Add", json=body)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["position"])
+
+
+async def open_(http: httpx.AsyncClient, *baskets: str) -> None:
+    for basket in baskets:
+        answer = await http.post("/commands/baskets/Open", json={"basket_id": basket, "household": "h"})
+        assert answer.status_code == 200, answer.text
+
+
+def test_a_listener_gets_each_change_and_continues_behind_the_last_one() -> None:
+    async def calls(http: httpx.AsyncClient, _: World) -> None:
+        await open_(http, "a", "b")
+        async with http.stream("GET", "/changes/open_baskets") as answer:
+            events = sent(answer)
+            first = await anext(events)
+            assert (first["id"], first["retry"]) == (answer.headers["Leftfold-Position"], "1000")
+            await add(http, "a", "1.50")
+            change = await anext(events)
+            assert (change["data"]["key"], change["data"]["row"]["total"], change["data"]["version"]) == (
+                "a",
+                "1.50",
+                2,
+            )
+        await add(http, "b", "2.50")
+        await add(http, "a", "3.00")
+        for start, expected in ((change, ["2.50", "4.50"]), (first, ["1.50", "2.50", "4.50"])):
+            async with http.stream("GET", "/changes/open_baskets", headers={"Last-Event-ID": start["id"]}) as answer:
+                events = sent(answer)
+                assert (await anext(events))["id"] == start["id"]
+                assert [one["data"]["row"]["total"] for one in await take(events, len(expected))] == expected
+
+    on_a_port(calls)
+
+
+def test_a_listener_who_asks_for_keys_gets_no_others_and_a_deleted_row_is_null() -> None:
+    async def calls(http: httpx.AsyncClient, _: World) -> None:
+        await open_(http, "a", "b")
+        async with http.stream("GET", "/changes/open_baskets", params={"key": ["b"]}) as answer:
+            events = sent(answer)
+            await anext(events)
+            await add(http, "a", "1.50")
+            await add(http, "b", "2.50")
+            assert (await anext(events))["data"]["row"]["total"] == "2.50"
+            await http.post("/commands/baskets/CheckOut", json={"basket_id": "b"})
+            assert (await anext(events))["data"] == {"key": "b", "row": None, "version": None}
+
+    on_a_port(calls)
+
+
+def test_committed_events_come_from_the_start_behind_a_position_or_from_now() -> None:
+    async def calls(http: httpx.AsyncClient, _: World) -> None:
+        await open_(http, "a", "b")
+        await add(http, "a", "1.50")
+        async with http.stream("GET", "/events/baskets", params={"from_start": True, "key": "a"}) as answer:
+            events = sent(answer)
+            await anext(events)
+            opened, added = await take(events, 2)
+        assert [one["data"]["type"] for one in (opened, added)] == ["baskets.Opened.v1", "baskets.Added.v1"]
+        assert (added["data"]["key"], added["data"]["version"]) == ("a", 2)
+        assert added["data"]["event"] == {"basket_id": "a", "product": "milk", "price": "1.50"}
+        async with http.stream(
+            "GET", "/events/baskets", params={"key": "a"}, headers={"Last-Event-ID": opened["id"]}
+        ) as answer:
+            events = sent(answer)
+            await anext(events)
+            assert (await anext(events))["data"] == added["data"]
+        async with http.stream("GET", "/events/baskets", params={"type": "baskets.Added.v1"}) as answer:
+            events = sent(answer)
+            await anext(events)
+            await open_(http, "c")
+            await add(http, "c", "9.00")
+            assert (await anext(events))["data"]["event"]["price"] == "9.00"
+
+    on_a_port(calls)
+
+
+def test_a_position_that_is_none_and_a_view_that_is_none_are_problems() -> None:
+    async def calls(http: httpx.AsyncClient, _: World) -> None:
+        answer = await http.get("/changes/open_baskets", headers={"Last-Event-ID": "nonsense"})
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+        assert (await http.get("/events/nothing")).status_code == 404
+        unbuilt = (await http.get("/openapi.json")).json()["paths"]["/events/baskets"]["get"]["responses"]
+        assert "text/event-stream" in unbuilt["200"]["content"]
+        assert {"400", "401", "403", "410", "429", "503"} <= unbuilt.keys()
+
+    on_a_port(calls)
+
+
+def test_the_position_of_an_answer_says_where_to_begin_in_its_partition_alone() -> None:
+    async def calls(http: httpx.AsyncClient, _: World) -> None:
+        await open_(http, *"abcdef")
+        row = await http.get("/views/open_baskets/a")
+        position = row.headers["Leftfold-Position"]
+        await add(http, "a", "1.50")
+        for path in ("/changes/open_baskets", "/events/baskets"):
+            async with http.stream("GET", path, params={"after": position}) as answer:
+                events = sent(answer)
+                await anext(events)
+                assert (await anext(events))["data"]["key"] == "a"
+                await add(http, "b", "2.50")
+                assert (await anext(events))["data"]["key"] == "b"
+
+    on_a_port(calls)
+
+
+def test_a_gateway_that_ends_tells_its_listeners_where_to_continue() -> None:
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with (
+            httpx.Client(base_url=url, timeout=WAIT_SECONDS) as http,
+            http.stream("GET", "/changes/open_baskets") as answer,
+        ):
+            lines = answer.iter_lines()
+            assert next(lines).startswith("retry:")
+            server.should_exit = True
+            problem = [line for line in lines if line.startswith(("event:", "data:"))]
+    assert problem[0] == "event: problem"
+    assert "come back with the last id" in problem[1]
+
+
+class Numbers:
+    """A source of rows that count upwards: `make` writes one; a reading shows the newest value of each key."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, int]] = []
+        self.written = asyncio.Event()
+        self.failure: Exception | None = None
+        self.opened = 0
+        self.kept_from = 0
+
+    def make(self, key: str, value: int) -> None:
+        self.log.append((key, value))
+        self.written.set()
+
+    async def open(self, after: Position | None) -> Reading:
+        if self.failure is not None:
+            raise self.failure
+        start = len(self.log) if after is None else after.next_offset("n", 0)
+        if start < self.kept_from:
+            raise ChangesNotKept("too old")
+        self.opened += 1
+        return Reading(self, start)
+
+
+class Reading:
+    """One reading of the numbers."""
+
+    def __init__(self, numbers: Numbers, start: int) -> None:
+        self.numbers, self.next = numbers, start
+
+    @property
+    def position(self) -> Position:
+        return Position.at("n", 0, self.next)
+
+    async def read(self, timeout: float) -> list[Frame]:
+        if self.next == len(self.numbers.log) and timeout:
+            self.numbers.written.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self.numbers.written.wait()
+        if self.numbers.failure is not None:
+            raise self.numbers.failure
+        found = []
+        while self.next < len(self.numbers.log):
+            key, value = self.numbers.log[self.next]
+            self.next += 1
+            found.append(frame(key, "change", self.position, value))
+        return found
+
+    async def close(self) -> None:
+        return None
+
+
+def values(frames: Any) -> list[int]:
+    return [int(one.data.rpartition(b"data: ")[2]) for one in frames]
+
+
+async def heard(listener: Any, count: int) -> list[int]:
+    """The next so many values of a listener."""
+    found: list[int] = []
+    while len(found) < count:
+        _, frames = await anext(listener)
+        found += values(frames)
+    return found
+
+
+def fed(calls: Callable[[Feed, Numbers], Awaitable[None]]) -> None:
+    async def run() -> None:
+        numbers = Numbers()
+        feed = Feed(numbers.open)
+        async with asyncio.timeout(30):
+            await calls(feed, numbers)
+            await feed.close()
+
+    asyncio.run(run())
+
+
+def test_all_listeners_share_one_reading_and_one_who_comes_back_joins_it() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        many = [feed.listen(None) for _ in range(50)]
+        for listener in many:
+            await anext(listener)
+        for value in range(5):
+            numbers.make("k", value)
+        assert [await heard(listener, 5) for listener in many] == [list(range(5))] * 50
+        assert numbers.opened == 1
+        back = feed.listen(Position.at("n", 0, 3))
+        assert await heard(back, 2) == [3, 4]
+        assert numbers.opened == 1  # in the frames that are kept
+        later = feed.listen(Position.at("n", 0, 0))
+        numbers.make("k", 5)
+        assert await heard(later, 6) == list(range(6))
+
+    fed(calls)
+
+
+def test_a_listener_from_before_the_feed_reads_alone_until_it_joins() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        for value in range(1000):
+            numbers.make("k", value)
+        listener = feed.listen(Position.at("n", 0, 10))
+        assert await heard(listener, 990) == list(range(10, 1000))
+        assert numbers.opened == 2
+        for value in range(1000, 1010):
+            numbers.make("k", value)
+            assert await heard(listener, 1) == [value]
+        assert numbers.opened == 2
+
+    fed(calls)
+
+
+def test_a_listener_that_is_too_slow_is_refused_and_misses_nothing_when_it_comes_back() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        slow, fast = feed.listen(None), feed.listen(None)
+        position, _ = await anext(slow)
+        await anext(fast)
+        count = _MOST_FRAMES + 100
+        for value in range(count):
+            numbers.make("k", value)
+            if value % 1000 == 0:
+                await heard(fast, 1 if value == 0 else 1000)
+        await heard(fast, count - 1 - (count - 1) // 1000 * 1000)
+        with pytest.raises(ProblemError) as error:
+            await anext(slow)
+        assert error.value.problem.status == 429
+        assert "101 events or more" in error.value.problem.detail or "100 events" in error.value.problem.detail
+        assert await heard(feed.listen(position), count) == list(range(count))
+
+    fed(calls)
+
+
+def test_a_failure_ends_every_listener_and_the_next_one_begins_a_new_reading() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        listener = feed.listen(None)
+        position, _ = await anext(listener)
+        numbers.failure = InfrastructureError("redis does not answer")
+        with pytest.raises(ProblemError, match="redis does not answer"):
+            await anext(listener)
+        with pytest.raises(InfrastructureError):
+            await anext(feed.listen(None))
+        numbers.failure = None
+        numbers.make("k", 7)
+        assert await heard(feed.listen(position), 1) == [7]
+
+    fed(calls)
+
+
+def test_a_listener_whose_position_is_no_longer_kept_is_refused_before_it_begins() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        for value in range(10):
+            numbers.make("k", value)
+        numbers.kept_from = 5
+        with pytest.raises(ChangesNotKept):
+            await anext(feed.listen(Position.at("n", 0, 3)))
+        assert await heard(feed.listen(Position.at("n", 0, 5)), 5) == list(range(5, 10))
+
+    fed(calls)
+
+
+def test_only_so_many_listeners_catch_up_at_once() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        numbers.make("k", 0)
+        start = Position.at("n", 0, 0)
+        catching_up = [feed.listen(start) for _ in range(_CATCHING_UP)]
+        for listener in catching_up:
+            await anext(listener)
+        with pytest.raises(ProblemError) as error:
+            await anext(feed.listen(start))
+        assert error.value.problem.status == 503
+        for listener in catching_up:
+            await listener.aclose()
+        assert await heard(feed.listen(start), 1) == [0]
+
+    fed(calls)

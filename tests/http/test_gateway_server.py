@@ -1,0 +1,210 @@
+"""The server of a gateway under slow, large and many requests, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+import pytest
+from fastapi import FastAPI
+
+from leftfold import memory
+from leftfold.http import GatewayServer, gateway
+from leftfold.http.tokens import token_of
+from leftfold.model.position import Position
+from tests.domains.shop import app
+from tests.http.serving import Caller, serving
+from tests.waiting import wait_until
+
+MIB = 1_048_576
+POST = b"POST /commands/baskets/Open HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+BATCH = POST.replace(b"Open ", b"Open:batch ").replace(b"json", b"x-ndjson")
+OPEN = b'{"basket_id": "b", "household": "h"}'
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@contextmanager
+def shop(**options: Any) -> Iterator[FastAPI]:
+    """A gateway of a shop in memory."""
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        yield gateway([(app, world)], **options)
+
+
+@contextmanager
+def serving_shop(body_seconds: float = 60.0, **options: Any) -> Iterator[GatewayServer]:
+    with shop(body_seconds=body_seconds) as api, serving(api, **options) as server:
+        yield server
+
+
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+@contextmanager
+def growing_less_than(limit: int) -> Iterator[None]:
+    """The process has so many bytes more at most behind the block."""
+    before = psutil.Process().memory_info().rss
+    yield
+    assert psutil.Process().memory_info().rss - before < limit
+
+
+def test_a_request_line_that_does_not_end_is_answered_and_others_are_meanwhile() -> None:
+    with serving_shop(head_seconds=1.0) as server, Caller(server) as slow, Caller(server) as other:
+        slow.send(b"GET /health/li")
+        assert other.get("/health/live").status == 200
+        answer = slow.answer()
+        assert answer.problem()["detail"] == "the headers took more than 1 s"
+        assert (answer.status, answer.headers["connection"], slow.rest()) == (408, "close", b"")
+
+
+def test_headers_that_drip_have_no_more_time_than_those_that_stop() -> None:
+    with serving_shop(head_seconds=0.3) as server, Caller(server) as slow:
+        stop = threading.Event()
+
+        def drip() -> None:
+            slow.send(b"GET /health/live HTTP/1.1\r\n")
+            while not stop.wait(0.01):
+                slow.send(b"x: y\r\n")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert slow.answer().status == 408
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_half_a_request_behind_a_whole_one_has_a_limit_too() -> None:
+    with serving_shop(head_seconds=1.0) as server, Caller(server) as slow:
+        assert slow.get("/health/live").status == 200
+        slow.send(b"GET /health/live HTTP/1.1\r\n")
+        assert slow.answer().status == 408
+
+
+def test_a_connection_without_a_request_is_closed_without_an_answer() -> None:
+    with serving_shop(head_seconds=0.2) as server, Caller(server) as silent:
+        assert silent.rest() == b""
+
+
+def test_a_body_that_drips_has_a_limit_however_it_drips() -> None:
+    with serving_shop(body_seconds=0.3) as server, Caller(server) as slow, Caller(server) as other:
+        stop = threading.Event()
+
+        def drip() -> None:
+            slow.send(POST, b"Content-Length: 100000\r\n\r\n")
+            while not stop.wait(0.01):
+                slow.send(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            answer = slow.answer()
+            assert answer.problem()["detail"] == "the body took more than 0.3 s"
+            assert other.get("/health/live").status == 200
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_the_rest_of_a_refused_body_is_not_waited_for_without_end() -> None:
+    with serving_shop(head_seconds=0.3) as server, Caller(server) as slow:
+        slow.send(POST, b"Content-Length: 104857600\r\n\r\n")
+        assert slow.answer().status == 413
+        slow.send(b"x")
+        assert slow.rest() == b""
+
+
+def test_a_batch_may_take_long_while_its_lines_arrive_and_ends_when_they_stop() -> None:
+    with serving_shop(body_seconds=1.0) as server, Caller(server) as slow:
+        slow.send(BATCH, CHUNKED, chunk(OPEN + b"\n"))
+        found = slow.send(chunk(OPEN[:9])).chunks()
+        first, last = (json.loads(line) for line in found.splitlines())
+        assert (first["version"], last["status"]) == (1, 408)
+
+
+@pytest.mark.parametrize("how", ["a length", "chunks"])
+def test_a_body_of_100_mib_is_refused_in_bounded_memory(how: str) -> None:
+    part = b"x" * 65_536
+    parts = [part] * 1600 if how == "a length" else [*[chunk(part)] * 1600, b"0\r\n\r\n"]
+    with serving_shop() as server, Caller(server) as large, growing_less_than(30 * MIB):
+        large.send(POST, b"Content-Length: 104857600\r\n\r\n" if how == "a length" else CHUNKED, *parts)
+        assert large.answer().problem()["status"] == 413
+        assert large.get("/health/live").status == 200, "the rest of the body was read"
+
+
+@pytest.mark.parametrize("size", [70_000, 1_000_000, 20_000_000])
+def test_headers_that_are_too_large_are_refused(size: int) -> None:
+    with serving_shop() as server, Caller(server) as large, growing_less_than(30 * MIB):
+        large.send(b"GET /health/live HTTP/1.1\r\nHost: gateway\r\nX: ", b"x" * size, b"\r\n\r\n")
+        assert large.answer().problem()["status"] == 431
+
+
+def test_what_is_no_http_is_a_problem() -> None:
+    with serving_shop() as server, Caller(server) as wrong:
+        assert wrong.send(b"\x16\x03\x01 hello\r\n\r\n").answer().problem()["status"] == 400
+
+
+def test_others_are_answered_beside_2000_idle_connections_which_end() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with serving_shop(head_seconds=2.0) as server, ExitStack() as idle, growing_less_than(60 * MIB):
+            for _ in range(2000):
+                idle.enter_context(Caller(server))
+            with Caller(server) as other:
+                assert other.get("/health/live").status == 200
+            wait_until(lambda: not server.server_state.connections, "the end of idle connections")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_beyond_the_limit_are_refused_and_those_within_it_answered() -> None:
+    with serving_shop(max_connections=2) as server, Caller(server) as one, Caller(server) as two:
+        assert (one.get("/health/live").status, two.get("/health/live").status) == (200, 200)
+        with Caller(server) as third:
+            answer = third.answer()
+            assert (answer.problem()["status"], answer.headers["retry-after"]) == (503, "1")
+        assert one.get("/health/live").status == 200
+
+
+def test_a_read_that_waits_longer_than_the_server_lives_is_answered() -> None:
+    late = token_of(Position.at("baskets.events", 0, 10**9))
+    with ExitStack() as opened:
+        with serving_shop(timeout_graceful_shutdown=1) as server:
+            waiting = opened.enter_context(Caller(server))
+            waiting.send(f"GET /views/household_spend?after={late}&timeout=60 HTTP/1.1\r\nHost: g\r\n\r\n".encode())
+        answer = waiting.answer()
+        assert (answer.problem()["detail"], answer.headers["retry-after"]) == ("this gateway ends; ask again", "1")
+
+
+def test_who_had_connected_when_it_ends_is_answered_and_a_kept_connection_ends_with_its_answer() -> None:
+    """The server's loop has no turn between the connection and the end: only what it does at the end can help."""
+
+    async def ended(api: FastAPI) -> None:
+        server = GatewayServer(api)
+        running = asyncio.create_task(server.serve())
+        while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        with Caller(server) as kept, Caller(server) as waiting:
+            assert (await asyncio.to_thread(kept.get, "/health/live")).headers.get("connection") is None
+            for caller in (kept, waiting, late := Caller(server)):
+                caller.send(b"GET /health/live HTTP/1.1\r\nHost: gateway\r\n\r\n")
+            with late:
+                server.should_exit = True
+                await server.shutdown()
+                for caller in (kept, waiting, late):
+                    answer = await asyncio.to_thread(caller.answer)
+                    assert (answer.status, answer.headers["connection"]) == (200, "close")
+        server.started = False  # it has shut down
+        await running
+
+    with shop() as api:
+        asyncio.run(ended(api))

@@ -1,0 +1,408 @@
+"""Requests that are odd, hostile or merely unusual, to a gateway in memory and to a router in another application."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from leftfold import App, FoldView, memory
+from leftfold.errors import InfrastructureError
+from leftfold.http import Access, gateway, hash_of, router
+from leftfold.http.first_connection import FirstConnection
+from leftfold.memory import World
+from tests.domains.shop import CheckedOut, Spend, baskets, household_spend, open_baskets, spend
+from tests.waiting import WAIT_SECONDS
+
+OPEN = "/commands/baskets/Open"
+PROBLEM = "application/problem+json"
+JSON = {"Content-Type": "application/json"}
+
+
+def place(event: CheckedOut) -> tuple[str, str]:
+    """A key of two parts."""
+    return event.household, event.basket_id
+
+
+places = FoldView("places", events=CheckedOut, row=Spend, key=place, evolve=spend)
+app = App("shop", partitions=4, deciders=[baskets], views=[open_baskets, household_spend, places])
+Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
+
+
+def called(calls: Calls, make: Callable[[World], FastAPI] = lambda world: gateway([(app, world)])) -> None:
+    """Makes calls to a gateway, or to another application."""
+
+    async def run(world: World) -> None:
+        transport = httpx.ASGITransport(make(world), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            await calls(http)
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(world))
+
+
+def problem(answer: httpx.Response, status: int) -> dict[str, Any]:
+    """The problem in an answer."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM), answer.text
+    found: dict[str, Any] = answer.json()
+    assert found["status"] == status
+    return found
+
+
+async def open_basket(http: httpx.AsyncClient, key: str, household: str = "h") -> httpx.Response:
+    return await http.post(OPEN, json={"basket_id": key, "household": household})
+
+
+async def check_out(http: httpx.AsyncClient, key: str, household: str) -> None:
+    for name, fields in (("Open", {"household": household}), ("CheckOut", {})):
+        sent = await http.post(f"/commands/baskets/{name}", json={"basket_id": key, **fields})
+        assert sent.status_code == 200, sent.text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[" * 200_000, 400),
+        (b'{"basket_id": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (b'{"basket_id": "b", "household": ' + b"9" * 10_000 + b"}", 400),
+        (b'{"basket_id": "b", "household": "\xff\xfe"}', 400),
+        (b'{"basket_id": "b", "household": "\\ud800"}', 400),
+        (b'{"basket_id": "b", "household": "\\ud83d\\ude00"}', 200),
+        (b'{"basket_id": "b", "household": "h", "\\ud800": 1}', 400),
+        (b'{"basket_id": "\\u0000", "household": "\\u0000"}', 200),
+        (b'{"basket_id": "a", "household": "h", "basket_id": "b"}', 200),
+        (b'{"basket_id": "", "household": "h"}', 400),
+        (b'{"basket_id": NaN, "household": "h"}', 400),
+        (b"null", 400),
+        (b"", 400),
+    ],
+    ids=[
+        "depth",
+        "depth within",
+        "number",
+        "bytes",
+        "surrogate",
+        "pair",
+        "name",
+        "NUL",
+        "twice",
+        "empty",
+        "NaN",
+        "null",
+        "none",
+    ],
+)
+def test_odd_bodies_have_an_answer_and_the_gateway_lives_on(body: bytes, status: int) -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        answer = await http.post(OPEN, content=body, headers=JSON)
+        assert answer.status_code == status, answer.text
+        batch = await http.post(f"{OPEN}:batch", content=body.replace(b"\n", b""))
+        assert batch.status_code == 200
+        assert all(json.loads(line) for line in batch.content.splitlines())
+        assert (await open_basket(http, "next")).status_code == 200
+
+    called(calls)
+
+
+def test_an_answer_is_not_larger_than_a_request_with_thousands_of_errors() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        body = {f"{number:0300d}": 1 for number in range(3000)}
+        answer = await http.post(OPEN, json=body)
+        assert len(problem(answer, 400)["errors"]) == 20
+        assert len(answer.content) < 20_000
+
+    called(calls)
+
+
+def test_a_body_of_another_type_is_answered_with_the_right_one() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        answer = await http.post(OPEN, data={"basket_id": "b"})
+        assert "Content-Type: application/json" in problem(answer, 415)["detail"]
+
+    called(calls)
+
+
+@pytest.mark.parametrize("key", ["ä/ö", "a/b", "50%", "a%2Fb", "?#&=+", "日本", "a b", "~", "/", "%"])
+def test_a_key_of_any_text_is_found_where_answers_name_it(key: str) -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        assert (await open_basket(http, key)).status_code == 200
+        (entry,) = (await http.get("/views/open_baskets")).json()["rows"]
+        assert entry["key"] == key
+        for quoted in {quote(key, safe=""), quote(key, safe="/")}:
+            assert (await http.get(f"/views/open_baskets/{quoted}")).json() == entry["row"]
+            assert (await http.get(f"/streams/baskets/{quoted}")).json()["key"] == key
+
+    called(calls)
+
+
+@pytest.mark.parametrize(("household", "basket"), [("h", "b"), ("h/1", "b/2"), ("ä%2F", "100%"), ("h", "a/b/c")])
+def test_a_key_of_two_parts_is_found_part_by_part_and_as_answers_name_it(household: str, basket: str) -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        await check_out(http, basket, household)
+        (entry,) = (await http.get("/views/places")).json()["rows"]
+        parts = f"{quote(household, safe='')}/{quote(basket, safe='')}"
+        assert entry["key"] == parts
+        for path in (parts, quote(entry["key"], safe="")):
+            assert (await http.get(f"/views/places/{path}")).status_code == 200, path
+        problem(await http.get("/views/places/one"), 400)
+
+    called(calls)
+
+
+def test_an_etag_is_known_in_every_form_that_a_cache_sends() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        await open_basket(http, "b")
+        row = await http.get("/views/open_baskets/b")
+        etag = row.headers["ETag"]
+        for known in (etag, f"W/{etag}", f'"x", {etag}', f'W/"y",W/{etag} , "z"', "*"):
+            answer = await http.get("/views/open_baskets/b", headers={"If-None-Match": known})
+            assert (answer.status_code, answer.content, answer.headers["ETag"]) == (304, b"", etag), known
+        for other in ('"x"', f'{etag[:-1]}0"', etag.strip('"'), ""):
+            assert (await http.get("/views/open_baskets/b", headers={"If-None-Match": other})).status_code == 200, other
+        twice = [("If-None-Match", '"x"'), ("If-None-Match", etag)]
+        assert (await http.get("/views/open_baskets/b", headers=twice)).status_code == 304
+        body = {"basket_id": "b", "product": "p", "price": "1"}
+        first = await http.post("/commands/baskets/Add", json=body, headers={"If-Match": etag})
+        again = await http.post("/commands/baskets/Add", json=body, headers={"If-Match": etag})
+        assert (first.status_code, problem(again, 412)["actual"]) == (200, 2)
+
+    called(calls)
+
+
+def test_head_is_get_without_a_body_and_other_methods_name_those_allowed() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        await open_basket(http, "b")
+        for path in ("/views/open_baskets/b", "/views/open_baskets", "/streams/baskets/b", "/health/live"):
+            get, head = await http.get(path), await http.head(path)
+            assert (head.status_code, head.content) == (200, b""), path
+            assert head.headers["content-type"] == get.headers["content-type"]
+            assert head.headers["content-length"] == str(len(get.content))
+            other = await http.put(path)
+            assert "PUT is not among GET, HEAD" in problem(other, 405)["detail"]
+            assert other.headers["Allow"] == "GET, HEAD"
+        assert (await http.head("/views/open_baskets/x")).status_code == 404
+        wrong = await http.get(OPEN)
+        assert (problem(wrong, 405)["status"], wrong.headers["Allow"]) == (405, "POST")
+        problem(await http.options(OPEN), 405)
+        problem(await http.get("/health/live/"), 404)
+
+    called(calls)
+
+
+def test_pages_of_an_allowed_origin_may_call_with_a_key_and_see_every_refusal() -> None:
+    site = "https://shop.example"
+
+    def make(world: World) -> FastAPI:
+        return gateway([(app, world)], access=Access({hash_of("secret"): "shop"}), origins=[site], max_bytes=1000)
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        asks = {
+            "Origin": site,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-api-key,content-type,idempotency-key,if-match,prefer",
+        }
+        allowed = await http.options(OPEN, headers=asks)
+        assert (allowed.status_code, allowed.headers["Access-Control-Allow-Origin"]) == (200, site)
+        assert set(asks["Access-Control-Request-Headers"].split(",")) <= {
+            name.strip().lower() for name in allowed.headers["Access-Control-Allow-Headers"].split(",")
+        }
+        denied = await http.options(OPEN, headers={**asks, "Origin": "https://other.example"})
+        assert denied.status_code == 400
+        key = {"X-API-Key": "secret", "Origin": site}
+        for answer, status in (
+            (await http.post(OPEN, json={"basket_id": "b", "household": "h"}, headers={"Origin": site}), 401),
+            (await http.post(OPEN, json={"basket_id": "b", "household": "h" * 2000}, headers=key), 413),
+            (await http.get("/nowhere", headers=key), 404),
+            (await http.post(OPEN, content=b"{", headers={**key, **JSON}), 400),
+        ):
+            problem(answer, status)
+            assert answer.headers["Access-Control-Allow-Origin"] == site
+        refused = await http.get("/views/open_baskets", headers={"Origin": site})
+        assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
+        sent = await http.post(OPEN, json={"basket_id": "b", "household": "h"}, headers=key)
+        shown = sent.headers["Access-Control-Expose-Headers"].split(", ")
+        assert {"Leftfold-Position", "ETag", "Location", "Retry-After"} <= set(shown)
+
+    called(calls, make)
+
+
+def test_rows_and_lines_are_compressed_for_those_who_ask() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        lines = [json.dumps({"basket_id": f"b{number}", "household": "h"}) for number in range(300)]
+        for encoding in ("gzip", "identity"):
+            headers = {"Accept-Encoding": encoding, "Idempotency-Key": "all"}
+            async with http.stream("POST", f"{OPEN}:batch", content="\n".join(lines), headers=headers) as answer:
+                raw = b"".join([part async for part in answer.aiter_raw()])
+            assert answer.headers.get("content-encoding", "identity") == encoding
+            text = gzip.decompress(raw) if encoding == "gzip" else raw
+            assert [json.loads(line)["id"] for line in text.splitlines()] == [f"all/{n}" for n in range(300)]
+            assert {json.loads(line)["version"] for line in text.splitlines()} == {1}, "each is decided once"
+        rows = await http.get("/views/open_baskets", params={"limit": 300}, headers={"Accept-Encoding": "gzip"})
+        assert (rows.headers["content-encoding"], len(rows.json()["rows"])) == ("gzip", 300)
+
+    called(calls)
+
+
+def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        for number in range(5):
+            await check_out(http, f"b{number}", f"h{number}")
+        view = "/views/household_spend"
+        for query in ({"tier": "base"}, {"between": "tier"}, {"top": "tier", "order": "smallest"}, {}):
+            for limit, more in ((3, True), (5, False), (6, False)):
+                found = (await http.get(view, params={**query, "limit": limit})).json()
+                if query:
+                    assert (len(found["rows"]), found["more"], found["cursor"]) == (min(limit, 5), more, None), query
+                    continue
+                assert found["more"] == (found["cursor"] is not None) >= more, "a scan may end with an empty page"
+                while found["cursor"]:
+                    rows = found["rows"]
+                    found = (await http.get(view, params={"limit": limit, "cursor": found["cursor"]})).json()
+                    found["rows"] += rows
+                assert (len(found["rows"]), found["more"]) == (5, False)
+        first = (await http.get(view, params={"tier": "base", "limit": 2})).json()["rows"]
+        assert [entry["key"] for entry in first] == ["h0", "h1"]
+        for two in (
+            {"tier": "base", "top": "tier"},
+            {"tier": "base", "between": "tier"},
+            {"top": "tier", "cursor": "x"},
+        ):
+            assert "two ways" in problem(await http.get(view, params=two), 400)["detail"]
+        assert (
+            "two ways"
+            in problem(await http.get(f"{view}:count", params={"tier": "a", "between": "tier"}), 400)["detail"]
+        )
+        for wrong in ({"cursor": "x"}, {"cursor": "x:²:"}, {"tier": ["a", "b"]}, {"between": "no"}, {"top": "no"}):
+            problem(await http.get(view, params=wrong), 400)
+        problem(await http.get(view, params={"between": "tier", "at_least": "a", "above": "b"}), 400)
+        assert "start the scan over" in problem(await http.get(view, params={"cursor": "none:0:"}), 410)["detail"]
+        problem(await http.get(view, params={"as_of": "never"}), 404)
+
+    called(calls)
+
+
+def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
+    def make(world: World) -> FastAPI:
+        return gateway([(app, world)], max_bytes=100)
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        release, held = asyncio.Event(), 0
+
+        async def body(key: int) -> AsyncIterator[bytes]:
+            nonlocal held
+            held += 1
+            text = json.dumps({"basket_id": f"b{key}", "household": "h"}).encode()
+            yield text.ljust(99)
+            await release.wait()
+            yield b""
+
+        asked = [asyncio.ensure_future(http.post(OPEN, content=body(n), headers=JSON)) for n in range(300)]
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert problem(done.pop().result(), 503)["detail"].startswith("the bodies of all requests together")
+        release.set()
+        statuses = [answer.status_code for answer in await asyncio.gather(*asked)]
+        assert (statuses.count(200), statuses.count(503), held) == (258, 42, 300)
+        assert (await open_basket(http, "next")).status_code == 200, "what is answered is held no more"
+
+    called(calls, make)
+
+
+class _Broken:
+    """A connection with a bug, and one whose servers are down."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def client(self) -> Any:
+        raise self._error
+
+    @property
+    def views(self) -> Any:
+        raise self._error
+
+    def stream(self, category: str, key: str) -> Iterable[Any]:
+        raise self._error
+
+    def log_reader(self) -> Any:
+        raise self._error
+
+
+def test_requests_that_wait_for_a_connection_share_one_attempt_and_the_next_tries_again() -> None:
+    attempts, release = list[int](), threading.Event()
+
+    def connect() -> str:
+        attempts.append(len(attempts))
+        release.wait(WAIT_SECONDS)
+        if len(attempts) == 1:
+            raise InfrastructureError("no server")
+        return "connected"
+
+    async def calls() -> None:
+        first = FirstConnection(connect)
+        asked = [asyncio.ensure_future(first.client()) for _ in range(20)]
+        await asyncio.sleep(0)  # all of them have asked
+        asked[0].cancel()
+        release.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found] == [asyncio.CancelledError] + [InfrastructureError] * 19
+        assert [await first.client() for _ in range(3)] == ["connected"] * 3
+        assert len(attempts) == 2
+
+    asyncio.run(calls())
+
+
+def test_an_error_that_leftfold_does_not_know_is_a_problem_without_its_text() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        for path in ("/views/open_baskets/b", "/streams/baskets/b"):
+            answer = await http.get(path)
+            assert problem(answer, 500)["title"] == "internal error"
+            assert "secret" not in answer.text
+
+    called(calls, lambda world: gateway([(app, _Broken(ValueError("a secret")))]))
+
+
+def test_a_router_in_another_application_answers_problems_and_leaves_its_own_routes_alone() -> None:
+    def make(world: World) -> FastAPI:
+        api = FastAPI()
+        api.include_router(router(app, world, access=Access({hash_of("secret"): "shop"})), prefix="/shop")
+        api.include_router(
+            router(app, _Broken(InfrastructureError("no server"))), prefix="/down", include_in_schema=False
+        )
+
+        @api.get("/own/{number}")
+        async def own(number: int) -> int:
+            return number
+
+        return api
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        problem(await http.get("/shop/views/open_baskets/b"), 401)
+        http.headers["X-API-Key"] = "secret"
+        problem(await http.get("/shop/views/open_baskets/b"), 404)
+        problem(await http.put("/shop/views/open_baskets/b"), 405)
+        problem(await http.post(f"/shop{OPEN}", content=b"{", headers=JSON), 400)
+        problem(await http.post(f"/shop{OPEN}", content=b"x"), 415)
+        problem(await http.get("/down/views/open_baskets/b"), 503)
+        assert (await http.post(f"/shop{OPEN}", json={"basket_id": "a/b", "household": "h"})).status_code == 200
+        assert (await http.get("/shop/views/open_baskets/a%2Fb")).status_code == 200
+        await http.post("/shop/commands/baskets/CheckOut", json={"basket_id": "a/b"})
+        assert (await http.get("/shop/views/places/h/a%2Fb")).status_code == 200
+        assert (await http.head("/shop/views/places/h/a%2Fb")).content == b""
+        assert (await http.get("/own/x")).json()["detail"][0]["type"] == "int_parsing"
+        assert (await http.get("/nowhere")).json() == {"detail": "Not Found"}
+        document = (await http.get("/openapi.json")).json()
+        for reference in set(json.dumps(document).split('"$ref": "')[1:]):
+            name = reference.partition('"')[0].removeprefix("#/components/schemas/")
+            assert name in document["components"]["schemas"], name
+
+    called(calls, make)
