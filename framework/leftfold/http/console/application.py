@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from nicegui import app as pages
 from nicegui import ui
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leftfold.http.access import Access, Principal
@@ -232,6 +232,12 @@ def mount_console(
         hosts: the names under which it answers; empty = any.
     """
     rules = access or Access()
+    if path != "/":
+
+        async def to_slash(request: Request) -> RedirectResponse:
+            return RedirectResponse(f"{request.scope.get('root_path', '')}{path}/")
+
+        api.add_route(path, to_slash, include_in_schema=False)
     if hosts:
         pages.add_middleware(_Hosts, hosts=hosts)
     pages.add_middleware(_Guard, access=rules, console=console)
