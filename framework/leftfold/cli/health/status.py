@@ -76,10 +76,7 @@ def status(
     survey = Survey(kafka, redis, archive_of(archive))
     project = find_project()
     apps = load_apps(app or []) if app or project.app or project.refused else {}
-    rows: list[dict[str, Any]] = survey.servers()
-    for one in apps.values():
-        rows += [*survey.deciders(one), *survey.parts(one), *survey.views(one)]
-    survey.others(apps)
+    rows = survey.rows(apps)
     if as_json:
         for row in rows:
             emit(row)

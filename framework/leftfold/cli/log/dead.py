@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import ByOption, JsonOption, KafkaOption, ReasonOption, YesOption, examples
+from leftfold.cli.options import AppsOption, ByOption, JsonOption, KafkaOption, ReasonOption, YesOption, examples
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Letter
 from leftfold.runtime.console import amount, lasting
-from leftfold.runtime.operations.dead_letters import AllDeadLetters, Retention
+from leftfold.runtime.operations.dead_letters import AllDeadLetters, Retention, checked_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,6 +121,7 @@ def show(
         "leftfold dead resend 'baskets.dead[2]@7'          after the cause is fixed",
         "leftfold dead resend baskets --yes --json         all that wait",
         "leftfold dead resend 'baskets.dead[2]@7' --new-id",
+        "leftfold dead resend 'baskets.dead[2]@7' --body '{...}' --reason \"the price was in cents\"     another body",
     )
 )
 def resend(
@@ -128,15 +129,19 @@ def resend(
     new_id: Annotated[
         bool, typer.Option("--new-id", help="Under a new id: it counts, whatever became of the old one.")
     ] = False,
+    body: Annotated[
+        str, typer.Option("--body", metavar="JSON", help="Of one letter: send this instead, under a new id.")
+    ] = "",
     reason: ReasonOption = "",
     by: ByOption = "",
     yes: YesOption = False,
+    app: AppsOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send dead letters again, byte by byte.
 
-    Each goes to the topic and partition that it was taken from.
+    Each goes to the topic and partition that it was taken from. Another body is checked against its class first.
 
     A command keeps its id: if its client has sent it again meanwhile, and workers still know the answer, it counts
     once. It does not count as late, and no client is answered. The letter stays, marked as sent again; if it fails
@@ -148,16 +153,26 @@ def resend(
 
     why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", AllDeadLetters(kafka)
     letters = burials.sendable(which)
+    other = _other_body(letters, body, app) if body else None
+    new_id = new_id or other is not None
     if letters:
         agreed(f"send {amount(len(letters), 'dead letter')} again, to be decided now?", yes=yes)
     for letter in letters:
-        offset, id_ = burials.of(letter).resend(letter, why, id_=command_id() if new_id else "")
+        offset, id_ = burials.of(letter).resend(letter, why, id_=command_id() if new_id else "", body=other)
         if as_json:
             emit({"letter": str(letter.place), "offset": offset, "id": id_, "new_id": new_id})
         else:
             say(f"{letter.place} is sent again under {'the new' if new_id else 'its own'} id {id_}")
     if not letters and not as_json:
         note("no dead letter waits there")
+
+
+def _other_body(letters: list[Letter], body: str, apps: list[str] | None) -> bytes:
+    from leftfold.runtime.project import Usage, load_apps
+
+    if len(letters) != 1:
+        raise Usage(f"--body is for one letter, and these are {len(letters)}; name one: leftfold dead list")
+    return checked_value(load_apps(apps or []).values(), letters[0], body)
 
 
 @dead.command(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from leftfold.errors import ContractError, LeftfoldError
+from leftfold.errors import LeftfoldError
 from leftfold.model.app import App
-from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.console import csv_rows, emit, note, say_lines
-from leftfold.runtime.project import Cut, archive_of
-from leftfold.runtime.rebuilding import spark_settings
+from leftfold.runtime.operations.queries import LogQuery, json_value
+from leftfold.runtime.project import Cut
 
 if TYPE_CHECKING:
     from leftfold.spark.sql.results import Answer
@@ -40,12 +38,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     draw(shown)
 
 
-_MISTAKES = frozenset({"AnalysisException", "ParseException"})  # by name, since pyspark is imported only when needed
 _PROMPT, _MORE = "sql> ", "...> "
 
 
 class Asking:
-    """Runs SQL queries over the log; a session whose Spark has died is replaced before the next query.
+    """Runs SQL queries over the log and prints their answers.
 
     Args:
         form: `table`, `json` or `csv`. rows: most rows of an answer. megabytes: largest size of all its rows.
@@ -62,24 +59,15 @@ class Asking:
         rows: int,
         megabytes: int,
     ) -> None:
-        self._app, self._form, self._open = app, form, ExitStack()
-        self._log = open_bulk(kafka_settings(kafka), archive_of(archive))
-        settings = spark_settings(master)
-        # Most that the driver takes from all tasks of a query, such as a table that is broadcast.
-        most = {"spark.driver.maxResultSize": f"{max(256, 2 * megabytes)}m"}
-        self._settings = settings.model_copy(update={"properties": {**most, **settings.properties}})
-        self._rows, self._megabytes = rows, megabytes
-        self._spark: Any = None
+        self._queries = LogQuery(app, kafka, archive, master, rows=rows, megabytes=megabytes)
+        self._form, self._rows, self._megabytes = form, rows, megabytes
 
     def __enter__(self) -> Self:
-        from leftfold.spark.core.session import spark_session
-
-        note("starting Spark")
-        self._spark = self._open.enter_context(spark_session(self._settings))
+        self._queries.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._open.close()
+        self._queries.close()
 
     def answer(self, statement: str) -> None:
         """Runs a query on the log as it is now and prints the rows.
@@ -89,24 +77,16 @@ class Asking:
             InfrastructureError: the log has a gap, or the query killed Spark.
             Cut: the answer exceeds its limits, and is printed as JSON or CSV.
         """
-        from leftfold.spark.sql.results import check_question
-
-        with _understood():
-            self._look()
-            check_question(self._spark, statement, self._tables)
-            from leftfold.spark.sql import results as answers
-
-            limit = answers.AnswerLimit(self._rows, self._megabytes << 20)
-            answer = answers.Answer(self._spark.sql(statement), limit)
+        with self._queries.answered(statement) as answer:
             shown = self._show(answer)
-            if misfits := str(self._tables.misfits):
+            if misfits := self._queries.misfits:
                 note(misfits)
         if answer.cut:
             self._tell_cut(answer.cut, shown)
 
     def converse(self) -> None:
         """Runs typed statements, each ended by a semicolon, until the input ends."""
-        self._look()
+        self._queries.look()
         note("end a query with ; - .tables lists the tables, .schema NAME tells a table's columns, .quit ends")
         while (statement := _typed()) is not None:
             if statement in (".quit", ".exit"):
@@ -116,27 +96,13 @@ class Asking:
             except LeftfoldError as error:
                 note(f"error: {error}")
 
-    def _look(self) -> None:
-        """Registers the tables of the log as it is now, in a new session when Spark has died."""
-        from leftfold.spark.core import jvm as launch
-        from leftfold.spark.core.session import open_session
-        from leftfold.spark.tables.frames import event_tables
-
-        if not launch.is_alive():
-            note("starting Spark again, since it has died")
-            self._spark = open_session(self._settings)
-        self._tables: Any = event_tables(self._spark, self._app, self._log)
-        for name, frame in self._tables.items():
-            frame.createOrReplaceTempView(name)
-
     def _run_dot(self, command: str) -> None:
         word, _, name = command.partition(" ")
         if word == ".tables":
-            say_lines(sorted(self._tables))
-        elif word == ".schema" and name.strip() in self._tables:
-            with _understood():
-                self._look()
-                say_lines(f"{column}  {type_}" for column, type_ in self._tables[name.strip()].dtypes)
+            say_lines(sorted(self._queries.tables()))
+        elif word == ".schema" and name.strip() in self._queries.tables():
+            self._queries.look()
+            say_lines(f"{column}  {type_}" for column, type_ in self._queries.tables()[name.strip()].items())
         else:
             note(f"{command!r} is neither .tables, nor .schema with the name of a table, nor .quit")
 
@@ -152,7 +118,7 @@ class Asking:
 
         if self._form == "json":
             for row in counted():
-                emit(dict(zip(answer.columns, map(_jsonable, row), strict=True)))
+                emit(dict(zip(answer.columns, map(json_value, row), strict=True)))
         elif self._form == "csv":
             csv_rows(answer.columns, counted())
         else:
@@ -171,30 +137,6 @@ class Asking:
         if self._form != "table":
             raise Cut(why)
         note(why)
-
-
-@contextmanager
-def _understood() -> Iterator[None]:
-    """Translates Spark's errors into errors of `leftfold.errors`."""
-    from leftfold.spark.core.task_io import cause_of
-
-    try:
-        yield
-    except (LeftfoldError, BrokenPipeError):
-        raise
-    except Exception as error:
-        if type(error).__name__ in _MISTAKES:
-            raise ContractError(next(iter(str(error).splitlines()), repr(error))) from error
-        raise cause_of(error) from error
-
-
-def _jsonable(value: Any) -> Any:
-    """A value with Spark's rows, lists and maps as JSON has them."""
-    if hasattr(value, "asDict"):
-        return {name: _jsonable(one) for name, one in value.asDict().items()}
-    if isinstance(value, list):
-        return [_jsonable(one) for one in value]
-    return {name: _jsonable(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _typed() -> str | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, YesOption, examples, read_time
-from leftfold.kafka.reactions.parked import ParkedEvents
 from leftfold.kafka.reactions.start_offsets import StartOffsets
+from leftfold.runtime.operations.reactions import parked_events
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
@@ -76,19 +76,11 @@ def parked(
 
     Exit code 1 when there are some.
     """
-    from leftfold.ports.codec import header
-    from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import emit, note, table
     from leftfold.runtime.project import load_app, note_apps
 
     reaction = _named(load_app(app, having=[name]), name)
-    rows = []
-    for record in ParkedEvents(reaction.name, kafka_settings(kafka)).read():
-        fields = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}
-        why = header(record.headers, "dead_reason").decode(errors="replace")
-        key = (record.key or b"").decode(errors="replace")
-        event, type_, tries = fields["dead_source"], fields["ce_type"], fields["attempts"]
-        rows.append({"event": event, "type": type_, "key": key, "tries": tries, "why": why})
+    rows = parked_events(reaction.name, kafka)
     if as_json:
         for row in rows:
             emit(row)

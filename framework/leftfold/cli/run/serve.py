@@ -5,8 +5,9 @@ from __future__ import annotations
 import resource
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,13 @@ from leftfold.cli.options import AppsOption, KafkaOption, RedisOption, examples
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from leftfold.http import Access
+    from leftfold.model.app import App
+    from leftfold.runtime.connect import Connection
 
 __all__ = ["EXAMPLES", "serve"]
 
@@ -29,6 +37,10 @@ def serve(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8080,
     origin: Annotated[list[str] | None, typer.Option("--origin", metavar="URL", help="Pages that may call.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve others without API keys.")] = False,
+    console: Annotated[bool, typer.Option("--console", help="Also show the console, at /console.")] = False,
+    console_role: Annotated[str, typer.Option("--console-role", metavar="ROLE", help="Who may see the console.")] = "",
+    allow_acts: Annotated[bool, typer.Option("--allow-acts", help="Let visitors of the console act.")] = False,
+    acts_role: Annotated[str, typer.Option("--acts-role", metavar="ROLE", help="Which of them may act.")] = "",
     new_key: Annotated[
         str, typer.Option("--new-key", metavar="NAME", help="Print a new API key for NAME, and end.")
     ] = "",
@@ -60,11 +72,37 @@ def serve(
     with ExitStack() as opened:
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
         api = gateway(connections, access=access, origins=origin or ())
+        if console:
+            roles = console_role, acts_role
+            _add_console(api, apps, connections, access, (kafka, redis), host, roles, allow_acts=allow_acts, specs=app)
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
         _raise_file_limit()
         # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        GatewayServer(api, host=host, port=port).run()
+        GatewayServer(api, host=host, port=port, ws="auto" if console else "none").run()
+
+
+def _add_console(
+    api: FastAPI,
+    apps: Mapping[str, App],
+    connections: Sequence[tuple[App, Connection]],
+    access: Access,
+    servers: tuple[str | None, str | None],
+    host: str,
+    roles: tuple[str, str],
+    *,
+    allow_acts: bool,
+    specs: Sequence[str] | None,
+) -> None:
+    """Adds the console at /console; visitors say who they are as callers of the gateway do."""
+    from leftfold.cli.run.console import console_of, local_names
+
+    with extras():
+        from leftfold.http.console import mount_console
+
+    named = {app.name: connection for app, connection in connections}
+    state = console_of(apps, named, (*servers, None), access, roles, allow_acts=allow_acts, specs=specs or ())
+    mount_console(api, state, "/console", access=access, hosts=local_names(host) if access.is_open else ())
 
 
 def _raise_file_limit() -> None:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import unquote
 
 import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
-from leftfold.engine.progress import Stopwatch
-from leftfold.engine.verify.history import History, RowStep
-from leftfold.engine.verify.history import explain as steps_of
-from leftfold.engine.verify.row_comparison import Fields, fields_of, row_and_place
-from leftfold.engine.views.folded_rows import place_of
-from leftfold.engine.views.generations import resolve
-from leftfold.model.position import Position
+from leftfold.engine.verify.history import RowStep
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation
-from leftfold.ports.protocols import ViewStore
 from leftfold.runtime.console import shown
-from leftfold.runtime.servers import Servers, check_broker, workbench
+from leftfold.runtime.operations.generations import Explaining
 
-__all__ = ["EXAMPLES", "Explaining", "explain"]
+__all__ = ["EXAMPLES", "explain"]
 
 
 EXAMPLES = examples(
@@ -57,7 +48,7 @@ def explain(
 
     plain, _, named = name.partition("@")
     view = folded_view_of(load_app(app, having=[plain]), plain)
-    work = Explaining(view, (kafka, redis, archive), named or "live")
+    work = Explaining(view, (kafka, redis, archive), named or "live", shown)
     step, steps = None, work.steps(encoded_key(view, key))
     for step in steps if last is None else deque(steps, last):
         _tell(view, step, as_json=as_json)
@@ -120,56 +111,3 @@ def _tell_end(work: Any, last: RowStep | None, key: str, *, as_json: bool) -> No
         note(f"this is not the row that is stored: {stored}; leftfold verify {work.view.name} --deep")
     elif not as_json:
         note(f"this is the row that is stored, at {work.position}")
-
-
-_NEAR = 3
-
-
-class Explaining:
-    """Folds one row event by event and compares it with the stored row.
-
-    Args:
-        servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
-    """
-
-    def __init__(self, view: View[Any, Any], servers: Servers, generation: str) -> None:
-        self.view, self._servers, self._generation = view, servers, generation
-        self.position, self.stored, self.equal, self.parked = Position(), dict[str, str](), True, ""
-        self.near = list[str]()
-
-    def steps(self, key: str) -> Iterator[RowStep]:
-        """The steps of an encoded key; afterwards the attributes say whether the row equals the stored one."""
-        check_broker(self._servers[0])
-        with workbench(*self._servers) as bench, shown(self.view.name) as report:
-            generation = resolve(bench.store.registry(self.view.name), self.view, self._generation)
-            stored, self.position = row_and_place(generation, key, bench.store)
-            checkpoint = bench.store.read(generation, [place_of(generation, key)]).checkpoints[
-                place_of(generation, key)[0]
-            ]
-            watch = Stopwatch(report)
-            watch.begin("read", History(self.view, generation, {key: self.position}).events)
-            step = None
-            for step in steps_of(self.view, generation, key, self.position, bench.open_log, tell=watch.tell):
-                yield step
-            watch.end()
-            if step is None:
-                self.near = _some_keys(bench.store, generation)
-        folded = self._fields(step)
-        self.stored, self.parked = dict(stored or {}), checkpoint.parked[key].error if key in checkpoint.parked else ""
-        self.equal = (stored or None) == folded
-
-    def _fields(self, step: RowStep | None) -> Fields | None:
-        if step is None:
-            return None
-        version = step.touch.decoded.version if self.view.stream_keyed else None
-        return fields_of(self.view, step.after, version)
-
-
-def _some_keys(store: ViewStore, generation: Generation) -> list[str]:
-    """A few keys of rows as users type them, from the first buckets that have any."""
-    found: list[str] = []
-    for bucket in range(generation.buckets):
-        found += [unquote(key) for key in store.keys(generation, bucket, "", _NEAR - len(found))]
-        if len(found) >= _NEAR:
-            break
-    return found

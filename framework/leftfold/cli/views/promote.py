@@ -63,22 +63,13 @@ def rollback(
 
 
 def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float, as_json: bool) -> None:
-    from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions
     from leftfold.runtime.console import shown
-    from leftfold.runtime.lifecycle import folds_of
-    from leftfold.runtime.project import Usage, load_app, view_of
-    from leftfold.runtime.servers import workbench
+    from leftfold.runtime.operations.generations import promote_generation
+    from leftfold.runtime.project import load_app
 
     whole = load_app(app, having=[name])
-    view = view_of(whole, name)
-    if view.streamed:
-        raise Usage(f"view {name} is kept by a stream, which continues with its newest rows; leftfold rebuild {name}")
-    with workbench(*servers) as bench, shown(name) as report:
-        options = RebuildOptions(keep=keep, patience=3.0, fold=folds_of(whole).get(name, ""))
-        promotion = Promotion(
-            view, bench.store, open_log=bench.open_log, open_reader=bench.open_reader, options=options, report=report
-        )
-        result = promotion.run(generation)
+    with shown(name) as report:
+        result = promote_generation(whole, name, generation, servers, keep=keep, report=report)
     _tell(result, keep, as_json=as_json)
 
 

@@ -9,10 +9,9 @@ import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 from leftfold.engine.progress import RebuildProgress
-from leftfold.kafka.reactions.parked import ReactionRetry
 from leftfold.model.app import App
-from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, say, shown
+from leftfold.runtime.operations.reactions import retry_parked as retry_reaction
 from leftfold.runtime.project import Usage
 
 __all__ = ["EXAMPLES", "retry", "retry_parked"]
@@ -45,11 +44,9 @@ def retry(
     when something stays parked.
     """
     from leftfold.cli.options import encoded_key
-    from leftfold.engine.verify.parked_retry import RowRetry
-    from leftfold.engine.views.generations import resolve
     from leftfold.runtime.console import amount, emit, say
+    from leftfold.runtime.operations.generations import retried
     from leftfold.runtime.project import folded_view_of, load_app, unknown
-    from leftfold.runtime.servers import check_broker, workbench
 
     whole = load_app(app, having=[name])
     if name in {reaction.name for reaction in whole.reactions}:
@@ -57,11 +54,8 @@ def retry(
     if name not in (views := {view.name for view in whole.views}):
         raise unknown(f"view or reaction in app {whole.name} called", name, views | {r.name for r in whole.reactions})
     view = folded_view_of(whole, name)
-    check_broker(kafka)
     wanted = [encoded_key(view, key) for key in keys or ()]
-    with workbench(kafka, redis, archive) as bench:
-        live = resolve(bench.store.registry(view.name), view, "live")
-        result = RowRetry(view, bench.store, bench.open_log).run(live, wanted)
+    live, result = retried(view, wanted, (kafka, redis, archive))
     if as_json:
         emit({"view": view.name, "generation": live.id, "freed": result.freed, "parked": result.parked})
     else:
@@ -79,9 +73,8 @@ def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *,
     """
     if keys:
         raise Usage(f"{name} is a reaction: all that it has parked is tried again; leave out {' '.join(keys)}")
-    retry = ReactionRetry(app, name, kafka_settings(kafka))
     with shown(name) as report:
-        tried = retry.run(lambda count: report(RebuildProgress("trying again", count, 0)))
+        tried = retry_reaction(app, name, kafka, lambda count: report(RebuildProgress("trying again", count, 0)))
     if as_json:
         emit({"reaction": name, "done": tried.done, "parked": tried.parked})
     else:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,84 +18,15 @@ from leftfold.cli.options import (
     examples,
 )
 from leftfold.cli.views.rebuild import EngineOption
-from leftfold.engine.rebuild.rebuilder import Runner
-from leftfold.engine.rebuild.tasks import run_locally
-from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
-from leftfold.engine.views.code_claims import folded_by
+from leftfold.engine.verify.verification import Verification
 from leftfold.model.view import View
-from leftfold.runtime.console import note, shown
-from leftfold.runtime.rebuilding import cores_of, session_of
-from leftfold.runtime.servers import Servers, check_addresses, check_broker, workbench
+from leftfold.runtime.console import shown
+from leftfold.runtime.operations.generations import Verifying, verified_as
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
 
-__all__ = ["EXAMPLES", "Verifying", "verify"]
-
-
-class Verifying:
-    """Verifies one generation of each named view.
-
-    Args:
-        servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
-        deep: also compares rows and indexes. folds: fold hash of this code, by view; another code's fold is reported.
-    """
-
-    def __init__(
-        self, servers: Servers, generation: str, *, deep: bool, folds: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self._servers, self._generation, self._deep, self._folds = servers, generation, deep, folds
-        self._runner: Runner = run_locally
-        self._cores = 1
-
-    @contextmanager
-    def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
-        """Chooses what folds while the block runs; `py_files` are sent to executors on other machines."""
-        from leftfold.spark.core.job import spark_runner
-
-        self._cores = cores_of(engine, master)
-        self.check()
-        with session_of(engine, master, py_files) as session:
-            if session is not None:
-                self._runner = spark_runner(session)
-            yield
-
-    def check(self) -> None:
-        """Checks that the servers answer, before anything slow begins.
-
-        Raises:
-            InfrastructureError: no broker answers.
-        """
-        check_addresses(*self._servers)
-        check_broker(self._servers[0])
-
-    def run(self, view: View[Any, Any]) -> Verification:
-        """Verifies a view once and shows its progress."""
-        with workbench(*self._servers) as bench, shown(view.name) as report:
-            verify = Verify(
-                view,
-                bench.store,
-                open_log=bench.open_log,
-                open_store=bench.open_store,
-                run=self._runner,
-                cores=self._cores,
-                report=report,
-            )
-            result = verify.run_named(self._generation, deep=self._deep)
-            seen = bench.store.registry(view.name).generations.get(result.generation)
-            if seen is not None and (remark := folded_by(seen, self._folds.get(view.name, ""))):
-                note(remark)
-            return result
-
-    def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
-        """Verifies views in turn for ever, with a share of one core."""
-        self.check()
-        throttle = Throttle(share)
-        self._runner = throttled(run_locally, throttle)
-        while True:
-            for view in views:
-                yield self.run(view)
-                throttle.rest()
+__all__ = ["EXAMPLES", "verify"]
 
 
 EXAMPLES = examples(
@@ -146,7 +74,7 @@ def verify(
     views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
     _tell_left_out(whole, views, named=bool(names))
     of_one_core = share_of(share, "--share", "one core")
-    work = Verifying((kafka, redis, archive), generation, deep=deep, folds=folds_of(whole))
+    work = Verifying((kafka, redis, archive), generation, deep=deep, folds=folds_of(whole), progress=shown)
     if continuous:
         for result in work.for_ever(views, of_one_core):
             _tell(result, as_json=as_json)
@@ -182,7 +110,7 @@ def _tell(result: Verification, *, as_json: bool) -> None:
         return
     say(
         f"{result.view} {result.generation}: up to {amount(result.events, 'event')} folded in {result.seconds:.1f} s: "
-        f"{_verdict(result)}, checksum {result.stored:032x}"
+        f"{verified_as(result)}, checksum {result.stored:032x}"
     )
     if result.parked:
         more = " ..." if len(result.parked) > 5 else ""
@@ -194,19 +122,6 @@ def _tell(result: Verification, *, as_json: bool) -> None:
         say("  more rows were written meanwhile than could be looked at; verify it when less is written")
     if result.exit_code == 3:
         say(f"  build it again: leftfold rebuild {result.view} --hold, then leftfold diff {result.view}")
-
-
-def _verdict(result: Verification) -> str:
-    """The result in a few words; a wrong index entry counts as its row."""
-    from leftfold.runtime.console import amount
-
-    if not (result.wrong or result.rows):
-        return "not settled" if result.unsettled else "rows and indexes equal" if result.deep else "equal"
-    more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
-    same = "rows not settled" if result.unsettled else "no row differs"
-    rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
-    checkpoints = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "checkpoints equal"
-    return f"{checkpoints}, {rows}" if result.deep else checkpoints
 
 
 def _worse(one: int, other: int) -> int:

@@ -122,8 +122,10 @@ class DeadLetters:
         topic, partition, offset = letter.source.rsplit("/", 2)
         return record_at(self._settings, topic, number_in(partition) or 0, number_in(offset) or 0)
 
-    def resend(self, letter: Letter, why: str, *, id_: str = "") -> tuple[int, str]:
+    def resend(self, letter: Letter, why: str, *, id_: str = "", body: bytes | None = None) -> tuple[int, str]:
         """Sends the original bytes as a new record of `{category}.commands`; returns its offset and its id.
+
+        Another `body` replaces the value, not the key and the headers.
 
         An input of a process manager is deduplicated by its origin. Its origin is here the offset of a marker that is
         written first, so an input that is sent twice, after a kill in between, also counts once.
@@ -132,6 +134,8 @@ class DeadLetters:
             ContractError: the original bytes are not available. InfrastructureError: delivery was not confirmed.
         """
         original, origin = self.original(letter), ""
+        if body is not None:
+            original = original._replace(value=body)
         if header(original.headers, "origin") and not header(original.headers, "reply_to"):
             marker = letter.begun
             if marker is None:

@@ -31,7 +31,7 @@ from leftfold.ports.codec import header
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["ParkedEvents", "Parking", "ReactionRetry"]
+__all__ = ["ParkedEvents", "Parking", "ReactionRetry", "Tried"]
 
 
 class ParkedEvents:

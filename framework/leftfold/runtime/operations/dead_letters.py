@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import DeadLetters
 from leftfold.kafka.administration.states import folded
 from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.messages import Command, Event
 from leftfold.model.position import Position, RecordAddress
+from leftfold.ports.codec import MessageCodec
 from leftfold.ports.outgoing import Letter, letters_in, offset_in
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.project import Usage, read_address, unknown
 from leftfold.runtime.servers import last_records
 
-__all__ = ["AllDeadLetters", "Retention", "dead_waiting", "standing_still"]
+__all__ = ["AllDeadLetters", "Retention", "checked_value", "dead_waiting", "standing_still", "types_of"]
 
 _DEAD = names.dead("")
 _LAST = 2000
@@ -91,6 +95,34 @@ def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list
         for (partition, offset), letter in sorted(at.items())
         if found.get(partition, 0) <= offset and (place := RecordAddress(events, partition, offset))
     ]
+
+
+def types_of(apps: Iterable[App], name: str) -> list[type[Event | Command]]:
+    """The classes of what a category or process takes: commands, or events; empty when these Apps have neither."""
+    taken = {decider.name: decider.commands for app in apps for decider in app.deciders}
+    routed = {process.name: process.events for app in apps for process in app.processes}
+    return [*taken.get(name, ()), *routed.get(name, ())]
+
+
+def checked_value(apps: Iterable[App], letter: Letter, text: str) -> bytes:
+    """Another body for a dead letter, after a check against the class of its type.
+
+    Raises:
+        Usage: no App of these takes such letters, it is no such message, or it names another key.
+    """
+    name, type_ = letter.record.topic.removesuffix(_DEAD), letter.text("ce_type")
+    codec: MessageCodec[Any] = MessageCodec(types_of(apps, name))
+    if not codec.classes:
+        raise Usage(f"{letter.place} is a letter of {name}, which no App here has; name its App: --app MODULE:NAME")
+    body = text.encode()
+    try:
+        message = codec.decode(type_.encode(), body)
+    except ContractError as error:
+        raise Usage(f"{letter.place}: {error}. Nothing was sent") from error
+    key, field = (letter.record.key or b"").decode(errors="replace"), type(message).__leftfold__.key
+    if (named := getattr(message, field)) != key:
+        raise Usage(f"{letter.place} is of {key!r}, and {field} is {named!r}: it keeps its key; nothing was sent")
+    return body
 
 
 class AllDeadLetters:

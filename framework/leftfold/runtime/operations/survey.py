@@ -91,6 +91,14 @@ class Survey:
         self._starts = Position()
         self._ids: dict[str, str] = {}
 
+    def rows(self, apps: Mapping[str, App]) -> list[Row]:
+        """The rows of servers and of everything in these Apps; afterwards `problems` are complete."""
+        found = self.servers()
+        for app in apps.values():
+            found += [*self.deciders(app), *self.parts(app), *self.views(app)]
+        self.others(apps)
+        return found
+
     def servers(self) -> list[Row]:
         """Rows of the project's embedded servers, or of the servers that are configured instead."""
         from leftfold.runtime.discovery import Environment
@@ -286,7 +294,7 @@ def _parked(view: str, key: str, parked: Parked) -> str:
     if key == NO_ROW:
         events = amount(parked.waiting, "event")
         return f"view {view} leaves out {events} without a row; leftfold explain {view} '{NO_ROW}'"
-    return f"view {view} parks {key}: {parked.error}"
+    return f"view {view} parks {key}: {parked.error}; when the fold is correct: leftfold retry {view}"
 
 
 def _place(name: str, address: str) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from math import inf
 from types import TracebackType
@@ -28,7 +28,7 @@ from leftfold.runtime.console import amount, note
 from leftfold.runtime.project import Usage, unknown
 from leftfold.runtime.servers import last_records
 
-__all__ = ["Ordered", "TimerWork", "process_of", "row_of", "time_of"]
+__all__ = ["Ordered", "TimerWork", "log_time_now", "process_of", "row_of", "time_of"]
 
 _MARKS = 3000
 """Watermarks that are read back: routers write a few a second, and their topic keeps them for ten minutes."""
@@ -145,6 +145,11 @@ class TimerWork:
         except KeyboardInterrupt:
             note(f"interrupted; order {id_} stands in {topic}[{timer.partition}]@{offset}, and is taken like any input")
             raise
+
+
+def log_time_now(watermark: WatermarkStatus) -> datetime:
+    """The log time, or the time of this clock while it is unknown."""
+    return watermark.now or datetime.now(UTC)
 
 
 def row_of(process: str, timer: SetTimer, watermark: WatermarkStatus) -> dict[str, Any]:

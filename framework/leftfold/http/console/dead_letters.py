@@ -1,0 +1,347 @@
+"""Dead letters and parked events: grouped by reason, looked at beside their error, corrected, resent, discarded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from nicegui import ui
+
+from leftfold.compatibility.schema import message_schema
+from leftfold.engine.processing.command_wire import command_id
+from leftfold.engine.progress import RebuildProgress, Report
+from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel
+from leftfold.http.console.html import Html, details, json_text, pairs, sentence, table, tag, time_text
+from leftfold.http.console.state import SurveyResult, Visitor
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.ports.outgoing import Letter
+from leftfold.runtime.console import amount
+from leftfold.runtime.operations.dead_letters import AllDeadLetters, Retention, checked_value, types_of
+from leftfold.runtime.operations.reactions import parked_events, retry_parked
+from leftfold.runtime.project import Usage
+
+__all__ = ["dead_letters", "group_of"]
+
+_LISTED = 30
+_AT_ONCE = 10
+"""Up to so many letters are handled while the visitor waits."""
+_DEAD = names.dead("")
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b\d[\w.,:+-]*|\[[^\]]*\]")
+
+
+def group_of(reason: str) -> str:
+    """A reason without the values in it, so that the same failure of several letters is one group."""
+    return _VALUES.sub("…", reason)
+
+
+async def dead_letters(visitor: Visitor, name: str = "", letter: str = "", handled: str = "") -> None:
+    """The page of dead letters of categories and processes, and of parked events of reactions and rows of views.
+
+    Args:
+        name: only of this category or process. letter: the address of one. handled: `yes` shows handled ones too.
+    """
+    heading(
+        "Dead letters and parked", "Records that no worker could take, and what reactions and views have set aside."
+    )
+    page = _Letters(visitor, name, letter, with_handled=handled == "yes")
+    await page.show()
+    await _show_reactions(visitor)
+    _show_parked_rows(visitor)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """All letters, and for how long those of each category and process are kept."""
+
+    letters: Sequence[Letter]
+    kept: Mapping[str, Retention]
+
+
+class _Letters:
+    """The groups of dead letters, and one letter that is opened."""
+
+    def __init__(self, visitor: Visitor, name: str, letter: str, *, with_handled: bool) -> None:
+        self._visitor, self._name, self._letter, self._with_handled = visitor, name, letter, with_handled
+        self._console = visitor.console
+
+    async def show(self) -> None:
+        """Makes the elements."""
+        self._section = ui.element("div")
+        await self._again()
+
+    async def _again(self) -> None:
+        self._section.clear()
+        with self._section:
+            await fetched(self._read, self._shown, what="reading dead letters")
+
+    def _burials(self) -> AllDeadLetters:
+        return AllDeadLetters(self._console.servers[0])
+
+    def _read(self) -> tuple[_Found, tuple[Letter, bytes] | None]:
+        burials = self._burials()
+        found = _Found(list(burials.letters(self._name)), burials.kept(self._name))
+        if not self._letter:
+            return found, None
+        (opened,) = burials.chosen([self._letter])
+        return found, (opened, burials.of(opened).original(opened).value or b"")
+
+    def _shown(self, read: tuple[_Found, tuple[Letter, bytes] | None]) -> None:
+        found, opened = read
+        if opened is not None:
+            self._show_letter(*opened, found.kept)
+        shown = [one for one in found.letters if self._with_handled or not one.handled]
+        groups: dict[tuple[str, str, str], list[Letter]] = {}
+        for one in shown:
+            groups.setdefault((one.record.topic, one.handled, group_of(one.reason)), []).append(one)
+        waiting = sum(not one.handled for one in found.letters)
+        with panel(f"Dead letters: {waiting:,} wait"):
+            html(self._choices(found))
+            if not groups:
+                html(tag("p", "No dead letter waits.", cls="lf-fine"))
+            for (topic, done, _), letters in sorted(groups.items(), key=lambda pair: (pair[0][1] != "", -len(pair[1]))):
+                self._show_group(topic.removesuffix(_DEAD), done, letters)
+            for name, retention in found.kept.items():
+                if retention.deleted:
+                    older = f"Of {name} up to {retention.deleted:,} older letters are deleted already."
+                    html(tag("p", older, cls="lf-quiet"))
+
+    def _choices(self, found: _Found) -> Html:
+        """Links to the letters of one category or process, and to the handled ones."""
+        shown, other = ("yes", "") if self._with_handled else ("", "yes")
+        links = []
+        for name in ("", *found.kept):
+            href = self._visitor.href("/dead", name=name, handled=shown)
+            links.append(tag("a", name or "all", href=href, aria_current="true" if name == self._name else None))
+        href = self._visitor.href("/dead", name=self._name, handled=other)
+        links.append(tag("a", "hide handled" if shown else "show handled", href=href))
+        return tag("p", *links, cls="lf-choices")
+
+    def _show_group(self, name: str, done: str, letters: list[Letter]) -> None:
+        links = [
+            tag("a", str(one.place), href=self._visitor.href("/dead", name=self._name, letter=one.place))
+            for one in letters[:_LISTED]
+        ]
+        more = [f"and {len(letters) - _LISTED:,} more"] if len(letters) > _LISTED else []
+        badge = tag("span", amount(len(letters), "letter"), cls=f"lf-badge {'' if done else 'lf-bad'}")
+        title = [
+            tag("strong", name),
+            Html(" "),
+            badge,
+            *([Html(" "), tag("span", done, cls="lf-badge")] if done else []),
+        ]
+        with ui.element("div").classes("lf-letter"):
+            html(tag("div", *title, tag("p", letters[-1].reason), tag("p", *links, *more, cls="lf-places")))
+            if done:
+                return
+            sendable = [one for one in letters if one.is_input]
+            with ui.element("div").classes("lf-buttons"):
+                if sendable:
+                    text = f"Resend {len(sendable):,}"
+                    act_button(self._visitor, text, lambda: self._resend(sendable), self._again)
+                text = f"Discard {len(letters):,}"
+                act_button(self._visitor, text, lambda: self._discard(letters), self._again, kind="danger")
+
+    def _show_letter(self, letter: Letter, value: bytes, kept: Mapping[str, Retention]) -> None:
+        """One letter: its error, its payload beside, and what can be done about it."""
+        name, type_ = letter.record.topic.removesuffix(_DEAD), letter.text("ce_type")
+        leaves = kept[name].leaves(letter) if name in kept else None
+        try:
+            text = json_text(json.loads(value))
+        except (ValueError, RecursionError):
+            text = value.decode(errors="replace")
+        with ui.element("div").classes("lf-columns"):
+            with panel(str(letter.place)):
+                html(tag("p", letter.reason, cls="lf-error"))
+                html(self._facts(letter, leaves))
+                classes = types_of(self._console.apps.values(), name)
+                cls = next((one for one in classes if type_.startswith(f"{name_of(one)}.v")), None)
+                if cls is not None:
+                    html(details(f"Schema of {name_of(cls)}", message_schema(cls)))
+            with panel("Payload"):
+                if letter.handled or not letter.is_input or not self._visitor.may_act:
+                    html(tag("pre", text, tabindex="0"))
+                    return
+                self._show_editor(letter, text)
+
+    def _facts(self, letter: Letter, leaves: float | None) -> Html:
+        id_ = letter.text("ce_id")
+        state = tag("span", letter.handled or "waits", cls=f"lf-badge {'' if letter.handled else 'lf-bad'}")
+        known = {
+            "state": state,
+            "by, and why": letter.why,
+            "type": letter.text("ce_type"),
+            "key": (letter.record.key or b"").decode(errors="replace"),
+            "taken from": tag("code", letter.source),
+            "id": tag("a", id_, href=self._visitor.href("/trace", id=id_)) if id_ else "",
+            "sent": time_text(letter.text("ce_time")),
+            "dead since": time_text(letter.record.time),
+            "is deleted": time_text(leaves * 1000 if leaves else None),
+        }
+        return pairs({label: value for label, value in known.items() if value})
+
+    def _show_editor(self, letter: Letter, text: str) -> None:
+        """The payload as text that can be corrected, with what its class says of it."""
+        editor = ui.textarea("Payload", value=text).props("outlined autogrow spellcheck=false debounce=300")
+        editor.classes("lf-editor")
+        verdict = html().props('role="status"')
+
+        def check() -> None:
+            verdict.set_content(_checked(self._visitor, letter, editor.value or ""))
+
+        editor.on_value_change(check)
+        check()
+        with ui.element("div").classes("lf-buttons"):
+            act_button(
+                self._visitor, "Resend", lambda: self._resend([letter], editor.value if editor.value != text else None),
+                self._again, kind="main",
+            )  # fmt: skip
+            act_button(self._visitor, "Discard", lambda: self._discard([letter]), self._again, kind="danger")
+
+    def _resend(self, letters: Sequence[Letter], body: str | None = None) -> Act:
+        """Sends letters again, each under a new id; one letter also with another body."""
+        other = checked_value(self._console.apps.values(), letters[0], body) if body is not None else None
+        compact = json.dumps(json.loads(other), ensure_ascii=False) if other is not None else ""
+        which = [str(one.place) for one in letters]
+
+        def line(reason: str) -> str:
+            options = ["--new-id", *(["--body", compact] if compact else []), "--reason", reason or "WHY"]
+            return self._console.shell("dead", "resend", *which, *options)
+
+        def do(who: str, reason: str, report: Report) -> str:
+            burials, id_ = self._burials(), ""
+            for one in self._each(burials, which, report):
+                if not one.is_input:
+                    raise Usage(f"{one.place} is an event without an instance, so it cannot be sent again")
+                _, id_ = burials.of(one).resend(one, f"{who}: {reason}", id_=command_id(), body=other)
+            return f"{amount(len(which), 'letter')} sent again, the last one under the id {id_}"
+
+        changed = " with the corrected payload" if other is not None else ""
+        where = letters[0].record.topic.removesuffix(_DEAD)
+        happens = (
+            f"{amount(len(letters), 'letter')} of {where} will be sent{changed} under a new id, and decided as new. It "
+            "counts even if the old one was decided meanwhile. The letter stays, marked as sent again."
+        )
+        return Act(f"Resend {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+
+    def _discard(self, letters: Sequence[Letter]) -> Act:
+        which = [str(one.place) for one in letters]
+
+        def do(who: str, reason: str, report: Report) -> str:
+            burials = self._burials()
+            for one in self._each(burials, which, report):
+                burials.of(one).discard(one, f"{who}: {reason}")
+            return f"{amount(len(which), 'letter')} discarded"
+
+        def line(reason: str) -> str:
+            return self._console.shell("dead", "discard", *which, "--reason", reason or "WHY")
+
+        counted = amount(len(letters), "letter")
+        happens = f"{counted} will be marked as discarded; the bytes stay until retention deletes them."
+        return Act(f"Discard {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+
+    def _each(self, burials: AllDeadLetters, which: Sequence[str], report: Report) -> Iterator[Letter]:
+        """The letters of some addresses, one after another, if all of them still wait.
+
+        Raises:
+            Usage: one of them was handled meanwhile, or is not there any more.
+        """
+        there = {str(one.place): one for one in burials.letters(which[0].partition(_DEAD)[0])}
+        for place in which:
+            if place not in there or there[place].handled:
+                raise Usage(f"{place} does not wait any more; reload the page. Nothing was changed")
+        for number, place in enumerate(which):
+            report(RebuildProgress("letters", number, len(which)))
+            yield there[place]
+
+
+def name_of(cls: Any) -> str:
+    """The wire name of a message class without its version."""
+    spec = cls.__leftfold__
+    return f"{spec.category}.{spec.name}"
+
+
+def _named(which: Sequence[str]) -> str:
+    return which[0] if len(which) == 1 else f"{len(which):,} letters"
+
+
+def _checked(visitor: Visitor, letter: Letter, text: str) -> Html:
+    try:
+        checked_value(visitor.console.apps.values(), letter, text)
+    except Usage as error:
+        return tag("p", str(error).removesuffix(". Nothing was sent"), cls="lf-error")
+    return tag("p", f"This is a {letter.text('ce_type')}.", cls="lf-fine")
+
+
+async def _show_reactions(visitor: Visitor) -> None:
+    """What each reaction has parked, with a retry of all of it."""
+    for app in visitor.console.apps.values():
+        for reaction in app.reactions:
+            await _show_reaction(visitor, app, reaction.name)
+
+
+async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
+    def read() -> Sequence[Mapping[str, Any]]:
+        return parked_events(name, visitor.console.servers[0])
+
+    def retry() -> Act:
+        def do(who: str, reason: str, report: Any) -> str:
+            def tell(count: int) -> None:
+                report(RebuildProgress("trying", count))
+
+            tried = retry_parked(app, name, visitor.console.servers[0], tell)
+            still = "".join(f"; {where}: {why}" for where, why in tried.parked.items())
+            return f"{amount(tried.done, 'event')} done, {len(tried.parked):,} parked again{still}"
+
+        line = visitor.console.shell("retry", name)
+        happens = "Each parked event is tried once, by this console, with the same idempotency keys as before."
+        return Act(f"Retry {name}", happens, lambda reason: line, do, is_long=True)
+
+    def shown(found: Sequence[Mapping[str, Any]]) -> None:
+        columns = ("event", "type", "key", "tries#", "why")
+        rows = [(_source(visitor, one), one["type"], one["key"], one["tries"], one["why"]) for one in found[:_LISTED]]
+        html(table(columns, rows, label=f"Parked by {name}", empty="Nothing is parked."))
+        if found:
+            act_button(visitor, f"Retry {len(found):,}", retry, lambda: None, label=f"Retry {name}")
+
+    with panel(f"Parked by reaction {name}"):
+        await fetched(read, shown, what=f"reading what {name} has parked")
+
+
+def _source(visitor: Visitor, event: Mapping[str, Any]) -> Html:
+    category = str(event["type"]).partition(".")[0]
+    if category not in visitor.console.deciders():
+        return tag("code", event["event"])
+    return tag("a", event["event"], href=visitor.href("/streams", category=category, key=event["key"]))
+
+
+def _show_parked_rows(visitor: Visitor) -> None:
+    """The parked rows of all views, each with a link to its view."""
+    with panel("Parked rows of views"):
+        listed = html(tag("span", "looking", cls="lf-waiting"))
+    seen: list[SurveyResult] = []
+
+    async def refresh() -> None:
+        result = await visitor.console.survey.result()
+        if seen and seen[-1] is result:
+            return
+        seen[:] = [result]
+        live = [row for row in result.rows if row["kind"] == "view" and row.get("live")]
+        errors = [problem for problem in result.problems if " parks " in problem]
+        rows = [
+            (
+                tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
+                tag("a", unquote(key), href=visitor.href(f"/views/{row['name']}", key=unquote(key))),
+                next((sentence(one.removeprefix(start)) for one in errors if one.startswith(start)), ""),
+            )
+            for row in live
+            for key in row.get("parked", ())
+            for start in [f"view {row['name']} parks {key}: "]
+        ]
+        listed.set_content(table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked."))
+
+    ui.timer(1.0, refresh)

@@ -1,0 +1,178 @@
+"""The log itself: the topics with their settings against what they should be, and SQL over all events."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nicegui import ui
+
+from leftfold.http.console.elements import fetched, form, heading, html, panel, submit
+from leftfold.http.console.html import command, details, table, tag
+from leftfold.http.console.state import Visitor
+from leftfold.runtime.console import amount, csv_value, lasting
+from leftfold.runtime.operations.queries import LogQuery, json_value
+from leftfold.runtime.operations.topics import TopicRow, topic_rows
+from leftfold.runtime.project import together
+
+__all__ = ["csv_text", "sql", "topics"]
+
+_ROWS = 1000
+_LOW = 15
+"""Up to so many rows a grid is as high as they need."""
+
+
+async def topics(visitor: Visitor) -> None:
+    """The page of topics."""
+    heading("Topics", "The topics of these Apps: what they hold, and settings that differ from those of a new topic.")
+
+    def read() -> list[TopicRow]:
+        return topic_rows(visitor.console.apps.values(), visitor.console.servers[0])
+
+    def shown(found: list[TopicRow]) -> None:
+        wrong = [row for row in found if row.differences or (row.partitions not in (row.wanted, None) and row.wanted)]
+        with panel("Settings"):
+            if not wrong:
+                html(tag("p", "Every topic is set as a new one would be.", cls="lf-fine"))
+            rows = [
+                (row.name, tag("code", name), tag("del", value), tag("ins", wanted))
+                for row in wrong
+                for name, value, wanted in (*row.differences, *_counts(row))
+            ]
+            if rows:
+                html(table(("topic", "setting", "is", "should be"), rows, label="Settings that differ"))
+                line = visitor.console.shell("topics", "ensure")
+                why = "A difference may be meant; one that breaks a guarantee keeps the App from starting. See: "
+                html(tag("p", why, command(line), cls="lf-quiet"))
+        with panel(amount(len(found), "topic")):
+            columns = ("topic", "app", "partitions#", "offsets#", "deleted#", "cleanup", "retention#")
+            html(table(columns, [_topic(row) for row in found], label="Topics"))
+            missing = [row.name for row in found if row.partitions is None]
+            if missing:
+                line = visitor.console.shell("topics", "ensure")
+                html(tag("p", "Topics that are not made yet are made by the first run, or by: ", command(line)))
+
+    await fetched(read, shown, what="asking the brokers")
+
+
+def _counts(row: TopicRow) -> list[tuple[str, str, str]]:
+    if row.wanted is None or row.partitions in (row.wanted, None):
+        return []
+    return [("partitions", str(row.partitions), str(row.wanted))]
+
+
+def _topic(row: TopicRow) -> Sequence[object]:
+    if row.partitions is None:
+        return (row.name, row.app, tag("span", "not made yet", cls="lf-badge lf-warn"), "", "", "", "")
+    kept = "for ever" if row.retention < 0 else lasting(row.retention / 1000)
+    retention = kept if "delete" in row.cleanup else "last of each key"
+    deleted = f"{row.deleted:,}" if row.deleted else "none"
+    return (row.name, row.app, row.partitions, f"{row.offsets:,}", deleted, row.cleanup, retention)
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows as comma-separated values; no spreadsheet runs a cell as a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([csv_value(column) for column in columns])
+    writer.writerows([csv_value(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+class _Session:
+    """The one Spark session of a console, started by the first query; one query runs at a time."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.queries: LogQuery | None = None
+
+    def answer(self, visitor: Visitor, statement: str) -> tuple[list[str], list[tuple[Any, ...]], str]:
+        """The columns and rows of an answer, and a remark on what it leaves out."""
+        if self.queries is None:
+            kafka, _, archive = visitor.console.servers
+            queries = LogQuery(together(visitor.console.apps.values()), kafka, archive, rows=_ROWS)
+            queries.__enter__()
+            visitor.console.at_end(queries.close)
+            self.queries = queries
+        with self.queries.answered(statement) as answer:
+            rows = [tuple(map(json_value, row)) for row in answer]
+            remark = self.queries.misfits
+        if answer.cut:
+            cut = f"only the first {len(rows):,} rows are shown; ask for fewer, or type it in a shell with --limit"
+            remark = f"{cut}. {remark}" if remark else cut
+        return list(answer.columns), rows, remark
+
+
+async def sql(visitor: Visitor, q: str = "") -> None:
+    """The page that asks the log in SQL."""
+    heading("SQL", "A query over every event of the log, on Spark: each event type and each category is a table.")
+    session: _Session = visitor.console.shared("sql", _Session)
+    deciders = visitor.console.deciders()
+    table_ = next(iter(deciders), "category")
+    example = f"SELECT _type, count(*) AS events FROM {table_} GROUP BY _type ORDER BY 2 DESC"  # noqa: S608  # shown only
+
+    def run() -> None:
+        ui.navigate.to(visitor.route("/sql", q=(typed.value or "").strip()))
+
+    with panel():
+        with form(run):
+            typed = ui.textarea("Query", value=q or example).props("outlined autogrow spellcheck=false")
+            typed.classes("lf-editor")
+            submit("Run query")
+        html(details("Tables and columns", _tables(visitor)))
+        html(
+            tag(
+                "p", "The same in a shell: ", command(visitor.console.shell("log", "sql", q or example)), cls="lf-quiet"
+            )
+        )
+    if not q:
+        return
+    with panel("Answer"):
+        started = "running the query" if session.queries else "starting Spark, which takes some seconds"
+        async with session.lock:
+            await fetched(lambda: session.answer(visitor, q), _shown, what=started)
+
+
+def _shown(found: tuple[list[str], list[tuple[Any, ...]], str]) -> None:
+    columns, rows, remark = found
+    if remark:
+        html(tag("p", remark, cls="lf-quiet"))
+
+    def download() -> None:
+        ui.download.content(csv_text(columns, rows), "answer.csv", "text/csv")
+
+    with ui.element("div").classes("lf-buttons"):
+        html(tag("span", amount(len(rows), "row"), cls="lf-badge"))
+        ui.button("Download as CSV", on_click=download, color=None).props("no-caps unelevated dense").classes(
+            "lf-button"
+        )
+    fields = [f"c{number}" for number in range(len(columns))]
+    options: dict[str, Any] = {
+        "columnDefs": [
+            {"headerName": name, "field": field, "resizable": True, "sortable": True, "filter": True, "minWidth": 110}
+            for name, field in zip(columns, fields, strict=True)
+        ],
+        "rowData": [dict(zip(fields, map(_cell, row), strict=True)) for row in rows],
+        "enableCellTextSelection": True,
+        "domLayout": "autoHeight" if len(rows) <= _LOW else "normal",
+    }
+    ui.aggrid(options).classes("lf-low" if len(rows) <= _LOW else "")
+
+
+def _cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
+
+
+def _tables(visitor: Visitor) -> Mapping[str, Sequence[str]]:
+    """The tables by name, each with its fields."""
+    found: dict[str, list[str]] = {}
+    for category, (_, decider) in visitor.console.deciders().items():
+        for cls in decider.events:
+            fields = list(cls.model_fields)
+            found[cls.__leftfold__.name] = fields
+            found.setdefault(category, []).extend(name for name in fields if name not in found[category])
+    own = ["_key", "_time", "_sequence", "_partition", "_offset", "_id"]
+    return {name: [*fields, *own] for name, fields in sorted(found.items())}

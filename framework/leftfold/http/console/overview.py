@@ -1,0 +1,242 @@
+"""The overview: a live graph of the Apps with lag on its arrows, and every problem with the command that solves it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nicegui import ui
+
+from leftfold.http.console.elements import heading, html, panel
+from leftfold.http.console.html import Edge, Html, Node, drawn_graph, sentence, table, tag, time_text
+from leftfold.http.console.state import SurveyResult, Visitor
+from leftfold.model.app import App
+from leftfold.runtime.console import amount, lasting
+
+__all__ = ["graph_of", "is_about", "overview"]
+
+Row = Mapping[str, Any]
+_PAGES = {"decider": "/workers", "process": "/processes", "reaction": "/dead"}
+_EVERY = 1.0
+"""Seconds between two looks at the shared survey; how often that is made is its own business."""
+
+
+def overview(visitor: Visitor) -> None:
+    """The page of the overview; it stays up to date while it is open."""
+    apps = ", ".join(app.name for app in visitor.console.apps.values())
+    heading("Overview", f"What {apps} is made of, how far each part is behind, and what needs an operator.")
+    with panel("Needs attention"):
+        problems = html(tag("span", "looking", cls="lf-waiting")).props('role="status"')
+    with panel("Flow of events"):
+        wide, narrow = html(cls="lf-wide lf-scroll"), html(cls="lf-narrow")
+        html(
+            tag(
+                "p",
+                "On an arrow: how many offsets, or how long, the reader is behind. Dashed: commands of processes.",
+                cls="lf-quiet",
+            )
+        )
+    with panel("Servers"):
+        servers = html()
+    seen: list[SurveyResult] = []
+
+    async def refresh() -> None:
+        result = await visitor.console.survey.result()
+        if seen and seen[-1] is result:
+            return
+        seen[:] = [result]
+        problems.set_content(_problems(visitor, result))
+        wide.set_content(graph_of(visitor, result))
+        narrow.set_content(graph_of(visitor, result, narrow=True))
+        servers.set_content(_servers(result.rows))
+
+    ui.timer(_EVERY, refresh)
+
+
+def _problems(visitor: Visitor, result: SurveyResult) -> Html:
+    if not result.problems:
+        return tag("p", "Nothing. Looked at ", time_text(result.time * 1000), ".", cls="lf-fine")
+    items = [tag("li", sentence(problem), *_look(visitor, problem)) for problem in dict.fromkeys(result.problems)]
+    return tag("ul", *items, cls="lf-problems")
+
+
+def _look(visitor: Visitor, problem: str) -> Iterator[Html]:
+    """A link to the page where a problem can be looked at and solved."""
+    for app in visitor.console.apps.values():
+        parts: dict[str, Sequence[Any]] = {
+            "view": app.views,
+            "decider": app.deciders,
+            "process": app.processes,
+            "reaction": app.reactions,
+        }
+        for kind, members in parts.items():
+            for member in members:
+                if is_about(problem, kind, member.name):
+                    is_dead = "dead letter" in problem or "dead list" in problem
+                    path = f"/views/{member.name}" if kind == "view" else "/dead" if is_dead else _PAGES[kind]
+                    about = {"name": member.name} if path == "/dead" else {}
+                    yield Html(" ") + tag("a", f"open {member.name}", href=visitor.href(path, **about))
+                    return
+
+
+def _servers(rows: Sequence[Row]) -> Html:
+    found = [
+        (row["name"], tag("code", row.get("address", "")), row.get("topology", ""), _state(str(row.get("state", ""))))
+        for row in rows
+        if row["kind"] == "server"
+    ]
+    return table(("server", "address", "topology", "state"), found, label="Servers", empty="no servers are configured")
+
+
+def _state(state: str) -> Html:
+    return tag("span", state, cls=f"lf-badge {'lf-bad' if state == 'down' else 'lf-good' if state == 'up' else ''}")
+
+
+def is_about(problem: str, kind: str, name: str) -> bool:
+    """Whether a problem of the survey is about a decider, process, reaction, stream or view of this name."""
+    patterns = [rf"\b{kind} {re.escape(name)}\b", rf"\bleftfold (?:run|rebuild|retry) {re.escape(name)}(?![\w-])"]
+    if kind == "decider":
+        patterns.append(rf"\b{re.escape(name)}\.(?:commands|events|dead)\b")
+    return any(re.search(pattern, problem) for pattern in patterns)
+
+
+def graph_of(visitor: Visitor, result: SurveyResult, *, narrow: bool = False) -> Html:
+    """The graph of all Apps of a console; `narrow` draws two columns, for phones."""
+    nodes, edges = list[Node](), list[Edge]()
+    for app in visitor.console.apps.values():
+        nodes += _nodes(visitor, app, result, narrow=narrow)
+        edges += _edges(app, result, narrow=narrow)
+    known = {node.id for node in nodes}
+    for edge in edges:  # categories of other Apps have no decider here
+        if edge.source not in known:
+            known.add(edge.source)
+            nodes.append(
+                Node(
+                    edge.source, edge.source.partition(" ")[2], "events of another App", "category", 0 if narrow else 1
+                )
+            )
+    label = "Deciders, categories, processes, reactions, streams and views"
+    merged = {(edge.source, edge.target): edge for edge in edges}
+    if narrow:
+        return drawn_graph(nodes, list(merged.values()), label=label, width=136, gap=76)
+    return drawn_graph(nodes, list(merged.values()), label=label, width=196, gap=120)
+
+
+def _row(rows: Sequence[Row], kind: str, name: str) -> Row:
+    """The row of a part; of a view, that of its live generation."""
+    found = [row for row in rows if row["kind"] == kind and row["name"] == name]
+    return next((row for row in found if row.get("live", True)), found[0] if found else {})
+
+
+def _tone(result: SurveyResult, kind: str, name: str) -> str:
+    return "bad" if any(is_about(problem, kind, name) for problem in result.problems) else ""
+
+
+def _nodes(visitor: Visitor, app: App, result: SurveyResult, *, narrow: bool) -> Iterator[Node]:
+    rows, last = result.rows, 1 if narrow else 2
+    for decider in app.deciders:
+        row, name = _row(rows, "decider", decider.name), decider.name
+        workers, tone = amount(row.get("workers", 0), "worker"), _tone(result, "decider", decider.name)
+        dead = f", {row['dead']} dead" if row.get("dead") else ""
+        events = f"{row.get('offsets', 0):,} offsets"
+        href = visitor.href("/streams", category=name)
+        if narrow:
+            yield Node(f"category {name}", name, f"{workers}{dead}", "decider", 0, href, tone)
+        else:
+            yield Node(f"decider {name}", name, f"decider, {workers}{dead}", "", 0, visitor.href("/workers"), tone)
+            yield Node(f"category {name}", f"{name}.events", events, "", 1, href)
+    for process in app.processes:
+        row = _row(rows, "process", process.name)
+        detail = f"process, {amount(row.get('timers') or 0, 'timer')}"
+        yield Node(
+            f"process {process.name}",
+            process.name,
+            detail,
+            "",
+            last,
+            visitor.href("/processes"),
+            _tone(result, "process", process.name),
+        )
+    for reaction in app.reactions:
+        row = _row(rows, "reaction", reaction.name)
+        detail = f"reaction, {row.get('parked', 0):,} parked"
+        yield Node(
+            f"reaction {reaction.name}",
+            reaction.name,
+            detail,
+            "",
+            last,
+            visitor.href("/processes"),
+            _tone(result, "reaction", reaction.name),
+        )
+    for stream in app.streams:
+        detail = f"stream, {amount(_row(rows, 'stream', stream.name).get('running', 0), 'process')}"
+        yield Node(
+            f"stream {stream.name}",
+            stream.name,
+            detail,
+            "",
+            last,
+            visitor.href("/workers"),
+            _tone(result, "stream", stream.name),
+        )
+    for view in app.views:
+        row = _row(rows, "view", view.name)
+        detail = f"view, {row['rows']:,} rows" if "rows" in row else "view, not built"
+        column = last + (app.keeper(view) is not None)
+        yield Node(
+            f"view {view.name}",
+            view.name,
+            detail,
+            "",
+            column,
+            visitor.href(f"/views/{view.name}"),
+            _tone(result, "view", view.name),
+        )
+
+
+def _edges(app: App, result: SurveyResult, *, narrow: bool) -> Iterator[Edge]:
+    rows = result.rows
+    if not narrow:
+        for decider in app.deciders:
+            yield Edge(f"decider {decider.name}", f"category {decider.name}")
+    for process in app.processes:
+        row, target, tone = (
+            _row(rows, "process", process.name),
+            f"process {process.name}",
+            _tone(result, "process", process.name),
+        )
+        for category in process.categories:
+            yield Edge(f"category {category}", target, _seconds(row.get("unrouted")), tone)
+        own = {decider.name for decider in app.deciders}
+        for category in sorted({command.__leftfold__.category for command in process.sends} & own):
+            yield Edge(target, f"{'category' if narrow else 'decider'} {category}", "", "", is_back=True)
+    for reaction in app.reactions:
+        row, tone = _row(rows, "reaction", reaction.name), _tone(result, "reaction", reaction.name)
+        for category in reaction.categories:
+            yield Edge(f"category {category}", f"reaction {reaction.name}", _offsets(row.get("lag")), tone)
+    for stream in app.streams:
+        row, tone = _row(rows, "stream", stream.name), _tone(result, "stream", stream.name)
+        for category in stream.categories:
+            yield Edge(
+                f"category {category}", f"stream {stream.name}", _offsets(row.get("lag"), row.get("behind")), tone
+            )
+    for view in app.views:
+        row, tone = _row(rows, "view", view.name), _tone(result, "view", view.name)
+        keeper = app.keeper(view)
+        for category in view.categories if keeper is None else ():
+            yield Edge(f"category {category}", f"view {view.name}", _offsets(row.get("lag"), row.get("behind")), tone)
+        if keeper is not None:
+            yield Edge(f"stream {keeper.name}", f"view {view.name}", "", tone)
+
+
+def _offsets(lag: int | None, behind: float | None = None) -> str:
+    """A lag as the label of an arrow: offsets, and how long it is behind when that is a second or more."""
+    if lag is None:
+        return "?"
+    return f"{lag:,}, {lasting(behind)}" if behind is not None and behind >= 1 else f"{lag:,}"
+
+
+def _seconds(age: float | None) -> str:
+    return "?" if age is None else "0" if age < 1 else lasting(age)

@@ -1,0 +1,314 @@
+"""Views: their generations, how far each is behind, and rebuild, promote, roll back, verify with progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+from nicegui import ui
+
+from leftfold.errors import LeftfoldError
+from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, progress_by, show_error
+from leftfold.http.console.html import Html, details, pairs, sentence, table, tag, time_text
+from leftfold.http.console.overview import is_about
+from leftfold.http.console.rows import browse, compare_generation, explain_row
+from leftfold.http.console.state import SurveyResult, Visitor
+from leftfold.model.app import App
+from leftfold.model.keys import NO_ROW
+from leftfold.model.view import FoldView, SpreadView, View
+from leftfold.ports.flush import Phase
+from leftfold.runtime.console import amount, lasting
+from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.operations.generations import (
+    ParkedRow,
+    Verifying,
+    parked_rows,
+    plan_locally,
+    promote_generation,
+    rebuild_locally,
+    retried,
+    verified_as,
+)
+
+__all__ = ["view", "views"]
+
+Row = Mapping[str, Any]
+_KEEP = 600.0
+_HELD = "Readers do not see it until it is promoted."
+_SHOWN_AT_ONCE = (
+    "It is compared with the live one. Readers see it if the rows are equal, or if the code is another one; the "
+    f"replaced one is kept for {lasting(_KEEP)}, for a rollback."
+)
+
+
+def kind_of(view: View[Any, Any]) -> str:
+    """What keeps a view's rows up to date, in a word or two."""
+    if view.streamed:
+        return "kept by a stream"
+    if not view.folded:
+        return "computed by Spark"
+    return "one row per stream" if view.stream_keyed else "spread" if isinstance(view, SpreadView) else "folded by key"
+
+
+def views(visitor: Visitor) -> None:
+    """The page with all views and how far each is behind."""
+    heading("Views", "Every view with its live generation. A view is opened by its name.")
+    with panel():
+        listed = html(tag("span", "looking", cls="lf-waiting"))
+    seen: list[SurveyResult] = []
+
+    async def refresh() -> None:
+        result = await visitor.console.survey.result()
+        if seen and seen[-1] is result:
+            return
+        seen[:] = [result]
+        rows = []
+        for name, (app, view) in visitor.console.views().items():
+            row = next((r for r in _rows(result, name) if r.get("live")), {})
+            wrong = any(is_about(problem, "view", name) for problem in result.problems)
+            rows.append(
+                (
+                    tag("a", name, href=visitor.href(f"/views/{name}")),
+                    tag(
+                        "span", "needs attention" if wrong else "fine", cls=f"lf-badge lf-{'bad' if wrong else 'good'}"
+                    ),
+                    app.name,
+                    kind_of(view),
+                    ", ".join(view.categories),
+                    f"{row['rows']:,}" if "rows" in row else "not built",
+                    _number(row.get("lag")),
+                    _behind(row),
+                    len(row.get("parked", ())),
+                )
+            )
+        columns = ("view", "state", "app", "kind", "reads", "rows#", "lag#", "behind#", "parked#")
+        listed.set_content(table(columns, rows, label="Views", empty="these Apps have no views"))
+
+    ui.timer(1.0, refresh)
+
+
+def _rows(result: SurveyResult, name: str) -> list[Row]:
+    return [row for row in result.rows if row["kind"] == "view" and row["name"] == name]
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _behind(row: Row) -> str:
+    behind = row.get("behind")
+    return "unknown" if behind is None else "0 s" if behind < 1 else lasting(behind)
+
+
+async def view(visitor: Visitor, name: str, key: str = "", one: str = "", other: str = "") -> None:
+    """The page of one view."""
+    try:
+        app, found = visitor.console.view(name)
+    except LeftfoldError as error:
+        heading(name)
+        show_error(error)
+        return
+    heading(name, f"{kind_of(found).capitalize()}, from events of {', '.join(found.categories)}.")
+    if visitor.console.has_servers:
+        _show_generations(visitor, app, found)
+        await _show_parked(visitor, found)
+    await browse(visitor, app, found, key)
+    if key:
+        await explain_row(visitor, found, key)
+    if visitor.console.has_servers:
+        await compare_generation(visitor, found, one, other)
+    with panel("Definition"):
+        html(_definition(found))
+
+
+def _definition(view: View[Any, Any]) -> Html:
+    found: dict[str, object] = {
+        "version": view.version, "schema hash": tag("code", view.hash), "key": view.keys.name,
+        "indexes": ", ".join(view.rows.indexes) or "none",
+        "events": ", ".join(cls.__leftfold__.type for cls in view.events),
+    }  # fmt: skip
+    if isinstance(view, FoldView | SpreadView):
+        found["fold"] = tag("code", f"{view.evolve.__module__}.{view.evolve.__qualname__}")
+    return pairs(found) + details("Schema of a row", view.rows.schema)
+
+
+def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
+    """The generations, up to date while the page is open, and what can be done with them."""
+    with panel("Generations"):
+        listed = html(tag("span", "looking", cls="lf-waiting"))
+        problems = html()
+        with ui.element("div").classes("lf-buttons"):
+            buttons = _buttons(visitor, app, view)
+    seen: list[SurveyResult] = []
+
+    async def refresh() -> None:
+        result = await visitor.console.survey.result()
+        if seen and seen[-1] is result:
+            return
+        seen[:] = [result]
+        rows = _rows(result, view.name)
+        listed.set_content(_generations(rows))
+        wrong = [problem for problem in result.problems if is_about(problem, "view", view.name)]
+        problems.set_content(
+            tag("ul", *(tag("li", sentence(one)) for one in wrong), cls="lf-problems") if wrong else ""
+        )
+        phases = {str(row.get("phase", "")).partition(" ")[0] for row in rows}
+        for phase, button in buttons.items():
+            if button is not None:
+                button.set_enabled(phase in phases)
+
+    ui.timer(1.0, refresh)
+
+
+def _generations(rows: Sequence[Row]) -> Html:
+    found = [
+        (
+            tag("code", row["generation"]),
+            tag("span", row.get("phase", ""), cls=f"lf-badge {'lf-good' if row.get('live') else ''}")
+            + (f" @{row['called']}" if row.get("called") else ""),
+            _number(row.get("rows")),
+            _number(row.get("lag")),
+            _behind(row) if row.get("live") else "",
+            row.get("tails", ""),
+            len(row.get("parked", ())),
+            time_text(row.get("time")),
+            time_text(row.get("until")),
+            details("offsets", row["position"]) if "position" in row else "",
+        )
+        for row in rows
+    ]
+    columns = (
+        "generation",
+        "phase",
+        "rows#",
+        "lag#",
+        "behind#",
+        "projectors#",
+        "parked#",
+        "last event",
+        "ends",
+        "position",
+    )
+    return table(
+        columns, found, label="Generations", empty="there is no generation yet; run the App, or rebuild the view"
+    )
+
+
+def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.button | None]:
+    """The acts; those that need a generation of some phase, by that phase."""
+
+    def nothing() -> None:
+        """The bar of long work shows what becomes of it."""
+
+    def rebuild(*, hold: bool) -> Act:
+        plan = plan_locally(view, visitor.console.servers)
+
+        def do(who: str, reason: str, report: Any) -> str:
+            return str(rebuild_locally(app, view, visitor.console.servers, hold=hold, keep=_KEEP, report=report))
+
+        line = visitor.console.shell("rebuild", view.name, "--engine", "local", *(["--hold"] if hold else []))
+        happens = f"A new generation is folded from the whole log in this process. {_HELD if hold else _SHOWN_AT_ONCE}"
+        details = (tag("pre", str(plan), tabindex="0"),)
+        return Act(f"Rebuild {view.name}", happens, lambda reason: line, do, is_long=True, details=details)
+
+    def swap(word: str, phase: str, happens: str) -> Act:
+        def do(who: str, reason: str, report: Any) -> str:
+            result = promote_generation(app, view.name, phase, visitor.console.servers, keep=_KEEP, report=report)
+            kept = f" {result.kept} is kept for {lasting(_KEEP)}." if result.kept else ""
+            return f"Readers see {result.generation} now, {amount(result.rows, 'row')}.{kept}"
+
+        line = visitor.console.shell(word.lower(), view.name)
+        return Act(f"{word} {view.name}", happens, lambda reason: line, do, is_long=True)
+
+    def verify() -> Act:
+        def do(who: str, reason: str, report: Any) -> str:
+            work = Verifying(
+                visitor.console.servers, "live", deep=True, folds=folds_of(app), progress=progress_by(report)
+            )
+            work.check()
+            result = work.run(view)
+            advice = f"; build it again: leftfold rebuild {view.name} --hold" if result.exit_code == 3 else ""
+            folded = f"{view.name} {result.generation}: up to {amount(result.events, 'event')} folded"
+            return f"{folded}: {verified_as(result)}{advice}"
+
+        line = visitor.console.shell("verify", view.name, "--deep")
+        happens = (
+            "The whole log is folded again by this console, and compared with every stored row. Nothing is written."
+        )
+        return Act(f"Verify {view.name}", happens, lambda reason: line, do, is_long=True)
+
+    if not view.folded:
+        if visitor.may_act:
+            line = visitor.console.shell("rebuild", view.name)
+            why = f"Spark or a stream computes this view; to compute it again, type: {line}"
+            html(tag("p", sentence(why), cls="lf-quiet"))
+        return {}
+    act_button(visitor, "Rebuild", lambda: rebuild(hold=False), nothing)
+    act_button(visitor, "Rebuild and hold", lambda: rebuild(hold=True), nothing)
+    promote = "The held generation goes live when it is as far as what readers see now. The replaced one is kept."
+    back = "Readers see the generation that was live before, kept up to date since. A second rollback takes it back."
+    held = act_button(visitor, "Promote", lambda: swap("Promote", "held", promote), nothing, kind="main")
+    kept = act_button(visitor, "Roll back", lambda: swap("Rollback", "kept", back), nothing)
+    act_button(visitor, "Verify", verify, nothing)
+    return {Phase.HELD.value: held, Phase.KEPT.value: kept}
+
+
+async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
+    """The parked rows of the live generation, each with the event that could not be folded."""
+
+    def read() -> list[ParkedRow]:
+        return parked_rows(view, visitor.console.servers)
+
+    def shown(found: list[ParkedRow]) -> None:
+        if not found:
+            return
+        with section, panel(f"Parked: {amount(len(found), 'row')}"):
+            why = "A row that could not be folded stays at its last good state. Correct the fold, and retry."
+            html(tag("p", why, cls="lf-quiet"))
+            for row in found:
+                with ui.element("div").classes("lf-letter"):
+                    html(_parked(visitor, view, row))
+                    if row.key != NO_ROW:
+                        act_button(
+                            visitor, "Retry", partial(retry, [row.key]), again, label=f"Retry {unquote(row.key)}"
+                        )
+            if len(found) > 1:
+                act_button(visitor, "Retry all", partial(retry, []), again)
+
+    def retry(keys: Sequence[str]) -> Act:
+        def do(who: str, reason: str, report: Any) -> str:
+            _, result = retried(view, keys, visitor.console.servers)
+            still = "".join(f"; {key}: {why}" for key, why in result.parked.items())
+            return f"{amount(len(result.freed), 'row')} freed, {len(result.parked)} still parked{still}"
+
+        typed = [unquote(key) for key in keys]
+        line = visitor.console.shell("retry", view.name, *typed)
+        happens = "The rows are folded again from the beginning, by this console. Those that fail again stay parked."
+        return Act(f"Retry {', '.join(typed) or 'all parked rows'}", happens, lambda reason: line, do)
+
+    async def again() -> None:
+        section.clear()
+        with section:
+            await fetched(read, shown, what="reading parked rows")
+
+    section = ui.element("div")
+    await again()
+
+
+def _parked(visitor: Visitor, view: View[Any, Any], row: ParkedRow) -> Html:
+    parked, event = row.parked, row.event
+    where = tag("code", f"{parked.topic}[{parked.partition}]@{parked.offset}")
+    named: Html = where
+    if event is not None:
+        category = parked.topic.removesuffix(".events")
+        href = visitor.href("/streams", category=category, key=event["key"], version=event["version"])
+        named = tag("a", f"{event['type']} of {event['key']}", href=href) + Html(" ") + where
+    found: dict[str, object] = {
+        "row": tag("a", unquote(row.key), href=visitor.href(f"/views/{view.name}", key=unquote(row.key))),
+        "error": parked.error,
+        "event": named,
+        "waiting": amount(parked.waiting, "event"),
+    }
+    return pairs(found) + (details("The event", event["event"]) if event is not None else Html())

@@ -1,0 +1,38 @@
+"""Parked events of reactions as operators see them: their rows, and another try of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry, Tried
+from leftfold.model.app import App
+from leftfold.ports.codec import header
+from leftfold.runtime.connect import kafka_settings
+
+__all__ = ["parked_events", "retry_parked"]
+
+
+def parked_events(reaction: str, kafka: str | None) -> list[dict[str, Any]]:
+    """A row for each parked event of a reaction: its address, type, key, number of tries, and why it failed.
+
+    Raises:
+        InfrastructureError: no broker answers, or the reaction has never run.
+    """
+    rows = []
+    for record in ParkedEvents(reaction, kafka_settings(kafka)).read():
+        fields = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}
+        why = header(record.headers, "dead_reason").decode(errors="replace")
+        key = (record.key or b"").decode(errors="replace")
+        event, type_, tries = fields["dead_source"], fields["ce_type"], fields["attempts"]
+        rows.append({"event": event, "type": type_, "key": key, "tries": tries, "why": why})
+    return rows
+
+
+def retry_parked(app: App, reaction: str, kafka: str | None, tell: Callable[[int], None]) -> Tried:
+    """Tries each parked event of a reaction once, in this process; `tell` is called with the number tried so far.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    return ReactionRetry(app, reaction, kafka_settings(kafka)).run(tell)

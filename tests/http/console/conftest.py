@@ -1,0 +1,109 @@
+"""A kiosk on servers with some of everything in it, its console, and a browser."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+
+from leftfold import connect
+from leftfold.engine.processing.command_wire import command_headers, command_id
+from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import utc_text
+from leftfold.ports.outgoing import Outgoing
+from tests.cli.shell import Shell, serving
+from tests.free_ports import free_port
+from tests.http.console.browser import Window, chromium
+from tests.http.console.kiosk import Pay, Place, app
+from tests.servers import Addresses
+
+SPEC = "tests.http.console.kiosk:app"
+
+
+@dataclass
+class Kiosk:
+    """The running kiosk: its servers, and the console as a process that can be started again."""
+
+    servers: Addresses
+    shell: Shell
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def restart(self) -> None:
+        """Ends the console and starts another one at the same port."""
+        self.process.terminate()
+        self.process.wait(60.0)
+        self.process = start_console(self.shell, self.port)
+
+
+def start_console(shell: Shell, port: int) -> subprocess.Popen[bytes]:
+    """Starts a console whose visitors may act."""
+    process = shell.start(["console", "--app", SPEC, "--allow-acts", "--port", str(port)])
+    shell.wait_until(process, lambda said: f":{port}" in said)
+    return process
+
+
+@pytest.fixture(scope="module")
+def kiosk(tmp_path_factory: pytest.TempPathFactory, servers: Addresses) -> Iterator[Kiosk]:
+    place = tmp_path_factory.mktemp("kiosk")
+    with serving(Shell(place).at(servers), "--app", SPEC, "--json-logs"):
+        fill(servers)
+        shell, port = Shell(tmp_path_factory.mktemp("console")).at(servers), free_port()
+        found = Kiosk(servers, shell, port, start_console(shell, port))
+        try:
+            yield found
+        finally:
+            found.process.terminate()
+            found.process.wait(60.0)
+
+
+def fill(servers: Addresses) -> None:
+    """Orders of a month, one that no view can fold, one whose receipt cannot be posted, and one dead letter."""
+    now = datetime.now(UTC)
+    placed = [
+        Place(order=f"o-{n}", customer=f"c-{n % 4}", product="tea", price=Decimal(n + 1), at=now - timedelta(days=n))
+        for n in range(24)
+    ]
+    placed.append(Place(order="o-odd", customer="c-1", product="odd", price=Decimal(3), at=now))
+    placed.append(Place(order="o-nobox", customer="nobox", product="tea", price=Decimal(3), at=now))
+    placed.append(Place(order="o-1", customer="c-1", product="newspaper", price=Decimal("2.50"), at=now))
+    paid = [Pay(order=order) for order in ("o-0", "o-1", "o-2", "o-nobox")]
+    with connect(app, kafka=servers.kafka, redis=servers.redis) as leftfold:
+        receipts = leftfold.client.send_many([*placed, *paid])
+        assert not [one for one in receipts if isinstance(one, Exception)]
+    key, id_ = b"o-dead", command_id()
+    command = Place(order="o-dead", customer="c-2", product="milk", price=Decimal(2), at=now)
+    headers = command_headers(
+        command, id=id_, source="shop", at=utc_text(now).encode(), type_=b"orders.Place.v1", expected_version=None,
+        reply_to=b"",
+    )  # fmt: skip
+    body = command.model_dump_json().replace('"2"', '"two"').encode()
+    out = Outgoing(partition_of(key, app.partitions), key, body, [one for one in headers if one[0] != "reply_to"])
+    write_record(KafkaSettings(bootstrap_servers=servers.kafka), "orders.commands", out)
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def window(chrome: Chrome, kiosk: Kiosk) -> Window:
+    found = Window(chrome, f"http://127.0.0.1:{kiosk.port}")
+    chrome.get("about:blank")
+    found.errors(), found.foreign_hosts()
+    return found
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option that draws the pictures of the pages anew."""
+    parser.addoption("--pictures", type=Path, default=None, help="write pictures of the console into this directory")

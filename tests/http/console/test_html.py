@@ -1,0 +1,107 @@
+"""The HTML of pages: everything that comes from the log is escaped, and what is drawn is what there is."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leftfold.http.console.dead_letters import group_of
+from leftfold.http.console.html import Edge, Html, Node, changes, commands_in, drawn_graph, sentence, table, tag
+from leftfold.http.console.log import csv_text
+from leftfold.http.console.overview import is_about
+
+
+class _Text(HTMLParser):
+    """Reads HTML, and keeps its text and the names of its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.tags, self.attributes = "", list[str](), list[tuple[str, str | None]]()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+def parsed(text: str) -> _Text:
+    found = _Text()
+    found.feed(text)
+    found.close()
+    return found
+
+
+@given(st.text(), st.text())
+def test_text_and_attributes_are_escaped_whatever_they_hold(text: str, value: str) -> None:
+    found = parsed(tag("a", text, title=value))
+    clean = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    assert found.tags == ["a"]
+    assert found.text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "") == clean
+    assert [name for name, _ in found.attributes] == ["title"]
+
+
+def test_html_within_html_stays_html() -> None:
+    assert tag("p", Html("<b>x</b>"), " & ", tag("i", "<y>")) == "<p><b>x</b> &amp; <i>&lt;y&gt;</i></p>"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("no worker; start: leftfold run orders", ["leftfold run orders"]),
+        ("see: leftfold log trace a-1, leftfold dead list o", ["leftfold log trace a-1", "leftfold dead list o"]),
+        (
+            "skip: leftfold log skip p 'o.events[2]@7' --reason WHY.",
+            ["leftfold log skip p 'o.events[2]@7' --reason WHY"],
+        ),
+        ("nothing to type here", []),
+    ],
+)
+def test_commands_are_found_in_sentences(text: str, found: list[str]) -> None:
+    assert commands_in(text) == found
+    assert parsed(sentence(text)).text.replace("copy", "") == text
+
+
+def test_a_change_is_named_by_the_path_of_its_field() -> None:
+    before = {"a": 1, "lines": [{"n": 1}, {"n": 2}], "gone": True}
+    after = {"a": 1, "lines": [{"n": 1}, {"n": 3}, {"n": 4}], "new": None}
+    assert changes(before, after) == [("lines[1].n", 2, 3), ("lines[2]", None, {"n": 4}), ("gone", True, None)]
+    assert changes(before, before) == []
+
+
+def test_a_table_has_the_name_of_each_column_in_every_cell_for_phones() -> None:
+    found = parsed(table(("key", "rows#"), [("<k>", 3)], label="Rows"))
+    assert [value for name, value in found.attributes if name == "data-label"] == ["key", "rows"]
+    assert "<k>" in found.text
+
+
+def test_a_graph_has_its_nodes_as_links_and_its_labels_on_the_arrows() -> None:
+    nodes = [Node("a", "orders", href="/a", tone="bad"), Node("b", "<x>", column=1), Node("c", "alone", column=1)]
+    edges = [Edge("a", "b", "12"), Edge("b", "a", is_back=True), Edge("a", "nowhere", "lost")]
+    found = parsed(drawn_graph(nodes, edges, label="Flow"))
+    assert found.tags.count("a") == 1
+    assert ("href", "/a") in found.attributes
+    assert "12" in found.text
+    assert "<x>" in found.text
+    assert "lost" not in found.text
+
+
+def test_a_problem_belongs_to_the_part_that_it_names_and_to_no_other() -> None:
+    assert is_about("view spend parks c-1: ValueError", "view", "spend")
+    assert not is_about("view spend_more parks c-1: ValueError", "view", "spend")
+    assert is_about("no worker decides orders.commands; start: leftfold run orders", "decider", "orders")
+    assert not is_about("no worker decides orders.commands; start: leftfold run orders", "view", "spend")
+
+
+def test_letters_of_one_failure_are_one_group_whatever_values_they_name() -> None:
+    one = "process p failed on Placed(order='o-1', price=Decimal('2')): TypeError('x')"
+    other = "process p failed on Placed(order='o-2', price=Decimal('35')): TypeError('x')"
+    assert group_of(one) == group_of(other) != group_of("no orders.Place.v1: price: Input should be a valid decimal")
+
+
+def test_no_cell_of_a_download_is_a_formula() -> None:
+    assert csv_text(["a", "=b"], [["=1+1", 2], ["x,y", None]]) == "a,'=b\r\n'=1+1,2\r\n\"x,y\",\r\n"

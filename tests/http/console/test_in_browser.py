@@ -1,0 +1,130 @@
+"""The console as people use it: in a browser, on a running App."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from leftfold.runtime.operations.dead_letters import AllDeadLetters
+from tests.http.console.accessibility import violations
+from tests.http.console.browser import NARROW, WIDE, Window
+from tests.http.console.conftest import Kiosk
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+PICTURES = {"overview", "stream", "view"}
+"""Pages with a picture in the documents: pytest tests/http/console/test_in_browser.py --pictures docs/pictures"""
+_LOADED = "return performance.timeOrigin"
+PAGES = {
+    "overview": ("/", ("customer_spend", "leftfold dead list orders", "order_summary")),
+    "stream": ("/streams?category=orders&key=o-1", ("3 of 3", "newspaper", "Trace this event")),
+    "streams": ("/streams?category=orders", ("The last events of orders", "o-nobox")),
+    "trace": ("/trace", ("Id of a command",)),
+    "views": ("/views", ("customer_spend", "needs attention")),
+    "view": ("/views/order_summary", ("1-", "an odd product has no summary", "Compare two generations", "o-10")),
+    "row": ("/views/customer_spend?key=c-1", ("How c-1 came to be", "fold to the row that is stored")),
+    "dead": ("/dead", ("1 letter", "nobox has no letter box", "an odd product has no summary")),
+    "processes": ("/processes", ("reminders", "due", "Fire")),
+    "workers": ("/workers", ("Projectors of views", "order_summary", "receipts")),
+    "topics": ("/topics", ("orders.events", "for ever", "Every topic is set as a new one")),
+    "sql": ("/sql", ("Run query",)),
+    "contracts": ("/contracts", ("orders.Placed.v1", "process reminders", "NotPlaced")),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_is_accessible_fits_a_phone_and_asks_no_other_host(
+    name: str, window: Window, pytestconfig: pytest.Config
+) -> None:
+    path, awaited = PAGES[name]
+    window.resize(WIDE)
+    window.open(path, awaited[0])
+    window.wait_text(*awaited)
+    assert violations(window.browser) == []
+    if (place := pytestconfig.getoption("--pictures", None)) is not None and name in PICTURES:
+        window.picture(Path(place) / f"console-{name}.png")
+    window.resize(NARROW, dark=True)
+    assert window.width() <= NARROW[0]
+    assert violations(window.browser) == []
+    assert window.errors() == []
+    assert window.foreign_hosts() == set()
+
+
+def test_a_stream_is_travelled_with_the_keyboard_alone(window: Window) -> None:
+    window.resize(WIDE)
+    window.open("/streams?category=orders&key=o-1", "3 of 3")
+    window.browser.execute_script("document.querySelector('.q-slider__track-container').focus()")
+    window.browser.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    window.wait_text("2 of 3")
+    assert "version=2" in window.browser.current_url
+    window.press("Trace this event through all services")
+    window.wait_text("orders.commands[", "orders.events[")
+
+
+def test_the_first_tab_skips_the_links_and_a_chosen_theme_stays(window: Window) -> None:
+    window.resize(WIDE)
+    window.open("/contracts", "orders.Placed.v1")
+    window.browser.switch_to.active_element.send_keys(Keys.TAB)
+    assert window.browser.switch_to.active_element.text == "Skip to main content"
+    window.press("Dark or light")
+    wait_until(lambda: window.browser.get_cookie("leftfold-theme"), "a cookie with the theme")
+    window.open("/contracts", "orders.Placed.v1")
+    wait_until(lambda: "body--dark" in window.classes(), "the dark theme")
+    window.browser.delete_all_cookies()
+
+
+def test_a_view_is_rebuilt_and_promoted_by_clicks(window: Window) -> None:
+    window.resize(WIDE)
+    window.open("/views/customer_spend", "1-")
+    window.press("Rebuild and hold")
+    window.wait_text(
+        "Readers do not see it until it is promoted", "leftfold rebuild customer_spend --engine local --hold"
+    )
+    window.press("Rebuild customer_spend")
+    window.wait_text("held")
+    window.press("Compare")
+    window.wait_text("have the same rows")
+    window.press("Promote")
+    window.wait_text("leftfold promote customer_spend")
+    window.press("Promote customer_spend")
+    window.wait_text("Readers see 2-", "kept")
+    window.press("Dismiss Promote customer_spend")
+    assert window.errors() == []
+
+
+def test_a_dead_letter_is_corrected_and_resent_and_who_did_so_is_kept(window: Window, kiosk: Kiosk) -> None:
+    window.resize(WIDE)
+    (letter,) = AllDeadLetters(kiosk.servers.kafka).letters("orders")
+    window.open(
+        f"/dead?letter={str(letter.place).replace('[', '%5B').replace(']', '%5D')}", "Input should be a valid decimal"
+    )
+    payload = window.field("Payload").get_attribute("value") or ""
+    window.type("Payload", payload.replace('"two"', '"2.25"'))
+    window.wait_text("This is a orders.Place.v1")
+    window.press("Resend")
+    window.wait_text("with the corrected payload", "leftfold dead resend")
+    window.press(f"Resend {letter.place}")
+    window.wait_text("why? Type a reason")
+    window.type("Who does this", "anna")
+    window.type("Why; it is kept with the act", "the price was a word")
+    window.press(f"Resend {letter.place}")
+    window.wait_text("sent again")
+    (now,) = AllDeadLetters(kiosk.servers.kafka).letters("orders")
+    assert (now.handled, now.why) == ("sent again", "anna: the price was a word")
+    window.open("/streams?category=orders&key=o-dead", "1 of 1")
+    window.wait_text("2.25")
+    assert window.errors() == []
+
+
+def test_an_open_page_comes_back_after_the_console_was_started_again(window: Window, kiosk: Kiosk) -> None:
+    window.resize(WIDE)
+    window.open("/views", "customer_spend")
+    before = window.browser.execute_script(_LOADED)
+    kiosk.restart()
+    wait_until(
+        lambda: window.browser.execute_script("return performance.timeOrigin") != before, "a page that is loaded again"
+    )
+    window.wait_text("customer_spend", "order_summary")

@@ -1,0 +1,133 @@
+"""The console as it is served: alone or beside a gateway, with keys or for this machine alone, and its commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from nicegui.testing.general import nicegui_reset_globals
+
+from leftfold import memory
+from leftfold.cli.main import run
+from leftfold.http import Access, Principal, gateway, hash_of
+from leftfold.http.console import Console, mount_console
+from leftfold.model.keys import dead
+from leftfold.ports.outgoing import Letter
+from leftfold.ports.protocols import RawRecord
+from leftfold.runtime.operations.dead_letters import checked_value
+from leftfold.runtime.project import Usage
+from tests.http.console.kiosk import app
+
+Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
+KEYS = Access({hash_of("secret"): Principal("anna", frozenset({"operator"})), hash_of("other"): "ben"})
+
+
+def called(calls: Calls, *, access: Access | None = None, hosts: tuple[str, ...] = (), **rules: Any) -> None:
+    """Makes calls to a gateway with the console of the kiosk at /console."""
+
+    async def make() -> None:
+        with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC), acts={}) as world, nicegui_reset_globals():
+            console = Console({"kiosk:app": app}, {"kiosk": world}, None, **rules)
+            api: FastAPI = gateway([(app, world)], access=access)
+            mount_console(api, console, "/console", access=access, hosts=hosts)
+            async with api.router.lifespan_context(api):
+                transport = httpx.ASGITransport(api)
+                async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+                    await calls(http)
+
+    asyncio.run(make())
+
+
+def test_the_console_beside_a_gateway_has_links_below_its_path_and_leaves_the_routes_alone() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        page = await http.get("/console", follow_redirects=True)
+        assert page.status_code == 200
+        assert "/console/streams" in page.text
+        assert page.headers["x-frame-options"] == "DENY"
+        assert (await http.get("/console/views/order_summary")).status_code == 200
+        assert (await http.get("/views/order_summary/none")).status_code == 404
+        assert (await http.get("/health/ready")).json() == {"status": "ready", "why": []}
+
+    called(calls)
+
+
+def test_a_gateway_with_keys_asks_a_browser_for_one_before_any_page() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        for wrong in (None, ("x", "wrong"), ("secret", "")):
+            refused = await http.get("/console/views", auth=wrong)
+            assert refused.status_code == 401
+            assert refused.headers["www-authenticate"].startswith("Basic ")
+            assert "order_summary" not in refused.text
+        assert (await http.get("/console/views", headers={"Authorization": "Basic %%%"})).status_code == 401
+        assert (await http.get("/console/views", auth=("anybody", "secret"))).status_code == 200
+        assert (await http.get("/console/views", headers={"X-API-Key": "secret"})).status_code == 200
+
+    called(calls, access=KEYS)
+
+
+def test_roles_say_who_may_look_and_who_may_act() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        assert "may act" in (await http.get("/console/views", auth=("x", "secret"))).text
+        assert (await http.get("/console/views", auth=("x", "other"))).status_code == 403
+
+    called(calls, access=KEYS, may_look=lambda who: "operator" in who.roles, may_act=lambda who: who.name == "anna")
+
+    async def reads(http: httpx.AsyncClient) -> None:
+        assert "reads only" in (await http.get("/console/views", auth=("x", "other"))).text
+
+    called(reads, access=KEYS, may_act=lambda who: who.name == "anna")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "named"),
+    [
+        ({}, ["--acts-role", "operator"], "a role needs visitors that say who they are"),
+        ({"KEYS": f"anna={hash_of('x')}", "AUTHORIZE": "tests.http.console.kiosk:payer"}, [], "--role ROLE"),
+    ],
+)
+def test_rules_that_pages_would_not_ask_are_refused(
+    settings: dict[str, str], words: list[str], named: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(f"LEFTFOLD_HTTP_{name}", value)
+    assert run(["console", "--app", "tests.http.console.kiosk:app", *words]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_console_of_this_machine_answers_to_its_own_names_only() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        for host, status in (("localhost:8090", 200), ("[::1]:8090", 200), ("rebound.example:8090", 421), ("", 421)):
+            assert (await http.get("/console/", headers={"Host": host})).status_code == status, host
+
+    called(calls, hosts=("localhost", "127.0.0.1", "::1"))
+
+
+def test_others_are_not_served_without_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["console", "--app", "tests.http.console.kiosk:app", "--host", "192.0.2.1"]) == 2
+    assert "leftfold serve --new-key" in capsys.readouterr().err
+
+
+def letter(value: bytes, key: bytes = b"o-1", type_: bytes = b"orders.Pay.v1", name: str = "orders") -> Letter:
+    return Letter(RawRecord(dead(name), 0, 7, key, value, [("ce_type", type_)]))
+
+
+def test_another_body_of_a_letter_is_checked_against_its_class_and_keeps_its_key() -> None:
+    assert checked_value([app], letter(b"?"), '{"order": "o-1"}') == b'{"order": "o-1"}'
+    for wrong, named in (
+        ('{"order": "o-2"}', "it keeps its key"),
+        ('{"order": 1}', "order: Input should be a valid string"),
+        ('{"order": "o-1", "more": 1}', "more"),
+        ("{", "no orders.Pay.v1"),
+    ):
+        with pytest.raises(Usage, match=named):
+            checked_value([app], letter(b"?"), wrong)
+    with pytest.raises(Usage, match="unknown type"):
+        checked_value([app], letter(b"?", type_=b"orders.Other.v1"), "{}")
+    with pytest.raises(Usage, match="which no App here has"):
+        checked_value([app], letter(b"?", name="stock"), "{}")
