@@ -31,7 +31,7 @@ from leftfold.ports.protocols import RawRecord
 __all__ = ["World", "memory"]
 
 
-Decide = Callable[[Command, str | None, int | None, datetime | None], Receipt | LeftfoldError]
+Decide = Callable[[Command, str | None, int | None, datetime | None, str], Receipt | LeftfoldError]
 
 
 class MemoryClient(Client):
@@ -165,7 +165,12 @@ class World:
         return [record for records in self.log.of(names.dead(name)) for record in records]
 
     def decide(
-        self, command: Command, id_: str | None, expected_version: int | None, at: datetime | None
+        self,
+        command: Command,
+        id_: str | None,
+        expected_version: int | None,
+        at: datetime | None,
+        traceparent: str = "",
     ) -> Receipt | LeftfoldError:
         """Decides one command through the processor and the log, without the reactions of processes and views."""
         spec = type(command).__leftfold__
@@ -183,6 +188,7 @@ class World:
             type_=processor.commands.types[type(command)],
             expected_version=expected_version,
             reply_to=b"memory",
+            traceparent=traceparent,
         )
         partition = partition_of(key, self.app.partitions)
         topic, value, time = (

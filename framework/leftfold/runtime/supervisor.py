@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leftfold.errors import ConfigurationError
+from leftfold.ports.telemetry import RESTARTS
 
 __all__ = ["Backoff", "Part", "Supervisor"]
 
@@ -137,6 +138,7 @@ class Supervisor:
             if ended == ConfigurationError.exit_code:
                 self._report("stopping everything", details)
                 return ended
+            RESTARTS.record(1, {"leftfold.part": child.part.name})
             self._report("restarting", {**details, "in": f"{max(0.0, child.due - time.monotonic()):.1f} s"})
         if child.process is None and time.monotonic() >= child.due and not self._stop.is_set():
             child.start()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from leftfold.cli.options import (
     LogsOption,
     MasterOption,
     MaxParkedOption,
+    MetricsOption,
     PyFilesOption,
     RedisOption,
     examples,
@@ -27,7 +29,7 @@ from leftfold.cli.options import (
 from leftfold.cli.run.child_process import handover, logs_of, spark_handover
 from leftfold.model.app import App
 from leftfold.redis import refuse_eviction
-from leftfold.runtime.project import Usage, names_in, unknown
+from leftfold.runtime.project import Usage, archive_of, names_in, unknown
 from leftfold.runtime.supervisor import Part
 
 __all__ = ["chosen", "chosen_of", "parts_of"]
@@ -113,6 +115,23 @@ def parts_of(
     return parts
 
 
+def _measured(
+    address: str, apps: Sequence[App], parts: Sequence[Part], kafka: str | None, redis: str | None, archive: str
+) -> tuple[ExitStack, dict[str, str]]:
+    """What serves the metrics of a run once it is entered, and the environment by which its parts take part."""
+    opened = ExitStack()
+    if not address:
+        return opened, {}
+    from leftfold.runtime.telemetry import ObservedApps, parts_directory, served_metrics
+
+    with ExitStack() as entered:
+        directory = entered.enter_context(parts_directory())
+        observed = ObservedApps(apps, kafka, redis, archive)
+        entered.enter_context(served_metrics(address, directory, [part.name for part in parts], observed))
+        opened = entered.pop_all()
+    return opened, {"LEFTFOLD_METRICS_DIRECTORY": str(directory)}
+
+
 class ViewEngine(StrEnum):
     """What folds views: a projector or Spark."""
 
@@ -128,6 +147,7 @@ EXAMPLES = examples(
     "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
     "leftfold run basket_summary           one view",
     "leftfold run basket_summary --engine spark --trigger 5     by Spark streaming, every 5 s",
+    "leftfold run --metrics 127.0.0.1:9464 /metrics of all parts for Prometheus",
     "leftfold run store_daily --every 30s  a query view, which Spark computes every half a minute",
 )
 
@@ -156,6 +176,7 @@ def run(
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
+    metrics: MetricsOption = "",
     json_logs: LogsOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
@@ -166,7 +187,7 @@ def run(
     dies, and stops everything in order on Ctrl-C or SIGTERM. Waits for servers that do not answer; a stream waits as
     well while another process keeps its views. With --engine spark views are folded by Spark streaming, seconds behind
     the log but on as many machines as its master has; also beside a projector. A reaction that has never run begins
-    now: it acts on events from here on.
+    now: it acts on events from here on. With --metrics one address has the metrics of all parts.
     """
     from leftfold.cli.run.child_process import end_with_parent
     from leftfold.errors import InfrastructureError
@@ -201,6 +222,8 @@ def run(
             f"{' '.join(names or [one.name for one in apps.values()])}: nothing here keeps a view of a stream; name "
             f"the stream, App(streams=[Streaming(...)]), or start the program that does"
         )
+    measured, environment = _measured(metrics, list(wanted.values()), parts, kafka, redis, archive_of(archive))
+    parts = [replace(part, environment={**part.environment, **environment}) for part in parts]
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)
@@ -209,6 +232,7 @@ def run(
         begin_reactions(one, settings)
     called = ", ".join(one.name for one in wanted.values())
     report("starting", {"app": called, "parts": ", ".join(part.name for part in parts)})
-    code = Supervisor(parts, stop=stopping.event, report=report).run()
+    with measured:
+        code = Supervisor(parts, stop=stopping.event, report=report).run()
     report("stopped", {})
     raise typer.Exit(code or stopping.code)

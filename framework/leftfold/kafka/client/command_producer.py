@@ -92,6 +92,7 @@ class CommandProducer:
         expected_version: int | None,
         at: datetime | None,
         reply_to: bytes,
+        traceparent: str = "",
     ) -> EncodedCommand:
         """Encodes a command as a record.
 
@@ -111,6 +112,7 @@ class CommandProducer:
             type_=type_,
             expected_version=expected_version,
             reply_to=reply_to,
+            traceparent=traceparent,
         )
         return EncodedCommand(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
 
