@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from leftfold.http.access import Access
 from leftfold.http.commands import CommandRoutes
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_of, refusal
 from leftfold.http.streams import add_stream
+from leftfold.http.telemetry import TracedRequests, add_metrics
 from leftfold.http.views import ViewRoutes
 from leftfold.model.app import App
 from leftfold.model.position import Recorded
@@ -77,12 +78,14 @@ def gateway(
     access: Access | None = None,
     origins: Sequence[str] = (),
     max_bytes: int = _MOST_BYTES,
+    metrics: Callable[[], bytes] | None = None,
 ) -> FastAPI:
     """An application with the routes of Apps, and with /health/live and /health/ready.
 
     Args:
         access: who may call; by default everybody. origins: of browsers whose pages may call (CORS).
         max_bytes: the largest body of a request; a batch may be larger in all.
+        metrics: returns the metrics of this process, for `/metrics`; None = there is no such route.
     """
     names = ", ".join(app.name for app, _ in apps)
     routers = [router(app, connection, access=access) for app, connection in apps]
@@ -112,6 +115,9 @@ def gateway(
             expose_headers=exposed,
         )
     found.add_middleware(_BodyLimit, max_bytes=max_bytes)
+    if metrics is not None:
+        add_metrics(found, access or Access(), metrics)
+    found.add_middleware(TracedRequests)
     return found
 
 

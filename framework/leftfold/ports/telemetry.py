@@ -298,6 +298,11 @@ class Span:
         if self._span is not None:
             self._span.set_attributes(attributes)
 
+    def rename(self, name: str) -> None:
+        """Gives the span the name that is known only at its end."""
+        if self._span is not None:
+            self._span.update_name(name)
+
     def fail(self, kind: str, why: str = "") -> None:
         """Marks the span as failed, by the kind of its error."""
         if self._span is not None:
@@ -376,7 +381,7 @@ class Operation:
             above = trace.set_span_in_context(trace.NonRecordingSpan(remote), Context())
         return Span(
             found.tracer.start_span(
-                f"{self.name} {destination}",
+                f"{self.name} {destination}".strip(),
                 above,
                 trace.SpanKind[self.kind.upper()],
                 {**fixed, **(attributes or {})},

@@ -14,6 +14,7 @@ from leftfold.cli.options import AppsOption, KafkaOption, RedisOption, examples
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
+from leftfold.runtime.telemetry import collected
 
 __all__ = ["EXAMPLES", "keys_in", "serve"]
 
@@ -34,6 +35,9 @@ def serve(
     new_key: Annotated[
         str, typer.Option("--new-key", metavar="NAME", help="Print a new API key for NAME, and end.")
     ] = "",
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Serve /metrics for Prometheus, to those who may call.")
+    ] = False,
     app: AppsOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
@@ -59,8 +63,9 @@ def serve(
         )
     apps = load_apps(app or [])
     with ExitStack() as opened:
+        shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
-        api = gateway(connections, access=Access(keys), origins=origin or ())
+        api = gateway(connections, access=Access(keys), origins=origin or (), metrics=shown if metrics else None)
         note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
         uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
 
