@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
         "run": Entry("leftfold.cli.run.run", "Run an App, or several, until Ctrl-C."),
         "serve": Entry("leftfold.cli.run.serve", "Answer commands and reads over HTTP."),
         "status": Entry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
+        "top": Entry("leftfold.cli.health.top", "Watch rates, lag and what needs you."),
         "doctor": Entry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
         "check": Entry("leftfold.cli.run.check", "Compare code, leftfold.lock and topics."),
         "topics": Entry("leftfold.cli.run.setup", "Look at topics, make them, say who may use them."),

@@ -103,13 +103,18 @@ def _commands_waiting(app: App, state: ClusterState, name: str, problems: list[s
         behind = state.seconds_behind(done) if lag else 0.0
     except LeftfoldError as error:
         problems.append(f"it is not known how far decider {name} is behind: {error}")
-        return {"lag": lag, "behind": None}
+        return {"lag": lag, "behind": None, "done": _sum(done)}
     if behind > _FAR:
         problems.append(
             f"decider {name}: its workers have not taken a command that was written {lasting(behind)} ago; see whether "
             f"they move: leftfold status. If they do not, what leftfold run {name} logs says why"
         )
-    return {"lag": lag, "behind": round(behind, 3)}
+    return {"lag": lag, "behind": round(behind, 3), "done": _sum(done)}
+
+
+def _sum(done: Position) -> int:
+    """How many offsets lie before a position."""
+    return done.ahead_of(Position())
 
 
 def survey_processes(app: App, state: ClusterState, problems: list[str], most: int = MOST_STATES) -> Iterator[Row]:
@@ -146,33 +151,37 @@ class _ProcessSurvey:
         events = [names.events(category) for category in process.categories]
         routed = self._age(f"{name}.router", events, "its routers have not routed an event")
         taken = self._age(name, [inputs], "its workers have not taken an input")
-        row |= {"unrouted": routed[1], "untaken": taken[1], "unrouted_lag": routed[0], "lag": taken[0]}
+        row |= {"unrouted": routed[1], "unrouted_lag": routed[0], "unrouted_done": routed[2]}
+        row |= {"untaken": taken[1], "lag": taken[0], "done": taken[2]}
         waiting, problems = dead_waiting(state, name)
         self.problems += [f"process {name}: {problem}" for problem in problems]
         return row | self._timers(process) | {"dead": waiting}
 
-    def _age(self, of: str, topics: Iterable[str], what: str) -> tuple[int | None, float | None]:
-        """How many offsets a consumer group has not committed, and the age of the first in seconds; None = unknown."""
+    def _age(self, of: str, topics: Iterable[str], what: str) -> tuple[int | None, float | None, int | None]:
+        """How many offsets a consumer group has not committed, the age of the first in seconds, and how many it has.
+
+        None = unknown.
+        """
         there = self._state.there(topics)
-        name, lag = of.removesuffix(".router"), None
+        name, lag, done = of.removesuffix(".router"), None, None
         try:
             committed = self._state.committed(names.group(self._app.name, of), there).offsets
             position = Position({topic: committed.get(topic, {}) for topic in there})
-            lag = self._state.stable_ends(there).ahead_of(position)
+            lag, done = self._state.stable_ends(there).ahead_of(position), _sum(position)
             age = self._state.seconds_behind(position)
         except LogGap as error:
             skip = f"if the lost events need not reach it: leftfold log skip {name}"
             self.problems.append(f"process {name} stands before the start of a topic: {error}; {skip}")
-            return lag, None
+            return lag, None, done
         except LeftfoldError as error:
             self.problems.append(f"it is not known how far process {name} is behind: {error}")
-            return lag, None
+            return lag, None, done
         if age > _FAR:
             self.problems.append(
                 f"process {name}: {what} that was written {lasting(age)} ago; see whether they move: leftfold status. "
                 f"If they do not, what leftfold run {name} logs says why"
             )
-        return lag, round(age, 3)
+        return lag, round(age, 3), done
 
     def _timers(self, process: Process[Any, Any, Any]) -> Row:
         """How many timers are set, and how many are overdue by the watermarks of ten seconds ago.
@@ -243,8 +252,8 @@ def _acted(state: ClusterState, reaction: Reaction[Any], group: str) -> Row:
     try:
         behind = round(state.seconds_behind(Position({topic: done.offsets.get(topic, {}) for topic in found})), 3)
     except LeftfoldError:  # a reaction begins behind what is lost, and names a gap itself
-        return {"lag": state.ends(found).ahead_of(done)}
-    return {"lag": state.ends(found).ahead_of(done), "behind": behind}
+        return {"lag": state.ends(found).ahead_of(done), "done": _sum(done)}
+    return {"lag": state.ends(found).ahead_of(done), "behind": behind, "done": _sum(done)}
 
 
 def survey_streams(app: App, state: ClusterState, problems: list[str]) -> Iterator[Row]:
@@ -265,6 +274,7 @@ def survey_streams(app: App, state: ClusterState, problems: list[str]) -> Iterat
         committed = [state.committed(group, read) for group in found.current] if found else [Position()]
         done = max(committed, key=ends.ahead_of)
         row["lag"] = ends.ahead_of(done) if done.offsets else None
+        row["done"] = _sum(done)
         row["behind"] = _behind(stream, state, Position({t: done.offsets.get(t, {}) for t in read}), problems)
         yield row
 

@@ -159,18 +159,42 @@ class Survey:
 
     def views(self, app: App) -> Iterator[Row]:
         """A row per generation of each view."""
+        for _, rows in self._views(app):
+            yield from rows
+
+    def members(self, app: App) -> Iterator[Row]:
+        """One row per decider, process, reaction, stream and view, each with the `problems` that concern it.
+
+        Of a view it is the row of the generation that readers see, if there is one; `problems` of this survey has more,
+        which concern no member.
+        """
+        before = len(self.problems)
+        for section in (self.deciders, self.parts):
+            for row in section(app):
+                yield {**row, "problems": self.problems[before:]}
+                before = len(self.problems)
+        before = len(self.problems)
+        for name, rows in self._views(app):
+            seen = next((row for row in rows if row.get("live") and row["is_current"]), rows[-1] if rows else {})
+            yield {"kind": "view", "name": name, **seen, "problems": self.problems[before:]}
+            before = len(self.problems)
+
+    def _views(self, app: App) -> Iterator[tuple[str, list[Row]]]:
+        """Each view with its rows, one per generation."""
         if not app.views:
             return
         with self._reporting(), store_of(self._redis) as store:
             folds = folds_of(app)
             for view in app.views:
+                rows = list[Row]()
                 try:
-                    yield from self._view(view, store, self._state(app))
+                    rows.extend(self._view(view, store, self._state(app)))
                     self.problems += generation_problems(view, store, folds.get(view.name, ""))
                 except InfrastructureError:
                     raise
                 except LeftfoldError as error:  # a problem of one view must not hide the other views
                     self.problems.append(str(error))
+                yield view.name, rows
 
     def _state(self, app: App) -> ClusterState:
         """What the brokers have answered since `deciders` was asked for this App."""
@@ -255,6 +279,7 @@ class Survey:
             "rows": found.rows,
             "approximate": found.approximate,
             "lag": self._lag(found.position),
+            "done": found.position.ahead_of(Position()),
             "parked": sorted(found.parked),
             "time": found.time,
             "position": found.position.offsets,
