@@ -63,6 +63,7 @@ class _Child:
             self.part.command, stdin=subprocess.PIPE, start_new_session=True, env=environment
         )
         self._started = time.monotonic()
+        RESTARTS.record(0, {"leftfold.part": self.part.name})
 
     def ended(self) -> int | None:
         """The exit code of a process that has just ended, else None; sets the time of the next start."""

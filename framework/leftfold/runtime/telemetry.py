@@ -323,7 +323,7 @@ class ObservedApps:
         self._apps, self._servers, self._every = apps, (kafka, redis, archive), every
         self._lock, self._done = threading.Lock(), threading.Event()
         self._found: list[Observation] = []
-        self._began = self._ended = -every
+        self._began, self._ended = -every, clock()
         self.surveys = 0
 
     def register(self, meter: Any) -> None:
@@ -347,22 +347,24 @@ class ObservedApps:
                 threading.Thread(target=self._survey, name="survey", daemon=True).start()
         self._done.wait(max(0.0, self._began + _SURVEY_SECONDS - clock()))
         with self._lock:
-            age = [Observation(telemetry.SURVEY_AGE, clock() - self._ended, {})] if self._found else []
-            return self._found + age
+            return [*self._found, Observation(telemetry.SURVEY_AGE, clock() - self._ended, {})]
 
     def _survey(self) -> None:
         from leftfold.runtime.operations.survey import Survey
 
-        found, began = list[Observation](), clock()
+        found, began, survey = list[Observation](), clock(), Survey(*self._servers, most_states=_MOST_STATES)
+        is_whole = False
         try:
-            survey = Survey(*self._servers, most_states=_MOST_STATES)
             for app in self._apps:
                 before = len(survey.problems)
                 for row in (*survey.deciders(app), *survey.parts(app), *survey.views(app)):
                     found += observations(row)
-                found.append(Observation(telemetry.PROBLEMS, len(survey.problems) - before, {"leftfold.app": app.name}))
+                problems = len(survey.problems) - before
+                found.append(Observation(telemetry.PROBLEMS, problems, {"leftfold.app": app.name}))
             found.append(Observation(telemetry.SURVEY_SECONDS, clock() - began, {}))
+            is_whole = not survey.missing
         finally:
             with self._lock:
-                self._found, self._ended = found, clock()
+                # Where a server does not answer, its members have no numbers, and the age shows since when.
+                self._found, self._ended = found, clock() if is_whole else self._ended
                 self._done.set()

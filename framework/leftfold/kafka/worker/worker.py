@@ -317,9 +317,8 @@ class Worker:
         result = self._transactions.run(writes, offsets, group, watch=self._events)
         outcome = type(result).__name__.lower()
         TRANSACTION_SECONDS.record(clock() - began, {**self._measured, "leftfold.outcome": outcome})
-        if (rotations := self._transactions.rotations) > self._rotated:
-            ROTATIONS.record(rotations - self._rotated, self._measured)
-            self._rotated = rotations
+        rotations, self._rotated = self._transactions.rotations - self._rotated, self._transactions.rotations
+        ROTATIONS.record(rotations, self._measured)
         return result
 
     def _await_settled(self) -> None:
