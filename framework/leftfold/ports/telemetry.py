@@ -87,11 +87,13 @@ __all__ = [
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
-MOST_TRACED = 64
+MOST_TRACED = 16
 """Most records of one batch that get a span, and most links of a span: so a large batch spends little time on them."""
 _TRACEPARENT = "traceparent"
 _SAMPLED = b"13579bdf"
 """Last digits of a `traceparent` whose trace is recorded."""
+_LOOK_SECONDS = 1.0
+"""Seconds between looks for an SDK in a process that has only the API."""
 _OF_THE_API = ("opentelemetry.trace", "opentelemetry.metrics")
 
 
@@ -127,6 +129,11 @@ class _Recorder:
         self.meter = meters.get_meter("leftfold", __version__) if meters is not None else None
         self._lock, self._methods = Lock(), dict[str, Callable[[float, Attributes], None]]()
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is recorded."""
+        return self.tracer is not None or self.meter is not None
+
     def method(self, instrument: Instrument) -> Callable[[float, Attributes], None] | None:
         """The function that records a value of an instrument."""
         if (found := self._methods.get(instrument.name)) is not None or self.meter is None:
@@ -141,6 +148,8 @@ class _Chosen:
 
     fixed: _Recorder | None = None
     found: _Recorder | None = None
+    looked: float = float("-inf")
+    """When no SDK was found, by `clock`."""
 
 
 def _recorder() -> _Recorder | None:
@@ -148,17 +157,20 @@ def _recorder() -> _Recorder | None:
         return _Chosen.fixed
     if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
         return None
+    found = _Chosen.found
+    if found is not None and not found.is_on and clock() - _Chosen.looked < _LOOK_SECONDS:
+        return None
     from opentelemetry import metrics, trace
 
     tracers: TracerProvider | None = trace.get_tracer_provider()
     meters: MeterProvider | None = metrics.get_meter_provider()
-    found = _Chosen.found
     if found is None or found.providers != (tracers, meters):
         # The API's own providers do nothing, or stand for one that is still to come.
         known = [None if type(one).__module__.startswith(_OF_THE_API) else one for one in (tracers, meters)]
         found = _Chosen.found = _Recorder(*known)  # type: ignore[arg-type]  # in their order
         found.providers = tracers, meters
-    return found
+    _Chosen.looked = clock()
+    return found if found.is_on else None
 
 
 @contextmanager
@@ -359,7 +371,7 @@ class Operation:
         Args:
             destination: the topic, view or reaction.
             parent: the `traceparent` of its parent; '' = it begins a trace, None = the current span is its parent.
-            links: of other spans that lead here: at most 64.
+            links: of other spans that lead here: at most 16.
         """
         found = _recorder()
         if found is None or found.tracer is None:
@@ -424,7 +436,7 @@ def is_sampled(text: bytes) -> bool:
 
 
 def traced(records: Iterable[Headers]) -> list[bytes]:
-    """The headers `traceparent` of recorded traces among the first 64 records; none without an SDK."""
+    """The headers `traceparent` of recorded traces among the first 16 records; none without an SDK."""
     if not is_traced():
         return []
     found = (value for headers in islice(records, MOST_TRACED) for name, value in headers if name == _TRACEPARENT)
@@ -432,7 +444,7 @@ def traced(records: Iterable[Headers]) -> list[bytes]:
 
 
 class EventSpans:
-    """The spans of events from when they were read until their rows can be read; at most 64 at a time.
+    """The spans of events from when they were read until their rows can be read; at most 16 at a time.
 
     Args:
         views: the names of the views that fold them.
