@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 from leftfold.ports.telemetry import INSTRUMENTS
@@ -30,6 +34,7 @@ APP = "tests.domains.observed:app"
 MONITORING = ROOT / "docs" / "monitoring"
 NAME = re.compile(r"\b(?:leftfold|messaging|http)_\w+")
 SECONDS = 240.0
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Scraped:
@@ -47,10 +52,64 @@ class Scraped:
         return [one.value for one in self.samples if one.name == metric and wanted.items() <= one.labels.items()]
 
 
-class Running:
-    """A run with metrics and a gateway with metrics."""
+class Collector:
+    """Takes spans over HTTP, as a collector of OpenTelemetry does."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, bytes, bytes, bytes]] = []
+        """Name, trace, own id and parent."""
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+                if self.path == "/v1/traces":
+                    collector.take(body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def take(self, body: bytes) -> None:
+        for of in ExportTraceServiceRequest.FromString(body).resource_spans:
+            self.spans += [
+                (span.name, span.trace_id, span.span_id, span.parent_span_id)
+                for scope in of.scope_spans
+                for span in scope.spans
+            ]
+
+    def chain(self, trace: bytes, parent: bytes, names: Sequence[str]) -> bool:
+        """Whether a trace has spans of these names, each below the one before."""
+        if not names:
+            return True
+        found = [own for name, of, own, above in self.spans if (name, of, above) == (names[0], trace, parent)]
+        return any(self.chain(trace, own, names[1:]) for own in found)
+
+    def tree(self, trace: bytes) -> list[tuple[str, str, str]]:
+        """The spans of a trace: name, own id and parent."""
+        return [(name, own.hex(), above.hex()) for name, of, own, above in self.spans if of == trace]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Running:
+    """A run and a gateway with metrics, which send their spans to a collector."""
+
+    def __init__(self, shell: Shell, collector: Collector) -> None:
+        self.collector = collector
+        shell._environment |= {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.address}/v1/traces",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
         self.shell, self.address = shell, f"127.0.0.1:{free_port()}"
         self.gateway = f"127.0.0.1:{free_port()}"
         words = ["run", "--app", APP, "--metrics", self.address, "--json-logs"]
@@ -74,12 +133,14 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    found = Running(Shell(tmp_path_factory.mktemp("run")).at(empty_servers))
+    collector = Collector()
+    found = Running(Shell(tmp_path_factory.mktemp("run")).at(empty_servers), collector)
     try:
         _place(found, "o-1")
         yield found
     finally:
         found.end()
+        collector.close()
 
 
 def _place(running: Running, order: str) -> None:
@@ -95,7 +156,7 @@ def _place(running: Running, order: str) -> None:
     wait_until(is_up, running.shell.said, SECONDS)
     body = {"order": order, "product": "p", "at": at}
     url = f"http://{running.gateway}/commands/orders/Place?timeout=60"
-    answer = httpx.post(url, json=body, timeout=SECONDS)
+    answer = httpx.post(url, json=body, timeout=SECONDS, headers={"traceparent": CALLER})
     assert answer.status_code == 200, answer.text
 
     def row() -> Any:
@@ -151,6 +212,24 @@ def test_numbers_of_every_part_and_of_the_survey_are_in_one_scrape(running: Runn
     assert sum(found.of("leftfold_commands_total", kind="decider", name="orders", outcome="accepted")) >= 2.0
     assert found.of("leftfold_view_rows", name="order_status") == [1.0]
     assert sum(found.of("leftfold_timer_lateness_seconds_count", name="checkout")) >= 1.0
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ("react checkout.commands", "decide stock.commands"),
+        ("project orders.events",),
+        ("act greetings",),
+    ],
+)
+def test_one_trace_leads_through_every_process_of_the_run(running: Running, chain: tuple[str, ...]) -> None:
+    _, trace, parent, _ = CALLER.split("-")
+    names = ("POST /commands/orders/Place", "send orders.commands", "decide orders.commands", *chain)
+    wait_until(
+        lambda: running.collector.chain(bytes.fromhex(trace), bytes.fromhex(parent), names),
+        lambda: f"{running.collector.tree(bytes.fromhex(trace))}",
+        SECONDS,
+    )
 
 
 def test_top_prints_one_snapshot_per_line_and_ends_on_ctrl_c(running: Running) -> None:

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
+from fastapi.telemetry import TelemetryConfig
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,7 +23,6 @@ from leftfold.http.access import Access
 from leftfold.http.commands import CommandRoutes
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_of, refusal
 from leftfold.http.streams import add_stream
-from leftfold.http.telemetry import TracedRequests, add_metrics
 from leftfold.http.views import ViewRoutes
 from leftfold.model.app import App
 from leftfold.model.position import Recorded
@@ -32,6 +32,9 @@ __all__ = ["AppConnection", "gateway", "router"]
 
 _MOST_BYTES = 1_048_576
 _GZIP_FROM = 1000
+_TELEMETRY: TelemetryConfig = {"operation_spans": False, "logs": False}
+"""One span and one duration per request, where the process has an SDK; errors are answered, and need no log."""
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class AppConnection(Protocol):
@@ -98,7 +101,13 @@ def gateway(
                     stack.push_async_callback(close)
             yield
 
-    found = FastAPI(title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, openapi_url="/openapi.json")
+    found = FastAPI(
+        title=f"Leftfold: {names}",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url="/openapi.json",
+        telemetry=_TELEMETRY,
+    )
     for one in routers:
         found.include_router(one)
     _add_health(found, apps)
@@ -116,8 +125,7 @@ def gateway(
         )
     found.add_middleware(_BodyLimit, max_bytes=max_bytes)
     if metrics is not None:
-        add_metrics(found, access or Access(), metrics)
-    found.add_middleware(TracedRequests)
+        _add_metrics(found, access or Access(), metrics)
     return found
 
 
@@ -173,6 +181,13 @@ def _add_health(found: FastAPI, apps: Sequence[tuple[App, AppConnection]]) -> No
 
         wrong = [why for app, connection in apps for why in await ask(app, connection)]
         return JSONResponse({"status": "not ready" if wrong else "ready", "why": wrong}, 503 if wrong else 200)
+
+
+def _add_metrics(found: FastAPI, access: Access, shown: Callable[[], bytes]) -> None:
+    @found.get("/metrics", include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        access.principal(request)
+        return Response(shown(), media_type=_PROMETHEUS)
 
 
 def _add_handlers(found: FastAPI) -> None:

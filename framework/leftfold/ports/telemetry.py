@@ -48,7 +48,6 @@ __all__ = [
     "PROBLEMS",
     "PROJECT",
     "REACT",
-    "REQUEST_SECONDS",
     "RESTARTS",
     "RESTORE_SECONDS",
     "ROTATIONS",
@@ -258,9 +257,6 @@ TIMER_LATENESS = Instrument(
 )
 VIEW_FLUSH_SECONDS = Instrument("leftfold.flush.duration", "histogram", "s", "Time of a flush of a view's rows.", _FAST)
 VIEW_FLUSH_ROWS = Instrument("leftfold.flush.rows", "histogram", "{row}", "Rows of one flush.", _SIZES)
-REQUEST_SECONDS = Instrument(
-    "http.server.request.duration", "histogram", "s", "Time of a request to the gateway.", _FAST
-)
 RESTARTS = Instrument("leftfold.restarts", "counter", "{restart}", "Processes that ended and were started again.")
 
 RUNNING = Instrument("leftfold.running", "observed", "{process}", "Processes at work.")
@@ -310,11 +306,6 @@ class Span:
         if self._span is not None:
             self._span.set_attributes(attributes)
 
-    def rename(self, name: str) -> None:
-        """Gives the span the name that is known only at its end."""
-        if self._span is not None:
-            self._span.update_name(name)
-
     def fail(self, kind: str, why: str = "") -> None:
         """Marks the span as failed, by the kind of its error."""
         if self._span is not None:
@@ -355,7 +346,7 @@ class Operation:
 
     name: str
     type: str
-    kind: Literal["internal", "server", "client", "producer", "consumer"]
+    kind: Literal["client", "producer", "consumer"]
     kafka: bool = True
 
     def span(
@@ -393,7 +384,7 @@ class Operation:
             above = trace.set_span_in_context(trace.NonRecordingSpan(remote), Context())
         return Span(
             found.tracer.start_span(
-                f"{self.name} {destination}".strip(),
+                f"{self.name} {destination}",
                 above,
                 trace.SpanKind[self.kind.upper()],
                 {**fixed, **(attributes or {})},
