@@ -34,14 +34,24 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["ObservedApps", "TelemetrySettings", "collected", "observations", "parts_directory", "served_metrics"]
+__all__ = [
+    "ObservedApps",
+    "PartMetrics",
+    "TelemetrySettings",
+    "answer_scrapes",
+    "check_address",
+    "collected",
+    "measured_run",
+    "observations",
+    "parts_directory",
+]
 
 _ANSWER_SECONDS = 2.0
 """Seconds that a part may take to answer a scrape."""
 _SURVEY_SECONDS = 5.0
 """Seconds that a scrape waits for a survey; after that the numbers of the one before are given."""
 _MOST_STATES = 20_000
-_LONGEST_PATH = 100
+_LONGEST_PATH, _HIGHEST_PORT = 100, 65535
 
 
 class TelemetrySettings(BaseSettings):
@@ -107,7 +117,7 @@ def collected(service: str, part: str, *, scraped: bool = False) -> Iterator[Cal
             opened.callback(_collect_traces(resource))
         shown = partial(generate_latest, registry)
         if settings.directory:
-            opened.callback(_answering(_socket_of(settings.directory, part), shown))
+            opened.callback(answer_scrapes(settings.directory, part, shown))
         yield shown
 
 
@@ -145,8 +155,9 @@ def _socket_of(directory: str, part: str) -> Path:
     return Path(directory, blake2b(part.encode(), digest_size=8).hexdigest())
 
 
-def _answering(path: Path, shown: Callable[[], bytes]) -> Callable[[], None]:
-    """Answers each connection to a socket with a text; returns the function that ends it."""
+def answer_scrapes(directory: str, part: str, shown: Callable[[], bytes]) -> Callable[[], None]:
+    """Answers each scrape of a part with its metrics; returns the function that ends it."""
+    path = _socket_of(directory, part)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -179,10 +190,11 @@ def parts_directory() -> Iterator[Path]:
         yield Path(found)
 
 
-class _Answers:
+class PartMetrics:
     """The metrics of the parts of a run, each series with the part's name, as a collector of `prometheus_client`.
 
     Args:
+        directory: where each part has its socket.
         own: the metrics of the supervisor, which are of no part.
     """
 
@@ -226,37 +238,61 @@ def _asked(path: Path) -> str | None:
     return b"".join(chunks).decode()
 
 
-@contextmanager
-def served_metrics(address: str, directory: Path, parts: Sequence[str], observed: ObservedApps) -> Iterator[None]:
-    """Serves `/metrics` of a run at an address, with the numbers of its parts and of the survey, until the block ends.
+def check_address(address: str) -> tuple[str, int]:
+    """The host and the port of `HOST:PORT`; the host is this machine's loopback where none is named.
 
-    Args:
-        address: `HOST:PORT`, or a port of this machine.
+    Raises:
+        Usage: it has another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > _HIGHEST_PORT:
+        raise Usage(f"--metrics {address}: it is no HOST:PORT, such as 127.0.0.1:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@contextmanager
+def measured_run(address: str, parts: Sequence[str], observed: ObservedApps) -> Iterator[dict[str, str]]:
+    """Records what a supervisor knows, its survey included; yields the environment by which its parts take part.
+
+    With an address, `/metrics` there has the numbers of all parts. Without one they go to a collector, or nowhere.
 
     Raises:
         Usage: the address is wrong or taken. ConfigurationError: `leftfold[telemetry]` is not installed.
     """
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        raise Usage(f"--metrics {address}: it is no HOST:PORT, such as 127.0.0.1:9464")
-    with collected(observed.name, "run", scraped=True) as own:
-        from opentelemetry import metrics
-        from prometheus_client import CollectorRegistry, start_http_server
+    with ExitStack() as opened:
+        own = opened.enter_context(collected(observed.name, "run", scraped=bool(address)))
+        if address or TelemetrySettings().sends_metrics:
+            from opentelemetry import metrics
 
-        observed.register(metrics.get_meter("leftfold", __version__))
-        registry, answers = CollectorRegistry(), _Answers(directory, parts, own)
-        registry.register(answers)
-        try:
-            server, thread = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
-        except (OSError, OverflowError) as error:
-            raise Usage(f"--metrics {address}: {error}") from error
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-            answers.close()
+            observed.register(metrics.get_meter("leftfold", __version__))
+        if not address:
+            yield {}
+            return
+        directory = opened.enter_context(parts_directory())
+        answers = PartMetrics(directory, parts, own)
+        opened.callback(answers.close)
+        opened.callback(_served(address, answers))
+        yield {"LEFTFOLD_METRICS_DIRECTORY": str(directory)}
+
+
+def _served(address: str, answers: PartMetrics) -> Callable[[], None]:
+    """Serves metrics at an address; returns the function that ends it."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(answers)
+    host, port = check_address(address)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise Usage(f"--metrics {address}: {error}") from error
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end
 
 
 class Observation(NamedTuple):

@@ -79,9 +79,9 @@ class Scrape:
         from http.client import HTTPConnection, HTTPException
 
         from leftfold.runtime.connect import extras
+        from leftfold.runtime.telemetry import check_address
 
-        host, _, port = address.rpartition(":")
-        connection = HTTPConnection(host.strip("[]") or "127.0.0.1", int(port), timeout=_SCRAPE_SECONDS)
+        connection = HTTPConnection(*check_address(address), timeout=_SCRAPE_SECONDS)
         try:
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode(errors="replace")
@@ -175,11 +175,12 @@ def top(
     """
     from leftfold.runtime.console import draw, emit
     from leftfold.runtime.project import Usage, archive_of, load_apps
+    from leftfold.runtime.telemetry import check_address
 
     if not (once or as_json or sys.stdout.isatty()):
         raise Usage("standard output is no terminal: say --once, or --json for one line per look")
-    if metrics and not metrics.rpartition(":")[2].isdigit():
-        raise Usage(f"--metrics {metrics}: it is no HOST:PORT, such as 127.0.0.1:9464")
+    if metrics:
+        check_address(metrics)
     apps, rates = list(load_apps(app or []).values()), Rates()
     look = _Look(apps, kafka, redis, archive_of(archive), metrics, rates)
     if once or as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
@@ -115,23 +115,6 @@ def parts_of(
     return parts
 
 
-def _measured(
-    address: str, apps: Sequence[App], parts: Sequence[Part], kafka: str | None, redis: str | None, archive: str
-) -> tuple[ExitStack, dict[str, str]]:
-    """What serves the metrics of a run once it is entered, and the environment by which its parts take part."""
-    opened = ExitStack()
-    if not address:
-        return opened, {}
-    from leftfold.runtime.telemetry import ObservedApps, parts_directory, served_metrics
-
-    with ExitStack() as entered:
-        directory = entered.enter_context(parts_directory())
-        observed = ObservedApps(apps, kafka, redis, archive)
-        entered.enter_context(served_metrics(address, directory, [part.name for part in parts], observed))
-        opened = entered.pop_all()
-    return opened, {"LEFTFOLD_METRICS_DIRECTORY": str(directory)}
-
-
 class ViewEngine(StrEnum):
     """What folds views: a projector or Spark."""
 
@@ -196,9 +179,12 @@ def run(
     from leftfold.runtime.logging import open_report
     from leftfold.runtime.project import Usage, load_apps
     from leftfold.runtime.supervisor import Supervisor
+    from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
 
     if engine is ViewEngine.TAIL and (master or py_files or trigger):
         raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
+    if metrics:
+        check_address(metrics)
     apps = load_apps(app or [])
     wanted = chosen_of(apps, names or [])
     settings = kafka_settings(kafka)
@@ -222,8 +208,7 @@ def run(
             f"{' '.join(names or [one.name for one in apps.values()])}: nothing here keeps a view of a stream; name "
             f"the stream, App(streams=[Streaming(...)]), or start the program that does"
         )
-    measured, environment = _measured(metrics, list(wanted.values()), parts, kafka, redis, archive_of(archive))
-    parts = [replace(part, environment={**part.environment, **environment}) for part in parts]
+    observed = ObservedApps(list(wanted.values()), kafka, redis, archive_of(archive))
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)
@@ -232,7 +217,8 @@ def run(
         begin_reactions(one, settings)
     called = ", ".join(one.name for one in wanted.values())
     report("starting", {"app": called, "parts": ", ".join(part.name for part in parts)})
-    with measured:
+    with measured_run(metrics, [part.name for part in parts], observed) as shared:
+        parts = [replace(part, environment={**part.environment, **shared}) for part in parts]
         code = Supervisor(parts, stop=stopping.event, report=report).run()
     report("stopped", {})
     raise typer.Exit(code or stopping.code)
