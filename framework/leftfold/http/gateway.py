@@ -12,7 +12,9 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
+from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,6 +44,9 @@ _MOST_BODIES = 256
 _BODY_SECONDS = 30.0
 _GZIP_FROM = 1000
 _READY_SECONDS = 5.0
+_TELEMETRY: TelemetryConfig = {"operation_spans": False, "logs": False}
+"""One span and one duration per request, where the process has an SDK; errors are answered, and need no log."""
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 Closing: TypeAlias = Callable[[], Awaitable[None]]
 
 
@@ -126,6 +131,7 @@ def gateway(
     origins: Sequence[str] = (),
     max_bytes: int = _MOST_BYTES,
     body_seconds: float = _BODY_SECONDS,
+    metrics: Callable[[], bytes] | None = None,
 ) -> FastAPI:
     """An application with the routes of Apps, and with /health/live and /health/ready.
 
@@ -133,6 +139,7 @@ def gateway(
         access: who may call; by default everybody. origins: of browsers whose pages may call (CORS).
         max_bytes: the largest body of a request; a batch may be larger in all. body_seconds: how long a body may take
             to arrive, and of a batch, each part.
+        metrics: returns the metrics of this process, for `/metrics`; None = there is no such route.
     """
     names = ", ".join(app.name for app, _ in apps)
     operations = _operations([app for app, _ in apps])
@@ -146,11 +153,15 @@ def gateway(
                 stack.push_async_callback(close)
             yield
 
-    found = FastAPI(title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, redirect_slashes=False)
+    found = FastAPI(
+        title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, redirect_slashes=False, telemetry=_TELEMETRY
+    )
     found.state.feeds = feeds  # which `GatewayServer` ends before it waits for its connections
     for one in made:
         found.include_router(one.router)
     found.include_router(_health(apps))
+    if metrics is not None:
+        _add_metrics(found, access or Access(), metrics)
     _add_handlers(found)
     _describe(found)
     commands = {path: answer for one in made for path, answer in one.commands.items()}
@@ -270,6 +281,13 @@ async def _wrong_with(app: App, client: FirstConnection[Client], views: FirstCon
     except TimeoutError:
         return [f"{app.name}: no answer within {_READY_SECONDS:g} s"]
     return []
+
+
+def _add_metrics(found: FastAPI, access: Access, shown: Callable[[], bytes]) -> None:
+    @found.get("/metrics", include_in_schema=False)
+    async def metrics(request: Request) -> Response:
+        await access.principal(request)
+        return Response(await run_in_threadpool(shown), media_type=_PROMETHEUS)
 
 
 def _add_handlers(found: FastAPI) -> None:
