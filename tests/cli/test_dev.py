@@ -7,26 +7,40 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
+import httpx
 import psutil
 import pytest
 
 from tests.cli.shell import Shell
+from tests.free_ports import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 Wait = Callable[[Callable[[], object], str], None]
 
 
+PORT = free_port()
+ADD = {"cart_id": "c", "at": "2026-01-01T00:00:00Z", "product_id": "tea", "quantity": 1, "price": "1"}
+
+
 @pytest.fixture
 def dev(shop: Shell, wait_until: Wait) -> Iterator[subprocess.Popen[bytes]]:
     """`leftfold dev` once everything works."""
-    process = shop.start(["dev", "--plain-logs"])
+    process = shop.start(["dev", "--plain-logs", f"--port={PORT}"])
     try:
         wait_until(lambda: " serving " in shop.said() and " following " in shop.said(), "the App at work")
         yield process
     finally:
         process.terminate()
         process.wait(240.0)
+
+
+def answers(http: httpx.Client, path: str) -> bool:
+    """Whether the gateway answers well."""
+    try:
+        return http.get(path).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -45,6 +59,10 @@ def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
     file.write_text(before, "utf-8")
     wait_until(lambda: shop.said().count(" serving ") == 2, "the App at work again")
     assert "changed=shop/services/carts/domain.py" in shop.said()
+    with httpx.Client(base_url=f"http://127.0.0.1:{PORT}") as http:
+        wait_until(lambda: answers(http, "/health/ready"), "the gateway")
+        assert http.post("/commands/carts/AddItem", json=ADD).status_code == 200
+        assert "Overview" in http.get("/console/").text
 
 
 def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes]) -> None:
