@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
 from leftfold.runtime.operations.dead_letters import AllDeadLetters
+from tests.free_ports import free_port
 from tests.http.console.accessibility import violations
 from tests.http.console.browser import NARROW, WIDE, Window
-from tests.http.console.conftest import Kiosk
+from tests.http.console.conftest import SPEC, Kiosk
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -80,9 +82,7 @@ def test_a_view_is_rebuilt_and_promoted_by_clicks(window: Window) -> None:
     window.resize(WIDE)
     window.open("/views/customer_spend", "1-")
     window.press("Rebuild and hold")
-    window.wait_text(
-        "Readers do not see it until it is promoted", "leftfold rebuild customer_spend --engine local --hold"
-    )
+    window.wait_text("Readers do not see it until it is promoted", "leftfold rebuild customer_spend --engine local")
     window.press("Rebuild customer_spend")
     window.wait_text("held")
     window.press("Compare")
@@ -98,9 +98,7 @@ def test_a_view_is_rebuilt_and_promoted_by_clicks(window: Window) -> None:
 def test_a_dead_letter_is_corrected_and_resent_and_who_did_so_is_kept(window: Window, kiosk: Kiosk) -> None:
     window.resize(WIDE)
     (letter,) = AllDeadLetters(kiosk.servers.kafka).letters("orders")
-    window.open(
-        f"/dead?letter={str(letter.place).replace('[', '%5B').replace(']', '%5D')}", "Input should be a valid decimal"
-    )
+    window.open(f"/dead?letter={quote(str(letter.place))}", "Input should be a valid decimal")
     payload = window.field("Payload").get_attribute("value") or ""
     window.type("Payload", payload.replace('"two"', '"2.25"'))
     window.wait_text("This is a orders.Place.v1")
@@ -111,7 +109,7 @@ def test_a_dead_letter_is_corrected_and_resent_and_who_did_so_is_kept(window: Wi
     window.type("Who does this", "anna")
     window.type("Why; it is kept with the act", "the price was a word")
     window.press(f"Resend {letter.place}")
-    window.wait_text("sent again")
+    window.wait_text("1 letter sent again, the last one under the id")
     (now,) = AllDeadLetters(kiosk.servers.kafka).letters("orders")
     assert (now.handled, now.why) == ("sent again", "anna: the price was a word")
     window.open("/streams?category=orders&key=o-dead", "1 of 1")
@@ -128,3 +126,33 @@ def test_an_open_page_comes_back_after_the_console_was_started_again(window: Win
         lambda: window.browser.execute_script("return performance.timeOrigin") != before, "a page that is loaded again"
     )
     window.wait_text("customer_spend", "order_summary")
+
+
+@pytest.mark.faults
+def test_a_query_is_answered_on_spark_in_an_accessible_grid(window: Window) -> None:
+    window.resize(WIDE)
+    query = quote("SELECT _type, count(*) AS events FROM orders GROUP BY _type")
+    window.open(f"/sql?q={query}", "Run query")
+    window.wait_text("Placed.v1", "rows", "Download as CSV")
+    assert violations(window.browser) == []
+    window.open(f"/sql?q={quote('DROP TABLE orders')}", "only questions are answered here")
+    assert window.foreign_hosts() == set()
+
+
+@pytest.mark.faults
+def test_the_console_beside_the_gateway_is_live_in_a_browser(window: Window, kiosk: Kiosk) -> None:
+    port = free_port()
+    process = kiosk.shell.start(["serve", "--app", SPEC, "--console", "--port", str(port)])
+    try:
+        kiosk.shell.wait_until(process, lambda said: f":{port}" in said)
+        beside = Window(window.browser, f"http://127.0.0.1:{port}/console")
+        beside.open("/views", "customer_spend")
+        beside.wait_text("fine", "reads only")
+        beside.browser.find_element("link text", "customer_spend").click()
+        beside.wait_text("Compare two generations")
+        assert beside.browser.current_url == f"http://127.0.0.1:{port}/console/views/customer_spend"
+        assert "Rebuild" not in beside.text()
+        assert beside.errors() == []
+    finally:
+        process.terminate()
+        process.wait(60.0)

@@ -248,12 +248,10 @@ def drawn_graph(nodes: Sequence[Node], edges: Sequence[Edge], *, label: str, wid
         for row, node in enumerate(column):
             places[node.id] = 2 + index * (width + gap), (tall - used) / 2 + row * (_HEIGHT + _SPACE)
     wide = len(columns) * (width + gap) - gap + 4
-    lines, labels = [], []
-    for edge in edges:
-        if edge.source in places and edge.target in places:
-            line, text = _arrow(edge, places, width)
-            lines.append(line)
-            labels.append(text)
+    drawn = [edge for edge in edges if edge.source in places and edge.target in places]
+    lines = [_arrow(edge, places, width) for edge in drawn]
+    # Arrows to one node that say the same have one label, where they meet.
+    labels = [_label(edge, places[edge.target]) for edge in {(e.target, e.label): e for e in drawn if e.label}.values()]
     boxes = [_box(node, *places[node.id], width) for node in nodes]
     return tag(
         "svg", *lines, *boxes, *labels,
@@ -274,7 +272,7 @@ def _ordered(columns: Mapping[int, list[Node]], number: int, edges: Sequence[Edg
     return [node for _, node in sorted(enumerate(columns[number]), key=mean)]
 
 
-def _arrow(edge: Edge, places: Mapping[str, tuple[float, float]], width: int) -> tuple[Html, Html]:
+def _arrow(edge: Edge, places: Mapping[str, tuple[float, float]], width: int) -> Html:
     (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
     middle = _HEIGHT / 2
     if x1 > x0:
@@ -285,21 +283,22 @@ def _arrow(edge: Edge, places: Mapping[str, tuple[float, float]], width: int) ->
     bends = f"{start[0] + bend:g},{start[1]:g} {end[0] - bend:g},{end[1]:g}"
     curve = f"M{start[0]:g},{start[1]:g} C{bends} {end[0]:g},{end[1]:g}"
     head = f"M{end[0]:g},{end[1]:g} l{-6 if x1 > x0 else 6},-4 v8 z"
-    line = tag(
+    return tag(
         "g", tag("path", d=curve, cls="lf-line"), tag("path", d=head, cls="lf-head"),
         cls=f"lf-edge{tone}{' lf-back' if edge.is_back else ''}",
     )  # fmt: skip
-    if not edge.label:
-        return line, Html("")
-    x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
+
+
+def _label(edge: Edge, target: tuple[float, float]) -> Html:
+    """The label of an arrow, before the node that it points to."""
     size = 7 * len(edge.label) + 10
-    text = tag(
+    x, y = target[0] - size / 2 - 11, target[1] + _HEIGHT / 2
+    return tag(
         "g",
         tag("rect", x=f"{x - size / 2:g}", y=f"{y - 9:g}", width=f"{size:g}", height="18", rx="9"),
         tag("text", edge.label, x=f"{x:g}", y=f"{y + 4:g}", text_anchor="middle"),
-        cls=f"lf-edge-label{tone}",
+        cls=f"lf-edge-label{f' lf-{edge.tone}' if edge.tone else ''}",
     )
-    return line, text
 
 
 def _box(node: Node, x: float, y: float, width: int) -> Html:

@@ -209,8 +209,7 @@ def _edges(app: App, result: SurveyResult, *, narrow: bool) -> Iterator[Edge]:
         )
         for category in process.categories:
             yield Edge(f"category {category}", target, _seconds(row.get("unrouted")), tone)
-        own = {decider.name for decider in app.deciders}
-        for category in sorted({command.__leftfold__.category for command in process.sends} & own):
+        for category in sorted({command.__leftfold__.category for command in process.sends}):
             yield Edge(target, f"{'category' if narrow else 'decider'} {category}", "", "", is_back=True)
     for reaction in app.reactions:
         row, tone = _row(rows, "reaction", reaction.name), _tone(result, "reaction", reaction.name)

@@ -192,7 +192,7 @@ def _generations(rows: Sequence[Row]) -> Html:
         "position",
     )
     return table(
-        columns, found, label="Generations", empty="there is no generation yet; run the App, or rebuild the view"
+        columns, found, label="Generations", empty="There is no generation yet; run the App, or rebuild the view."
     )
 
 
