@@ -8,6 +8,8 @@ STAMP := $(VENV)/.made-from-lock
 SOURCES := framework events services projections tests benchmarks
 
 export PYTHONPATH := $(CURDIR)
+# Without bytecode each of the processes that test compiles all tests again, and every child the framework.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test faults simulate check docs format bench clean
 

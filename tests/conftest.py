@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
 TOGETHER = {
-    "archive": "spark",
+    "archive": "archive",
     "kafka": "kafka",
     "redis": "redis",
-    "reference/test_reports.py": "spark",
+    "reference/test_reports.py": "archive",
     "spark": "spark",
     "worker": "worker",
 }
-"""Folders and files whose tests share servers or a Spark session: those of one name are tested by one process."""
+"""Folders and files whose tests share servers or a Spark session: those of one name are tested by one process.
+
+Each name is as long as a process may take alone. A second Spark session costs less than waiting for the first.
+"""
 LONG = (
     "spark",
     "worker",
@@ -98,13 +101,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Has Spark and Kafka start quickly where tests start them."""
+    """Has Spark and Kafka start quickly where tests start them, and the collector pass over what stays anyway."""
     from tests.class_archive import use_archive_of_kafka, use_archive_of_spark
 
     if any(item.nodeid.removeprefix("tests/").partition("/")[0] in SPARK for item in session.items):
         use_archive_of_spark(session.config.cache.mkdir("spark"))
     if session.config.getoption("--servers") == "embedded" and any(map(_is_served, session.items)):
         use_archive_of_kafka(session.config.cache.mkdir("kafka"))
+    # Every test and module that was collected is there until the end; without them a collection takes no time.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -24,8 +24,8 @@ __all__ = ["coordinates", "plan_kafka"]
 
 # One node holds one replica of everything. Few internal partitions make the first transaction and the first group
 # quick; the scan every second ends the transactions of dead writers soon; after a crash the broker can register again
-# only when its old session has ended. An idle controller writes a no-op record every half second by default, which is
-# a good part of an idle broker's CPU time.
+# only when its old session has ended. An idle broker costs CPU time by its no-op records, its heartbeats and its
+# threads, each of which wakes three times a second; a single machine needs few of them.
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -33,7 +33,9 @@ _PROPERTIES = {
     "inter.broker.listener.name": "PLAINTEXT",
     "metadata.max.idle.interval.ms": "5000",
     "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
+    "broker.heartbeat.interval.ms": "1000",
+    "num.network.threads": "1",
+    "num.io.threads": "3",
     "num.partitions": "1",
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
@@ -49,7 +51,7 @@ _PROPERTIES = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.backoff.ms": "1000",
 }
 
 _LOGGING = """status=error
