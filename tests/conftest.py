@@ -22,6 +22,8 @@ SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
 TOGETHER = {
     "archive": "archive",
+    "cli/test_log.py": "sql",
+    "cli/test_printed.py": "sql",
     "kafka": "kafka",
     "redis": "redis",
     "reference/test_reports.py": "archive",

@@ -34,9 +34,11 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
+def test_a_change_starts_the_app_again_and_ctrl_c_stops_servers_and_app(
     shop: Shell, dev: subprocess.Popen[bytes], wait_until: Wait
 ) -> None:
+    assert any("java" in process.name() for process in family(dev))
+    assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
     file = shop.place / "shop" / "services" / "carts" / "domain.py"
     before = file.read_text("utf-8")
     file.write_text(before + "\nx = (\n", "utf-8")
@@ -45,12 +47,7 @@ def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
     file.write_text(before, "utf-8")
     wait_until(lambda: shop.said().count(" serving ") == 2, "the App at work again")
     assert "changed=shop/services/carts/domain.py" in shop.said()
-
-
-def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes]) -> None:
     everything = family(dev)
-    assert any("java" in process.name() for process in everything)
-    assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
     password = (shop.place / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
     told = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
     assert password
