@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -35,18 +36,20 @@ TOGETHER = {
 Each name is as long as a process may take alone. A second Spark session costs less than waiting for the first.
 """
 LONG = (
+    "redis",
     "spark",
-    "worker",
     "archive",
     "reference/test_reports.py",
-    "redis",
+    "worker",
     "simulation/test_schedules.py",
     "cli/test_log.py",
-    "simulation/test_conformance.py",
-    "kafka",
-    "cli/test_rights.py",
     "cli/test_printed.py",
+    "kafka",
+    "simulation/test_write_path.py",
     "cli/test_journey.py",
+    "cli/test_rights.py",
+    "simulation/test_consumers.py",
+    "simulation/test_conformance.py",
     "faust",
     "process",
     "cli",
@@ -54,6 +57,7 @@ LONG = (
 )
 """What takes longest, in the order to begin with."""
 _WATCHDOG = pytest.StashKey[Watchdog]()
+_BEGUN, _ENDED = pytest.StashKey[float](), pytest.StashKey[dict[str, float]]()
 # A busy machine is no bug; in CI every run tries the same examples.
 hypothesis.settings.register_profile(
     "leftfold",
@@ -86,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts this in the background has SIGINT ignored, here and in every child that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_WATCHDOG] = Watchdog(seconds=600.0)
+    config.stash[_BEGUN], config.stash[_ENDED] = monotonic(), {}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -134,8 +139,16 @@ def _is_served(item: pytest.Item) -> bool:
     return item.get_closest_marker("servers") is not None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Notes when a process that tests has nothing more to test."""
+    node.config.stash[_ENDED][node.gateway.id] = monotonic() - node.config.stash[_BEGUN]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints the table of the campaign: how long each test took and how it ended."""
+    """Prints when each process ended, and the table of the campaign: how long each test took and how it ended."""
+    if ended := sorted(config.stash[_ENDED].items(), key=lambda one: one[1]):
+        terminalreporter.write_line("ended after: " + ", ".join(f"{name} {at:.0f} s" for name, at in ended))
     if not config.getoption("--faults"):
         return
     seconds: dict[str, float] = {}
