@@ -48,9 +48,11 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
+def test_a_change_starts_the_app_again_and_ctrl_c_stops_servers_and_app(
     shop: Shell, dev: subprocess.Popen[bytes], wait_until: Wait
 ) -> None:
+    assert any("java" in process.name() for process in family(dev))
+    assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
     file = shop.place / "shop" / "services" / "carts" / "domain.py"
     before = file.read_text("utf-8")
     file.write_text(before + "\nx = (\n", "utf-8")
@@ -63,12 +65,7 @@ def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
         wait_until(lambda: answers(http, "/health/ready"), "the gateway")
         assert http.post("/commands/carts/AddItem", json=ADD).status_code == 200
         assert "Overview" in http.get("/console/").text
-
-
-def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes]) -> None:
     everything = family(dev)
-    assert any("java" in process.name() for process in everything)
-    assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
     password = (shop.place / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
     told = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
     assert password
