@@ -19,7 +19,7 @@ from leftfold.local import LocalSettings, embedded
 
 NAMES = (
     "commands", "latency", "sink", "async_reads", "waiting", "tail", "freshness", "overhead", "rebuild", "together",
-    "archive", "streaming", "slope", "processes", "saga", "gateway", "year",
+    "archive", "streaming", "slope", "processes", "saga", "gateway", "telemetry", "year",
 )  # fmt: skip
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

@@ -19,7 +19,7 @@ from services.baskets.history import history
 __all__ = ["feed"]
 
 
-def feed(settings: KafkaSettings, count: int, *, reply_to: bytes = b"", skip: int = 0) -> int:
+def feed(settings: KafkaSettings, count: int, *, reply_to: bytes = b"", skip: int = 0, traceparent: str = "") -> int:
     """Writes that many commands of the year, in time order, and waits until they are in; returns how many."""
     producer = Producer(
         {
@@ -33,7 +33,13 @@ def feed(settings: KafkaSettings, count: int, *, reply_to: bytes = b"", skip: in
     written = 0
     for id_, command in islice(_commands(), skip, skip + count):
         headers: Any = command_headers(
-            command, id=id_, source="baskets", at=now_text(), type_=codec.types[type(command)], reply_to=reply_to
+            command,
+            id=id_,
+            source="baskets",
+            at=now_text(),
+            type_=codec.types[type(command)],
+            reply_to=reply_to,
+            traceparent=traceparent,
         )
         key = command.basket_id.encode()
         producer.produce(names.commands("baskets"), codec.encode(command), key, headers=headers)

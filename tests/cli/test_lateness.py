@@ -10,7 +10,8 @@ from leftfold import QueryView, ViewNotBuilt
 from leftfold.cli.main import run
 from leftfold.client import Views
 from leftfold.memory import MemoryViewStore
-from leftfold.runtime.operations.components import Freshness, why_late
+from leftfold.runtime.operations.cluster_state import ClusterState
+from leftfold.runtime.operations.components import why_late
 from leftfold.runtime.operations.survey import Survey
 from tests.domains.ledger import Moved, Summary, by_owner
 
@@ -42,7 +43,7 @@ def test_a_view_that_is_late_is_named_with_what_to_type(view: object, tails: int
 )
 def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -> None:
     survey, store = Survey(None, None), MemoryViewStore()
-    assert list(survey._view(view, store, Freshness("", ""))) == []
+    assert list(survey._view(view, store, ClusterState("", ""))) == []
     (problem,) = survey.problems
     assert problem.endswith(f"for this code; {start}, or build it: leftfold rebuild {view.name}")
     with pytest.raises(ViewNotBuilt, match=f"; {start}, or build it"):

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from leftfold import InfrastructureError
+from leftfold.ports.telemetry import SEND, recorded_by
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import open_report
 
@@ -113,3 +115,15 @@ def test_trouble_is_told_once_and_its_end_once() -> None:
     trouble.told("")
     assert [what for what, _ in told] == ["waiting", "going on"]
     assert told[0][1] == {"why": "redis is away"}
+
+
+def test_lines_within_a_span_name_its_trace_and_others_none() -> None:
+    out = io.StringIO()
+    report = open_report("baskets", as_json=True, stream=out)
+    with recorded_by(TracerProvider()):
+        with SEND.span("baskets.commands") as span:
+            report("serving", {})
+        report("left", {})
+    within, outside = map(json.loads, out.getvalue().splitlines())
+    assert f"00-{within['trace_id']}-{within['span_id']}" == span.traceparent[:-3]
+    assert not outside.keys() & {"trace_id", "span_id"}

@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
+from leftfold.client.commands import CommandRequest
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.client.command_producer import CommandProducer
 from leftfold.kafka.settings import KafkaSettings
@@ -116,7 +117,7 @@ def outbox(silent: Config) -> CommandProducer:
 
 
 def test_a_sender_of_commands_that_met_a_fatal_error_is_replaced_at_the_next_command(outbox: CommandProducer) -> None:
-    encoded = outbox.pack(_BANK.deposit("account"), None, None, None, "", b"shop.replies/0")
+    encoded = outbox.pack(CommandRequest(_BANK.deposit("account"), None, None, None), b"shop.replies/0")
     provoke_fatal_error(outbox._producer)
     with pytest.raises(InfrastructureError, match="_FATAL"):
         outbox.put(encoded)
@@ -125,7 +126,7 @@ def test_a_sender_of_commands_that_met_a_fatal_error_is_replaced_at_the_next_com
 
 
 def test_a_sender_of_commands_is_closed_though_a_fatal_error_is_pending(outbox: CommandProducer) -> None:
-    outbox.put(outbox.pack(_BANK.deposit("account"), None, None, None, "", b"shop.replies/0"))
+    outbox.put(outbox.pack(CommandRequest(_BANK.deposit("account"), None, None, None), b"shop.replies/0"))
     provoke_fatal_error(outbox._producer)
     outbox.close(0.1)
 

@@ -119,6 +119,7 @@ def test_the_front_door_has_a_name_for_what_users_write() -> None:
 def test_importing_leftfold_costs_pydantic_only() -> None:
     heavy = [
         "confluent_kafka",
+        "opentelemetry",
         "redis",
         "pyspark",
         "pandas",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
-from leftfold.kafka.administration.states import costs
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
+from leftfold.runtime.operations.cluster_state import ClusterState
 from tests.waiting import wait_until
 from tests.worker.audit import facts
 from tests.worker.bank import PARTITIONS, Bank
@@ -145,7 +145,7 @@ def test_dead_letters_failures_of_a_decider_and_answers_that_leave_early_are_in_
     assert failed["exception"].endswith("ValueError: struck\n")
     assert 1 <= failed["times"] <= 50
     assert 1 <= dropped["times"] <= running.worker.counts["answers_dropped"]
-    spent, noted = costs(broker.settings, bank.state, PARTITIONS)
+    spent, noted = _costs(broker, bank)
     assert 0 < seen <= noted <= running.worker.counts["answers_dropped"]
     assert 10_000 < spent < 200_000, "a hot key's answers are written again with every command"
 
@@ -153,9 +153,16 @@ def test_dead_letters_failures_of_a_decider_and_answers_that_leave_early_are_in_
 def test_what_commands_cost_is_little_where_no_key_is_busy(broker: Broker, bank: Bank) -> None:
     with Running(bank, broker.address) as running:
         _one_by_one(broker, bank, running, 10)
-    spent, noted = costs(broker.settings, bank.state, PARTITIONS)
+    spent, noted = _costs(broker, bank)
     assert 0 < spent < 1_000
     assert noted == 0
+
+
+def _costs(broker: Broker, bank: Bank) -> tuple[int, int]:
+    """The bytes of state per command where that is most, and the answers dropped, as checkpoints have them."""
+    checkpoints = ClusterState(broker.settings).checkpoints(bank.state).values()
+    assert len(checkpoints) <= PARTITIONS
+    return max(one.per_command for one in checkpoints), sum(one.answers_dropped for one in checkpoints)
 
 
 def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:

@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
         "serve": Entry("leftfold.cli.run.serve", "Answer commands and reads over HTTP."),
         "console": Entry("leftfold.cli.run.console", "Show Apps, their log and views in a browser."),
         "status": Entry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
+        "top": Entry("leftfold.cli.health.top", "Watch rates, lag and what needs you."),
         "doctor": Entry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
         "check": Entry("leftfold.cli.run.check", "Compare code, leftfold.lock and topics."),
         "topics": Entry("leftfold.cli.run.setup", "Look at topics, make them, say who may use them."),

@@ -31,6 +31,7 @@ __all__ = [
     "LogsOption",
     "MasterOption",
     "MaxParkedOption",
+    "MetricsOption",
     "PyFilesOption",
     "ReasonOption",
     "RedisOption",
@@ -200,6 +201,15 @@ ByOption: TypeAlias = Annotated[str, typer.Option("--by", metavar="WHO", help="W
 ReasonOption: TypeAlias = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with what you do.")]
 YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+MetricsOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        envvar="LEFTFOLD_METRICS",
+        help="Serve /metrics for Prometheus there, such as 127.0.0.1:9464.",
+    ),
+]
 LogsOption: TypeAlias = Annotated[
     bool | None,
     typer.Option("--json-logs/--plain-logs", help="How to log; else JSON unless standard error is a terminal."),

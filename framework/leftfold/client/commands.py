@@ -9,8 +9,10 @@ from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from leftfold.errors import LeftfoldError
+from leftfold.model import keys as names
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
+from leftfold.ports.telemetry import COMMAND_SECONDS, OPERATION_SECONDS, SEND, SENT, Span, clock, member, outcome_of
 
 __all__ = ["Client", "CommandRequest"]
 
@@ -18,13 +20,14 @@ _MISSING = object()
 
 
 class CommandRequest(NamedTuple):
-    """A command with the arguments of `send`."""
+    """A command with the arguments of `send`, and the trace that it belongs to ('' = none)."""
 
     command: Command
     id: str | None
     expected_version: int | None
     at: datetime | None
     principal: str = ""
+    traceparent: str = ""
 
 
 def _asked(
@@ -84,7 +87,11 @@ class Client(ABC):
             ContractError: the command cannot be sent, or no worker can read it.
             InfrastructureError: there is no broker or no such topic, and nothing was sent.
         """
-        (outcome,) = self._send_requests((CommandRequest(command, id, expected_version, at, principal),), timeout)
+        began, topic, span = _begun(command)
+        with span:
+            request = CommandRequest(command, id, expected_version, at, principal, span.traceparent)
+            (outcome,) = self._send_requests((request,), timeout)
+            _ended(span, topic, outcome, began)
         return _receipt(outcome)
 
     async def asend(
@@ -99,8 +106,12 @@ class Client(ABC):
         timeout: float = 10.0,
     ) -> Receipt:
         """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
-        request = CommandRequest(command, id, expected_version, at, principal)
-        return _receipt(await self._asend_request(request, timeout))
+        began, topic, span = _begun(command)
+        with span:
+            request = CommandRequest(command, id, expected_version, at, principal, span.traceparent)
+            outcome = await self._asend_request(request, timeout)
+            _ended(span, topic, outcome, began)
+        return _receipt(outcome)
 
     def send_many(
         self,
@@ -125,7 +136,7 @@ class Client(ABC):
         Raises:
             InfrastructureError: there is no broker or no such topic.
         """
-        return list(self._send_requests(_asked(commands, ids, expected_versions, times, principal), timeout))
+        return list(self._send_traced(_asked(commands, ids, expected_versions, times, principal), timeout))
 
     def send_each(
         self,
@@ -153,7 +164,25 @@ class Client(ABC):
         """
         if window < 1:
             raise ValueError(f"window={window}: at least one command must be under way")
-        return self._send_requests(_asked(commands, ids, expected_versions, times, principal), timeout, window)
+        return self._send_traced(_asked(commands, ids, expected_versions, times, principal), timeout, window)
+
+    def _send_traced(
+        self, requests: Iterable[CommandRequest], timeout: float, window: int | None = None
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """Sends commands within one span, to which all of them belong; they are counted together."""
+        began, count, span = clock(), 0, SEND.span("commands")
+        try:
+            context = span.traceparent
+            if context:
+                requests = (request._replace(traceparent=context) for request in requests)
+            for outcome in self._send_requests(requests, timeout, window):
+                count += 1
+                yield outcome
+        finally:
+            span.note({"messaging.batch.message_count": count})
+            span.end()
+            SENT.record(count, _SENDING)
+            OPERATION_SECONDS.record(clock() - began, _SENDING)
 
     @abstractmethod
     def _send_requests(
@@ -164,6 +193,25 @@ class Client(ABC):
     @abstractmethod
     async def _asend_request(self, request: CommandRequest, timeout: float) -> Receipt | LeftfoldError:
         """Sends one command and awaits its outcome."""
+
+
+_SENDING = {"messaging.system": "kafka", "messaging.operation.name": "send", "messaging.operation.type": "send"}
+
+
+def _begun(command: Command) -> tuple[float, str, Span]:
+    """When the sending of one command began, its topic and its span."""
+    spec = command.__leftfold__
+    topic = names.commands(spec.category)
+    return clock(), topic, SEND.span(topic, {"leftfold.command": spec.name})
+
+
+def _ended(span: Span, topic: str, outcome: Receipt | LeftfoldError, began: float) -> None:
+    """Records the outcome of one command and the time to its answer."""
+    word = outcome_of(outcome)
+    span.note({"leftfold.outcome": word})
+    if word in ("unknown", "failed"):
+        span.fail(type(outcome).__name__)
+    COMMAND_SECONDS.record(clock() - began, member("decider", topic.removesuffix(names.commands("")), outcome=word))
 
 
 def _receipt(outcome: Receipt | LeftfoldError) -> Receipt:

@@ -26,6 +26,7 @@ from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.http.access import Access, Permission, Principal
 from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
+from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.http.tokens import POSITION_HEADER, token_of
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
@@ -39,6 +40,8 @@ _MOST_BYTES = 1_048_576
 _CHUNK = 200
 """Commands of a batch that are sent at once."""
 _TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
+_WAIT_SECONDS = 10.0
+_ID = re.compile(rb"[!-~]{1,200}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BATCH_LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
 
@@ -78,6 +81,8 @@ class CommandRoutes:
 
     def __init__(self, connect: Callable[[], Client], access: Access) -> None:
         self._connection, self._access = FirstConnection(connect), access
+        self.shortcuts: dict[str, Shortcut] = {}
+        """The shortcuts of commands, by path."""
         self._unknown: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         """By route and id: the right to send one command is no right to learn of another."""
 
@@ -98,7 +103,7 @@ class CommandRoutes:
             idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
             if_match: Annotated[str | None, Header(description='The expected version: "7"; "0" = no stream.')] = None,
             prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
-            timeout: Annotated[float, _TIMEOUT] = 10.0,
+            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
         ) -> Response:
             principal = await self._access.check_command(request, command, body)
             _check_text(await request.body(), command)
@@ -110,7 +115,7 @@ class CommandRoutes:
         async def status(
             request: Request,
             id_: Annotated[str, Path(alias="id", max_length=200)],
-            timeout: Annotated[float, _TIMEOUT] = 10.0,
+            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
         ) -> Response:
             await self._access.check_command(request, command)
             sent = self._unknown.get((path, id_))
@@ -124,7 +129,7 @@ class CommandRoutes:
             idempotency_key: Annotated[
                 str | None, Header(min_length=1, max_length=180, description="Line n has this key with /n behind it.")
             ] = None,
-            timeout: Annotated[float, _TIMEOUT] = 10.0,
+            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
         ) -> StreamingResponse:
             principal = await self._access.check_command(request, command)
             client = await self._connection.client()
@@ -132,6 +137,21 @@ class CommandRoutes:
             sender = _BatchSender(client, command, principal, self._access, ids, timeout)
             return _Lines(sender.send(_lines(request)), media_type=_NDJSON)
 
+        async def send_plainly(plain: PlainRequest) -> Response | None:
+            """The answer to a command with no more than an Idempotency-Key."""
+            id_ = plain.headers.get(b"idempotency-key")
+            kind = plain.headers.get(b"content-type", b"").partition(b";")[0]
+            if plain.query or kind != b"application/json" or (id_ is not None and not _ID.fullmatch(id_)):
+                return None
+            try:
+                body = command.model_validate_json(plain.body)
+            except ValidationError:
+                return None
+            principal = await self._access.check_command(plain.request, command, body)
+            sent = _Sent(body, None, principal.name, None)
+            return await self._answer(path, str(uuid4()) if id_ is None else id_.decode(), sent, _WAIT_SECONDS)
+
+        self.shortcuts[path] = send_plainly
         send.__annotations__["body"] = command
         answers: dict[int | str, dict[str, Any]] = {
             200: {"headers": _headers(POSITION_HEADER, "ETag")},

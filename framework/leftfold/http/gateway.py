@@ -6,13 +6,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
+from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,6 +27,7 @@ from leftfold.http.first_connection import FirstConnection
 from leftfold.http.gateway_server import MAX_HEADER_BYTES
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
 from leftfold.http.routes import ProblemRoute, operation_name
+from leftfold.http.shortcuts import Shortcut, Shortcuts
 from leftfold.http.streams import add_events, add_stream
 from leftfold.http.views import ViewRoutes
 from leftfold.model.app import App
@@ -41,6 +44,9 @@ _MOST_BODIES = 256
 _BODY_SECONDS = 30.0
 _GZIP_FROM = 1000
 _READY_SECONDS = 5.0
+_TELEMETRY: TelemetryConfig = {"operation_spans": False, "logs": False}
+"""One span and one duration per request, where the process has an SDK; errors are answered, and need no log."""
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 Closing: TypeAlias = Callable[[], Awaitable[None]]
 
 
@@ -70,24 +76,29 @@ def router(app: App, connection: AppConnection, *, access: Access | None = None)
     Args:
         access: who may call; by default everybody.
     """
-    found, feeds = _router(app, connection, access or Access(), _operations([app]))
-    found.on_shutdown += feeds
-    return found
+    found = _routes(app, connection, access or Access(), _operations([app]))
+    found.router.on_shutdown += found.feeds
+    return found.router
 
 
-def _router(
-    app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]
-) -> tuple[APIRouter, list[Closing]]:
-    """The routes, and what ends their feeds."""
+class _Routes(NamedTuple):
+    """The routes of an App: its router, what ends its feeds, and the shortcuts of commands and of rows."""
 
+    router: APIRouter
+    feeds: list[Closing]
+    commands: Mapping[str, Shortcut]
+    rows: Mapping[str, Shortcut]
+
+
+def _routes(app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]) -> _Routes:
     async def authenticate(request: Request) -> None:
         await rules.principal(request)
 
     schemes = [Security(scheme) for scheme in rules.schemes]
     found = APIRouter(route_class=ProblemRoute, dependencies=[Depends(authenticate), *schemes])
-    feeds = list[Closing]()
+    feeds, commands = list[Closing](), CommandRoutes(lambda: connection.client, rules)
+    views = ViewRoutes(lambda: connection.views, rules)
     if app.deciders:
-        commands = CommandRoutes(lambda: connection.client, rules)
         for decider in app.deciders:
             for command in decider.commands:
                 commands.add(found, command, operations[command])
@@ -95,13 +106,11 @@ def _router(
             feed = add_events(found, decider, lambda: connection.log_reader(), rules)  # noqa: PLW0108  # once asked for
             feeds.append(feed.close)
         found.on_shutdown.append(commands.close)
-    if app.views:
-        views = ViewRoutes(lambda: connection.views, rules)
-        for view in app.views:
-            views.add(found, view)
-            views.add_changes(found, view)
-        feeds.append(views.close)
-    return found, feeds
+    for view in app.views:
+        views.add(found, view)
+        views.add_changes(found, view)
+    feeds.append(views.close)
+    return _Routes(found, feeds, commands.shortcuts, views.shortcuts)
 
 
 def _operations(apps: Iterable[App]) -> Mapping[type[Command], str]:
@@ -122,6 +131,7 @@ def gateway(
     origins: Sequence[str] = (),
     max_bytes: int = _MOST_BYTES,
     body_seconds: float = _BODY_SECONDS,
+    metrics: Callable[[], bytes] | None = None,
 ) -> FastAPI:
     """An application with the routes of Apps, and with /health/live and /health/ready.
 
@@ -129,26 +139,34 @@ def gateway(
         access: who may call; by default everybody. origins: of browsers whose pages may call (CORS).
         max_bytes: the largest body of a request; a batch may be larger in all. body_seconds: how long a body may take
             to arrive, and of a batch, each part.
+        metrics: returns the metrics of this process, for `/metrics`; None = there is no such route.
     """
     names = ", ".join(app.name for app, _ in apps)
     operations = _operations([app for app, _ in apps])
-    made = [_router(app, connection, access or Access(), operations) for app, connection in apps]
-    routers, feeds = [one for one, _ in made], [close for _, closings in made for close in closings]
+    made = [_routes(app, connection, access or Access(), operations) for app, connection in apps]
+    feeds = [close for one in made for close in one.feeds]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for close in (*feeds, *(close for one in routers for close in one.on_shutdown)):
+            for close in (*feeds, *(close for one in made for close in one.router.on_shutdown)):
                 stack.push_async_callback(close)
             yield
 
-    found = FastAPI(title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, redirect_slashes=False)
+    found = FastAPI(
+        title=f"Leftfold: {names}", version=__version__, lifespan=lifespan, redirect_slashes=False, telemetry=_TELEMETRY
+    )
     found.state.feeds = feeds  # which `GatewayServer` ends before it waits for its connections
-    for one in routers:
-        found.include_router(one)
+    for one in made:
+        found.include_router(one.router)
     found.include_router(_health(apps))
+    if metrics is not None:
+        _add_metrics(found, access or Access(), metrics)
     _add_handlers(found)
     _describe(found)
+    commands = {path: answer for one in made for path, answer in one.commands.items()}
+    rows = {path: answer for one in made for path, answer in one.rows.items()}
+    found.add_middleware(Shortcuts, commands=commands, rows=rows)
     # From the inside out: answers of limits are for pages of other origins, too.
     found.add_middleware(_RequestLimits, max_bytes=max_bytes, body_seconds=body_seconds)
     found.add_middleware(GZipMiddleware, minimum_size=_GZIP_FROM)
@@ -263,6 +281,13 @@ async def _wrong_with(app: App, client: FirstConnection[Client], views: FirstCon
     except TimeoutError:
         return [f"{app.name}: no answer within {_READY_SECONDS:g} s"]
     return []
+
+
+def _add_metrics(found: FastAPI, access: Access, shown: Callable[[], bytes]) -> None:
+    @found.get("/metrics", include_in_schema=False)
+    async def metrics(request: Request) -> Response:
+        await access.principal(request)
+        return Response(await run_in_threadpool(shown), media_type=_PROMETHEUS)
 
 
 def _add_handlers(found: FastAPI) -> None:

@@ -8,11 +8,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from leftfold.http.problems import PROBLEM_JSON, Problem, problem_response, refusal
 
@@ -23,9 +22,7 @@ MAX_HEADER_BYTES = 65_536
 _HEAD_SECONDS = 10.0
 _LINGER_SECONDS = 2.0
 _DRAIN_SECONDS = 10
-_MAX_CONNECTIONS = 10_000
-# h11 as the parser, also where httptools is installed: it is strict, limits what it keeps of an incomplete head, and
-# tells what it waits for, on which the timers below stand; llhttp keeps headers of any size.
+_MAX_CONNECTIONS = 20_000
 _SETTINGS: dict[str, Any] = {
     # Longer than the 60 seconds for which load balancers keep idle connections: one that the server closes first
     # fails the request that is just on its way.
@@ -35,10 +32,9 @@ _SETTINGS: dict[str, Any] = {
     "limit_concurrency": None,
     # Connections that wait to be accepted; the kernel's own limit (net.core.somaxconn) is 4096 by default.
     "backlog": 2048,
-    "h11_max_incomplete_event_size": MAX_HEADER_BYTES,
     "timeout_graceful_shutdown": _DRAIN_SECONDS,
     "ws": "none",
-    # Nothing here reads the address of the caller, so no header may change it.
+    # The address of a caller is that of its connection, by which proxies are known: no header may change it.
     "proxy_headers": False,
     "server_header": False,
     "access_log": False,
@@ -138,7 +134,7 @@ class _Answered:
             await problem_response(refusal(503, "this gateway ends; ask again"))(scope, receive, send)
 
 
-class _Connection(H11Protocol):
+class _Connection(HttpToolsProtocol):
     """A connection whose requests have limits before the gateway sees them; uvicorn limits only the time between them.
 
     What is refused here gets a problem document as everything else. The connection then ends for writing, and what
@@ -149,8 +145,9 @@ class _Connection(H11Protocol):
     max_connections = _MAX_CONNECTIONS
     _timer: asyncio.TimerHandle | None = None
     _is_refused = False
-    _has_begun = False
-    """Whether a part of a request line or headers has arrived, and no more."""
+    _part = ""
+    """What of a request is being read: its head, its body, or neither."""
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -168,36 +165,47 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
-        self._has_begun = True
+        self._head_bytes += len(data)
         super().data_received(data)
+        if self._part != "head":
+            self._head_bytes = 0
+        elif self._head_bytes > MAX_HEADER_BYTES:  # the parser keeps headers of any size
+            self._refuse(refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes").problem)
         self._watch()
+
+    def on_message_begin(self) -> None:
+        self._part = "head"
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._part = "body"
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._part = ""
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        size = len(self.conn.trailing_data[0])
-        if size > MAX_HEADER_BYTES:
-            self._refuse(refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes").problem)
-        else:
-            self._refuse(refusal(400, "this is no HTTP request").problem)
+        self._refuse(refusal(400, "this is no HTTP request").problem)
 
     def _watch(self) -> None:
         """Starts the timer of a head, or of the rest of a body that was answered before its end; else stops it."""
         if self._is_refused or self.transport.is_closing():
             return
-        if self.conn.their_state is h11.IDLE and self._has_begun and self.conn.trailing_data[0]:
+        if self._part == "head":
             self._start_timer(self.head_seconds, self._late)
-            return
-        self._has_begun = False
-        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
+        elif self._part == "body" and self.cycle.response_complete:
             self._start_timer(self.head_seconds, self.transport.close)
         else:
             self._stop_timer()
 
     def _late(self) -> None:
-        if self._has_begun:
+        if self._part == "head":
             self._refuse(refusal(408, f"the headers took more than {self.head_seconds:g} s").problem)
         else:
             self.transport.close()

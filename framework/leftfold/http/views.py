@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -16,12 +17,14 @@ from pydantic_core import from_json
 
 from leftfold.client.async_reader import AsyncWatch, Page
 from leftfold.client.reader import Reader, Views
+from leftfold.client.results import Entry
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.http.access import Access
 from leftfold.http.feeds import EVENT_STREAM, Feed, Frame, frame, listening
 from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import error_responses, refusal
 from leftfold.http.routes import operation_name, schema_name
+from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.http.tokens import POSITION_HEADER, position_in, token_of
 from leftfold.model.encoding import number_in
 from leftfold.model.position import Position
@@ -45,6 +48,9 @@ _TIMEOUT = Query(ge=0, le=60, description="Seconds to wait for `after`.")
 _READ = error_responses(400, 401, 403, 431, 500, 503, 504)
 _POSITION = {POSITION_HEADER: {"description": "The position that the view includes.", "schema": {"type": "string"}}}
 _ETAG = {"ETag": {"description": "The version of the row.", "schema": {"type": "string"}}}
+
+
+_TOKEN = re.compile(rb"[A-Za-z0-9_-]{0,8000}")
 
 
 class Count(BaseModel):
@@ -73,6 +79,8 @@ class ViewRoutes:
     def __init__(self, connect: Callable[[], Views], access: Access) -> None:
         self._connection, self._access = FirstConnection(connect), access
         self._feeds: list[Feed] = []
+        self.shortcuts: dict[str, Shortcut] = {}
+        """The shortcuts of reads by key, by the path before the key."""
 
     async def close(self) -> None:
         """Ends the feeds, and so all who listen to changes."""
@@ -131,15 +139,24 @@ class ViewRoutes:
             position = position_in(after) if after else None
             async with self._reading(view, as_of) as reader:
                 entry = await reader.aentry(wanted, after=position, timeout=timeout)
-            headers = {POSITION_HEADER: token_of(entry.position)}
-            if entry.version is not None:
-                # The same version folded by other code is another row.
-                headers["ETag"] = f'"{entry.version}-{view.hash}"'
-                if if_none_match is not None and _is_known(headers["ETag"], request.headers.getlist("if-none-match")):
-                    return Response(status_code=304, headers=headers)
-            if entry.row is None:
-                raise refusal(404, f"view {view.name} has no row for {key[:80]!r}")
-            return JSONResponse(typed.shown(entry.row, fields), headers=headers)
+            headers = typed.headers_of(entry)
+            known = request.headers.getlist("if-none-match")
+            if if_none_match is not None and "ETag" in headers and _is_known(headers["ETag"], known):
+                return Response(status_code=304, headers=headers)
+            return typed.one(entry, key, fields)
+
+        async def get_plainly(plain: PlainRequest) -> Response | None:
+            """The row of a key that is one part, now or behind a position."""
+            _, _, after = plain.query.partition(b"after=")
+            if (plain.query and plain.query != b"after=" + after) or not _TOKEN.fullmatch(after) or view.keys.composite:
+                return None
+            await self._access.check_view(plain.request, view.name, plain.rest)
+            wanted = typed.key_in(plain.request, plain.rest)
+            position = position_in(after.decode()) if after else None
+            async with self._reading(view, "") as reader:
+                return typed.one(await reader.aentry(wanted, after=position), plain.rest, None)
+
+        self.shortcuts[f"/views/{view.name}"] = get_plainly
 
         async def search(
             request: Request,
@@ -326,6 +343,26 @@ class _TypedView:
         if field not in self.view.rows.index_types:
             known = ", ".join(self.view.rows.indexes) or "none"
             raise refusal(400, f"view {self.view.name} has no index on {field[:80]!r}; it has {known}")
+
+    def headers_of(self, entry: Entry[Any]) -> dict[str, str]:
+        """The headers of the answer with a row."""
+        found = {POSITION_HEADER: token_of(entry.position)}
+        if entry.version is not None:
+            # The same version folded by other code is another row.
+            found["ETag"] = f'"{entry.version}-{self.view.hash}"'
+        return found
+
+    def one(self, entry: Entry[Any], key: str, fields: str | None) -> Response:
+        """The answer with a row.
+
+        Raises:
+            ProblemError: 404: there is none.
+        """
+        if entry.row is None:
+            raise refusal(404, f"view {self.view.name} has no row for {key[:80]!r}")
+        if fields is not None:
+            return JSONResponse(self.shown(entry.row, fields), headers=self.headers_of(entry))
+        return Response(self._row.dump_json(entry.row), headers=self.headers_of(entry), media_type="application/json")
 
     def shown(self, row: Any, fields: str | None) -> dict[str, Any]:
         """A row as JSON, with all fields or some."""

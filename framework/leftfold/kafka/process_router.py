@@ -30,6 +30,7 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
+from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ProcessRouter"]
 
@@ -129,6 +130,9 @@ class ProcessRouter:
         self._serve()
         for record in map(raw, messages):
             self._route(record)
+        if messages:
+            routing = {"messaging.system": "kafka", "messaging.operation.name": "route"}
+            CONSUMED.record(len(messages), {**member("router", self._process.name), **routing})
         for place, offset in self._member.ends.items():
             self._frontier.reach(place, offset)
         self._producer.poll()

@@ -31,7 +31,7 @@ from leftfold.ports.protocols import RawRecord
 __all__ = ["World", "memory"]
 
 
-Decide = Callable[[Command, str | None, int | None, datetime | None, str], Receipt | LeftfoldError]
+Decide = Callable[[Command, str | None, int | None, datetime | None, str, str], Receipt | LeftfoldError]
 
 
 class MemoryClient(Client):
@@ -175,6 +175,7 @@ class World:
         expected_version: int | None,
         at: datetime | None,
         principal: str = "",
+        traceparent: str = "",
     ) -> Receipt | LeftfoldError:
         """Decides one command through the processor and the log, without the reactions of processes and views."""
         spec = type(command).__leftfold__
@@ -193,6 +194,7 @@ class World:
             expected_version=expected_version,
             reply_to=b"memory",
             principal=principal,
+            traceparent=traceparent,
         )
         partition = partition_of(key, self.app.partitions)
         topic, value, time = (

@@ -77,7 +77,7 @@ class Batch:
 
     `sent` holds, by topic, commands of processes and answers to them; `changed` names the streams by partition and key
     whose state record must be written. `failures` are exceptions of user code by kind, `answers_dropped` counts by
-    partition the answers that left a key's memory before their time.
+    partition the answers that left a key's memory before their time. `traced` counts the records with a span.
     """
 
     events: list[Outgoing] = field(default_factory=list)
@@ -90,6 +90,7 @@ class Batch:
     counts: dict[str, int] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     answers_dropped: dict[int, int] = field(default_factory=dict)
+    traced: int = 0
 
     def drop_answers(self, partition: int, count: int) -> None:
         """Counts answers that left a key's memory before their time."""

@@ -63,6 +63,8 @@ _EXTRAS = {
     "nicegui": "console",
     "jwt": "http",
     "uvicorn": "http",
+    "opentelemetry": "telemetry",
+    "prometheus_client": "telemetry",
     "greenlet": "simulation",
 }
 """The extra of the package that installs each module."""

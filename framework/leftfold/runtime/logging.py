@@ -14,6 +14,7 @@ from zlib import crc32
 
 import structlog
 
+from leftfold.ports.telemetry import traceparent
 from leftfold.safety import printable, veiled
 
 __all__ = ["Report", "open_report"]
@@ -77,7 +78,14 @@ def open_report(
     render = _TerminalRenderer(colour=out.isatty()) if readable else structlog.processors.JSONRenderer(default=str)
     log = structlog.wrap_logger(
         structlog.WriteLogger(out),
-        processors=[structlog.processors.add_log_level, _stamp, structlog.processors.format_exc_info, _veil, render],
+        processors=[
+            structlog.processors.add_log_level,
+            _traced,
+            _stamp,
+            structlog.processors.format_exc_info,
+            _veil,
+            render,
+        ],
         wrapper_class=structlog.BoundLogger,
         part=part,
     )
@@ -113,6 +121,14 @@ class _Handler(logging.Handler):
 
 def _stamp(logger: Any, method: str, fields: Fields) -> Fields:
     return {"time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
+
+
+def _traced(logger: Any, method: str, fields: Fields) -> Fields:
+    """Adds `trace_id` and `span_id` while a span is active, in the names and forms of OpenTelemetry's logs."""
+    if not (context := traceparent()):
+        return fields
+    _, trace_id, span_id, _ = context.split("-")
+    return {**fields, "trace_id": trace_id, "span_id": span_id}
 
 
 def _veil(logger: Any, method: str, fields: Fields) -> Fields:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leftfold.errors import ConfigurationError
+from leftfold.ports.telemetry import RESTARTS
 
 __all__ = ["Backoff", "Part", "Supervisor"]
 
@@ -62,6 +63,7 @@ class _Child:
             self.part.command, stdin=subprocess.PIPE, start_new_session=True, env=environment
         )
         self._started = time.monotonic()
+        RESTARTS.record(0, {"leftfold.part": self.part.name})
 
     def ended(self) -> int | None:
         """The exit code of a process that has just ended, else None; sets the time of the next start."""
@@ -137,6 +139,7 @@ class Supervisor:
             if ended == ConfigurationError.exit_code:
                 self._report("stopping everything", details)
                 return ended
+            RESTARTS.record(1, {"leftfold.part": child.part.name})
             self._report("restarting", {**details, "in": f"{max(0.0, child.due - time.monotonic()):.1f} s"})
         if child.process is None and time.monotonic() >= child.due and not self._stop.is_set():
             child.start()

@@ -17,7 +17,7 @@ from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError, ViewNotBuilt
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import Generation, Phase, Registry
-from leftfold.runtime.operations.components import Freshness
+from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage
 from leftfold.testing import fold
@@ -251,7 +251,7 @@ def test_status_shows_the_progress_of_the_first_generation_and_a_missing_project
     def problem() -> str:
         survey = Survey(None, None)
         survey._ends = shop.bench.log.reader().ends([TOPIC])
-        assert [row["phase"] for row in survey._view(view_of("a"), shop.store, Freshness("", ""))] == ["sealed"]
+        assert [row["phase"] for row in survey._view(view_of("a"), shop.store, ClusterState("", ""))] == ["sealed"]
         (one,) = survey.problems
         return one
 

@@ -12,7 +12,7 @@ from leftfold.engine.views.generations import Identities, change
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Phase
-from leftfold.runtime.operations.components import Freshness
+from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.survey import Survey
 from tests.engine.fold_bench import TOPIC
 from tests.engine.views.deployments import Deploys, view_of
@@ -96,7 +96,7 @@ def test_status_names_a_view_of_another_topic(shop: Deploys) -> None:
     made_again(shop)
     survey = Survey(None, None)
     survey._ids = dict(shop.bench.log.ids)
-    assert len(list(survey._view(view_of("a"), shop.store, Freshness("", "")))) == 1
+    assert len(list(survey._view(view_of("a"), shop.store, ClusterState("", "")))) == 1
     (problem,) = survey.problems
     with pytest.raises(ConfigurationError, match=SENTENCE):
         raise ConfigurationError(problem)

@@ -30,6 +30,7 @@ from leftfold.redis import RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
 from leftfold.runtime.operations.survey import generation_problems, look_for_others
 from leftfold.runtime.project import find_project, load_apps, local_settings, needed
@@ -211,17 +212,19 @@ class Examination:
         return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
 
     def _look_at_workers(self, app: App) -> str:
-        settings, problems = kafka_settings(self._kafka), list[str]()
-        with ClusterAdmin(settings) as cluster:
-            found = survey_workers(app, cluster, settings, problems)
-            noted = _packed(cluster, app) + _kept_otherwise(cluster, app)
+        state, problems = self._state(app), list[str]()
+        found = list(survey_workers(app, state, problems))
+        noted = _packed(state.admin, app) + _kept_otherwise(state.admin, app)
         if problems:
             raise InfrastructureError("\n".join(problems))
-        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + noted
+        return ", ".join(f"{row['name']} has {amount(row['workers'], 'worker')}" for row in found) + noted
 
-    def _survey(self, survey: Callable[[App, str | None, list[str]], Iterator[Row]], app: App) -> str:
+    def _state(self, app: App) -> ClusterState:
+        return ClusterState(self._kafka, topics=topics_of_members(app))
+
+    def _survey(self, survey: Callable[[App, ClusterState, list[str]], Iterator[Row]], app: App) -> str:
         problems: list[str] = []
-        rows = list(survey(app, self._kafka, problems))
+        rows = list(survey(app, self._state(app), problems))
         if problems:
             raise InfrastructureError("\n".join(problems))
         return ", ".join(

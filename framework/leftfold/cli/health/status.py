@@ -18,7 +18,18 @@ EXAMPLES = examples(
 
 _COLUMNS = {
     "server": ("server", "address", "topology", "pid", "uptime", "state"),
-    "decider": ("decider", "version", "partitions", "workers", "offsets", "state/command", "answers dropped", "dead"),
+    "decider": (
+        "decider",
+        "version",
+        "partitions",
+        "workers",
+        "lag",
+        "behind",
+        "offsets",
+        "state/command",
+        "answers dropped",
+        "dead",
+    ),
     "process": (
         "process",
         "version",
@@ -60,14 +71,15 @@ def status(
 ) -> None:
     """Show servers, workers, processes, reactions, streams and views.
 
-    Of each decider: how many bytes of state a command has lately written, in the partition where that is most, how many
-    answers left a key's memory before their time since the key was too busy, and how many dead letters wait. Of each
-    process: the age of the oldest event that its routers have not routed and of the oldest input that its workers have
-    not taken, how many timers are set, overdue and held back by late events, and how many dead letters there are. Of
-    each view: its generation and phase, how many projectors share it, its position, its lag and how many seconds it is
-    behind, and what is parked. Lag counts offsets, of which transactions use some too. A view that is far behind is
-    named with the command to type. For a view before the start of a trimmed topic, the archive shows how far it is
-    behind. Exit code 69 when a server does not answer.
+    Of each decider: how many commands wait and for how long, how many bytes of state a command has lately written,
+    in the partition where that is most, how many answers left a key's memory before their time since the key was
+    too busy, and how many dead letters wait. Of each process: the age of the oldest event that its routers have not
+    routed and of the oldest input that its workers have not taken, how many timers are set, overdue and held back
+    by late events, and how many dead letters there are. Of each view: its generation and phase, how many projectors
+    share it, its position, its lag and how many seconds it is behind, and what is parked. Lag counts offsets, of
+    which transactions use some too. A view that is far behind is named with the command to type. For a view before
+    the start of a trimmed topic, the archive shows how far it is behind. Exit code 69 when a server does not
+    answer.
     """
     from leftfold.runtime.console import emit, note, styled
     from leftfold.runtime.operations.survey import Survey

@@ -20,6 +20,7 @@ from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.lifecycle import folds_of, setter
 from leftfold.runtime.logging import Report, open_report
 from leftfold.runtime.project import archive_of, load_app
+from leftfold.runtime.telemetry import collected
 
 __all__ = ["end_with_parent", "handover", "logs_of", "spark_handover"]
 
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, lambda *_: set_stop())
     end_with_parent(stop)
     try:
-        _serve(options, stop, report)
+        with collected("leftfold", options.name):
+            _serve(options, stop, report)
     except LeftfoldError as error:
         report("failed", {"why": str(error)})
         return error.exit_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from leftfold.cli.options import (
     LogsOption,
     MasterOption,
     MaxParkedOption,
+    MetricsOption,
     PyFilesOption,
     RedisOption,
     examples,
@@ -27,7 +29,7 @@ from leftfold.cli.options import (
 from leftfold.cli.run.child_process import handover, logs_of, spark_handover
 from leftfold.model.app import App
 from leftfold.redis import refuse_eviction
-from leftfold.runtime.project import Usage, names_in, unknown
+from leftfold.runtime.project import Usage, archive_of, names_in, unknown
 from leftfold.runtime.supervisor import Part
 
 __all__ = ["chosen", "chosen_of", "parts_of"]
@@ -128,6 +130,7 @@ EXAMPLES = examples(
     "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
     "leftfold run basket_summary           one view",
     "leftfold run basket_summary --engine spark --trigger 5     by Spark streaming, every 5 s",
+    "leftfold run --metrics 127.0.0.1:9464 /metrics of all parts for Prometheus",
     "leftfold run store_daily --every 30s  a query view, which Spark computes every half a minute",
 )
 
@@ -156,6 +159,7 @@ def run(
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
+    metrics: MetricsOption = "",
     json_logs: LogsOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
@@ -166,7 +170,7 @@ def run(
     dies, and stops everything in order on Ctrl-C or SIGTERM. Waits for servers that do not answer; a stream waits as
     well while another process keeps its views. With --engine spark views are folded by Spark streaming, seconds behind
     the log but on as many machines as its master has; also beside a projector. A reaction that has never run begins
-    now: it acts on events from here on.
+    now: it acts on events from here on. With --metrics one address has the metrics of all parts.
     """
     from leftfold.cli.run.child_process import end_with_parent
     from leftfold.errors import InfrastructureError
@@ -175,9 +179,12 @@ def run(
     from leftfold.runtime.logging import open_report
     from leftfold.runtime.project import Usage, load_apps
     from leftfold.runtime.supervisor import Supervisor
+    from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
 
     if engine is ViewEngine.TAIL and (master or py_files or trigger):
         raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
+    if metrics:
+        check_address(metrics)
     apps = load_apps(app or [])
     wanted = chosen_of(apps, names or [])
     settings = kafka_settings(kafka)
@@ -201,6 +208,7 @@ def run(
             f"{' '.join(names or [one.name for one in apps.values()])}: nothing here keeps a view of a stream; name "
             f"the stream, App(streams=[Streaming(...)]), or start the program that does"
         )
+    observed = ObservedApps(list(wanted.values()), kafka, redis, archive_of(archive))
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)
@@ -209,6 +217,8 @@ def run(
         begin_reactions(one, settings)
     called = ", ".join(one.name for one in wanted.values())
     report("starting", {"app": called, "parts": ", ".join(part.name for part in parts)})
-    code = Supervisor(parts, stop=stopping.event, report=report).run()
+    with measured_run(metrics, [part.name for part in parts], observed) as shared:
+        parts = [replace(part, environment={**part.environment, **shared}) for part in parts]
+        code = Supervisor(parts, stop=stopping.event, report=report).run()
     report("stopped", {})
     raise typer.Exit(code or stopping.code)

@@ -15,6 +15,7 @@ from leftfold.cli.options import AppsOption, KafkaOption, RedisOption, examples
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
+from leftfold.runtime.telemetry import collected
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -44,6 +45,9 @@ def serve(
     new_key: Annotated[
         str, typer.Option("--new-key", metavar="NAME", help="Print a new API key for NAME, and end.")
     ] = "",
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Serve /metrics for Prometheus, to those who may call.")
+    ] = False,
     app: AppsOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
@@ -70,8 +74,9 @@ def serve(
         )
     apps = load_apps(app or [])
     with ExitStack() as opened:
+        shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
-        api = gateway(connections, access=access, origins=origin or ())
+        api = gateway(connections, access=access, origins=origin or (), metrics=shown if metrics else None)
         if console:
             roles = console_role, acts_role
             _add_console(api, apps, connections, access, (kafka, redis), host, roles, allow_acts=allow_acts, specs=app)

@@ -26,6 +26,7 @@ from leftfold.model.messages import Event
 from leftfold.ports.codec import MessageCodec, event_id
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing, Reply
 from leftfold.ports.protocols import RawRecord
+from leftfold.ports.telemetry import DECIDE, outcome_of
 from leftfold.safety import shown
 
 __all__ = ["Accepted", "CommandProcessor", "Duplicate", "End", "Refused", "decide"]
@@ -302,6 +303,20 @@ class CommandProcessor(PartitionProcessor[Received]):
     def _take(
         self, batch: Batch, record: RawRecord, given: Received, stream: Stream[Any], now: float, careful: bool
     ) -> None:
+        span = self._span(DECIDE, batch, record, given) if given.traceparent else None
+        if span is None:
+            self._decide(batch, record, given, stream, now, careful)
+            return
+        with span:
+            caused = given._replace(traceparent=span.traceparent.encode() or given.traceparent)
+            outcome = self._decide(batch, record, caused, stream, now, careful)
+            named = outcome.error if isinstance(outcome, Refused) else None
+            span.note({"leftfold.outcome": "duplicate" if isinstance(outcome, Duplicate) else outcome_of(named)})
+
+    def _decide(
+        self, batch: Batch, record: RawRecord, given: Received, stream: Stream[Any], now: float, careful: bool
+    ) -> Outcome:
+        """Decides one command, and adds the effects to the batch."""
         spare = stream.copy() if careful else None
         room = self._room_beside(record.key)
         outcome = decide(self.decider, self.events, stream, given, now, room, self._decided)
@@ -309,6 +324,7 @@ class CommandProcessor(PartitionProcessor[Received]):
             batch.streams[record.partition][given.key] = stream = spare
             outcome = Refused(wrong, False)
         self._write(batch, record, given, stream, outcome)
+        return outcome
 
     def _write(
         self, batch: Batch, record: RawRecord, received: Received, stream: Stream[Any], outcome: Outcome

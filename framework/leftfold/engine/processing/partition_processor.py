@@ -16,6 +16,7 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch, Outgoing, Reply, dead_letter
 from leftfold.ports.protocols import RawRecord, StateStore
+from leftfold.ports.telemetry import MOST_TRACED, Operation, Span, is_sampled
 from leftfold.safety import shown
 
 __all__ = ["STATE_HEADERS", "Clock", "PartitionProcessor", "Partitioner", "Partitions", "StateTooLarge"]
@@ -253,6 +254,22 @@ class PartitionProcessor(ABC, Generic[G]):
         if stream is None:
             stream = streams[key] = self.held[partition].copy_of(key, now)
         return stream
+
+    def _span(self, operation: Operation, batch: Batch, record: RawRecord, given: Any) -> Span | None:
+        """The span of one record, below the span that sent it; None = its trace is not recorded, or the batch is large.
+
+        It ends with the decision. The span of the batch, to which it belongs as well, lasts until the commit.
+        """
+        if batch.traced >= MOST_TRACED or not is_sampled(given.traceparent):
+            return None
+        batch.traced += 1
+        about = {
+            "messaging.message.id": given.id,
+            "messaging.message.conversation_id": given.correlation.decode(),
+            "messaging.destination.partition.id": str(record.partition),
+            "messaging.kafka.offset": record.offset,
+        }
+        return operation.span(record.topic, about, parent=given.traceparent)
 
     def _count(self, batch: Batch, what: str, count: int = 1) -> None:
         batch.counts[what] = batch.counts.get(what, 0) + count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing
 from leftfold.ports.protocols import RawRecord, StateStore
+from leftfold.ports.telemetry import REACT, Span
 
 __all__ = ["ProcessManagerProcessor"]
 
@@ -151,6 +153,14 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
             at = datetime.fromisoformat(given.time.decode())
             routed = time_at(record.time) if record.time else at
             self.times[record.partition].saw(given.origin[0], at, routed, record.offset, given.origin[1])
+        span = self._span(REACT, batch, record, given) if given.traceparent else None
+        with span or nullcontext():
+            self._react(batch, record, given, stream, careful, span)
+
+    def _react(
+        self, batch: Batch, record: RawRecord, given: Input, stream: Instance[Any], careful: bool, span: Span | None
+    ) -> None:
+        """Reacts to one input, and adds the effects to the batch."""
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)
         if spare is not None and (wrong := self._unfit(batch, record.partition, stream, self._room_beside(record.key))):
@@ -171,6 +181,8 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
             return
         batch.changed.add((record.partition, given.key))
         self._count(batch, "taken")
+        if span and (context := span.traceparent.encode()):
+            given = given._replace(traceparent=context)
         for index, request in enumerate(outcome.commands):
             self._send(batch, record, given, request, index)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from leftfold.engine.reactions.delivery import PartitionId, PendingDelivery
 from leftfold.errors import Fenced
 from leftfold.model.reaction import Reaction
+from leftfold.ports.telemetry import ACT, ATTEMPT_SECONDS, clock, member
 
 __all__ = ["CLEAN", "DEATHS", "DeadlineExecutor", "PoisonPillTracker"]
 
@@ -109,10 +110,17 @@ class DeadlineExecutor:
 
     def _run(self, number: int, pending: PendingDelivery) -> None:
         error: BaseException | None = None
-        try:
-            self._reaction.call(pending.event, pending.next_delivery())
-        except BaseException as failure:  # noqa: BLE001  # SystemExit too: the event is not done, whatever was raised
-            error = failure
+        began, given = clock(), pending.delivery
+        about = {"messaging.message.id": given.id, "messaging.message.conversation_id": given.correlation_id}
+        with ACT.span(self._reaction.name, about, parent=given.traceparent) as span:
+            try:
+                self._reaction.call(pending.event, pending.next_delivery())
+            except BaseException as failure:  # noqa: BLE001  # SystemExit too: the event is not done, whatever was raised
+                error = failure
+                span.fail(type(error).__name__)
+        failed = {"error.type": type(error).__name__} if error is not None else {}
+        measured = {**member("reaction", self._reaction.name), "messaging.operation.name": "act", **failed}
+        ATTEMPT_SECONDS.record(clock() - began, measured)
         self._ends.put((number, error))
 
 

@@ -14,6 +14,18 @@ from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import LeftfoldError
 from leftfold.model.position import Position
 from leftfold.ports.protocols import LogReader, ViewStore
+from leftfold.ports.telemetry import (
+    ATTEMPT_SECONDS,
+    CONSUMED,
+    FLUSH,
+    VIEW_FLUSH_ROWS,
+    VIEW_FLUSH_SECONDS,
+    EventSpans,
+    Span,
+    clock,
+    is_traced,
+    member,
+)
 
 __all__ = ["SharedSubscription"]
 
@@ -30,6 +42,7 @@ FLUSH_ROWS = 25_000
 FLUSH_EVENTS = 128
 """How many events the first flush after an idle time holds. While more wait, each next one holds twice as many."""
 _AT_ONCE = 250
+_PROJECTING = {"messaging.system": "kafka", "messaging.operation.name": "project"}
 
 
 class SharedSubscription:
@@ -46,12 +59,15 @@ class SharedSubscription:
         self, open_log: Callable[[], LogReader], writers: Sequence[ProjectionWriter], store: ViewStore, growth: int = 64
     ) -> None:
         self.log, self._store = open_log(), store
+        self._spans = EventSpans(())
+        self._flushes: dict[ProjectionWriter, tuple[float, Span]] = {}
         self.writers: list[ProjectionWriter] = []
         self._early: list[ProjectionWriter] = []
         self._left: list[ProjectionWriter] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
         self._growth, self._folded, self._again, self._lost = growth, 0, False, False
+        self._began = 0.0
         self._part = FLUSH_EVENTS
         self._confirmed = time.monotonic()
         self.seek(writers)
@@ -66,6 +82,8 @@ class SharedSubscription:
         for writer in self.writers:
             writer.rewind()
         self._decoder = EventDecoder([f.view for f in self.writers])
+        self._abandon()
+        self._spans = EventSpans(sorted({f.view.name for f in self.writers}))
         self._rest, self._flying, self._folded = [], False, 0
         start = Position()
         for writer in self.writers:
@@ -97,6 +115,9 @@ class SharedSubscription:
             return 0, self._take_left()
         self._at = self._confirmed = now
         self._reread_if_it_fails(self._send, reached)
+        for view in sorted({writer.view.name for writer in self.writers}):
+            CONSUMED.record(count, {**member("view", view), **_PROJECTING})
+            ATTEMPT_SECONDS.record(clock() - self._began, {**member("view", view), **_PROJECTING})
         self._folded = 0
         if self._again:
             self._land()
@@ -158,7 +179,11 @@ class SharedSubscription:
             records = self.log.poll(min(_AT_ONCE, limit - read), 0.0 if read else timeout)
             if not records:
                 return False
+            if not read and not self._folded:
+                self._began = clock()
             self._rest += self._decoder.decode_all(records)
+            if is_traced():
+                self._spans.begin(records)
             read += len(records)
         return True
 
@@ -177,12 +202,33 @@ class SharedSubscription:
             return
         self._flying = False
         try:
-            left = [f for f in self.writers if not f.landed() or f in self._early]
+            left = [f for f in self.writers if not self._has_landed(f) or f in self._early]
         except BaseException:
             self.seek(self.writers)
             raise
         self._leave(left)
+        self._spans.end("OutOfStep" if left else "")
         self._flushed = self._target
+
+    def _has_landed(self, writer: ProjectionWriter) -> bool:
+        """Waits for the flush of a writer, and records how long it took."""
+        is_written = writer.landed()
+        if (sent := self._flushes.pop(writer, None)) is not None:
+            began, span = sent
+            outcome = "written" if is_written else "refused"
+            VIEW_FLUSH_SECONDS.record(clock() - began, member("view", writer.view.name, outcome=outcome))
+            if not is_written:
+                span.fail("OutOfStep", "another writer was here, or the store lost its answer")
+            span.end()
+        return is_written
+
+    def _abandon(self) -> None:
+        """Ends the spans of what is read again."""
+        self._spans.end("ReadAgain")
+        for _, span in self._flushes.values():
+            span.fail("ReadAgain")
+            span.end()
+        self._flushes.clear()
 
     def _leave(self, left: Sequence[ProjectionWriter]) -> None:
         self.writers = [writer for writer in self.writers if writer not in left]
@@ -196,13 +242,18 @@ class SharedSubscription:
         for number, writer in enumerate(active):
             # The newer generation of a view lands first: the live one must not be ahead of the next.
             newer = [f for f in active[:number] if f.view is writer.view]
-            self._early += [f for f in newer if not f.landed()]
+            self._early += [f for f in newer if not self._has_landed(f)]
             if any(f in unsent for f in newer):
                 continue
+            rows, began, view = writer.unsent(), clock(), writer.view.name
+            span = FLUSH.span(view, {"leftfold.rows": rows}, parent="", links=self._spans.contexts)
+            self._flushes[writer] = began, span
             try:
                 writer.begin(reached)
             except RowEncodingError:
                 unsent.append(writer)
+            else:
+                VIEW_FLUSH_ROWS.record(rows, member("view", view))
         self._again = bool(unsent)
 
     def _leave_unconfirmed(self, now: float) -> None:

@@ -86,13 +86,7 @@ class ClusterAdmin:
         Raises:
             InfrastructureError: the topic does not exist.
         """
-        counts = self.partition_counts([topic])
-        if topic not in counts:
-            raise InfrastructureError(
-                f"topic {topic} does not exist at {self._settings.bootstrap_servers}; "
-                f"run the App that owns its category, or make its topics: leftfold topics ensure"
-            )
-        return counts[topic]
+        return self._existing([topic])[topic]
 
     def topics(self) -> dict[str, int]:
         """All topics with their partition counts."""
@@ -105,7 +99,7 @@ class ClusterAdmin:
         Raises:
             InfrastructureError: a topic does not exist.
         """
-        return Position({topic: self._offsets(topic, _SPEC.latest()) for topic in dict.fromkeys(topics)})
+        return self._offsets(topics, _SPEC.latest())
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
         """The last stable offset of every partition, records of open transactions excluded.
@@ -113,8 +107,7 @@ class ClusterAdmin:
         Raises:
             InfrastructureError: a topic does not exist.
         """
-        committed = IsolationLevel.READ_COMMITTED
-        return Position({topic: self._offsets(topic, _SPEC.latest(), committed) for topic in dict.fromkeys(topics)})
+        return self._offsets(topics, _SPEC.latest(), IsolationLevel.READ_COMMITTED)
 
     def ask_stable_ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Future[Any]]:
         """Asks for the last stable offset of each partition, records of open transactions excluded; waits for none."""
@@ -127,14 +120,14 @@ class ClusterAdmin:
         Raises:
             InfrastructureError: a topic does not exist.
         """
-        return Position({topic: self._offsets(topic, _SPEC.earliest()) for topic in dict.fromkeys(topics)})
+        return self._offsets(topics, _SPEC.earliest())
 
     def starts_at(self, topic: str, time: int) -> Position:
         """The first offset of every partition at or after a time in ms since 1970, or its end.
 
         Deleted records do not count; `leftfold.engine.archive.gaps` also looks in the archive.
         """
-        found = self._offsets(topic, _SPEC.for_timestamp(time))
+        found = self._offsets([topic], _SPEC.for_timestamp(time)).offsets[topic]
         ends = self.ends([topic]).offsets[topic] if min(found.values(), default=0) < 0 else {}
         return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})
 
@@ -293,13 +286,30 @@ class ClusterAdmin:
             warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
             return self._admin.list_groups(timeout=seconds)
 
+    def _existing(self, topics: Iterable[str]) -> dict[str, int]:
+        """The partition counts of topics, all of which must exist."""
+        wanted = list(dict.fromkeys(topics))
+        counts = self.partition_counts(wanted)
+        if missing := next((topic for topic in wanted if topic not in counts), ""):
+            raise InfrastructureError(
+                f"topic {missing} does not exist at {self._settings.bootstrap_servers}; "
+                f"run the App that owns its category, or make its topics: leftfold topics ensure"
+            )
+        return counts
+
     def _offsets(
-        self, topic: str, spec: Any, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    ) -> dict[int, int]:
-        doing = f"asking for offsets of {topic}"
-        places = [(topic, partition) for partition in range(self.partitions(topic))]
-        asked = self._ask_offsets(doing, places, spec, isolation)
-        return {place.partition: self._answer(doing, future).offset for place, future in asked.items()}
+        self, topics: Iterable[str], spec: Any, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> Position:
+        """One offset of every partition of some topics, asked for together."""
+        counts = self._existing(topics)
+        doing = f"asking for offsets of {', '.join(counts)}"
+        places = [(topic, partition) for topic, count in counts.items() for partition in range(count)]
+        if not places:
+            return Position()
+        found: dict[str, dict[int, int]] = {topic: {} for topic in counts}
+        for place, future in self._ask_offsets(doing, places, spec, isolation).items():
+            found[place.topic][place.partition] = self._answer(doing, future).offset
+        return Position(found)
 
     def _ask_offsets(
         self, doing: str, places: Iterable[tuple[str, int]], spec: Any, isolation: IsolationLevel

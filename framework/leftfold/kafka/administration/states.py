@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from leftfold.engine.processing.recovery import TaskSpec, task_for
-from leftfold.engine.processing.stream_state import ChangelogCheckpoint
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.errors import QuietLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.hanging_transactions import last_mark
 from leftfold.kafka.worker.log_identity import cut_commands
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import Position
+from leftfold.ports.bulk import read_to
 from leftfold.ports.protocols import LogReader
 
-__all__ = ["Where", "costs", "folded", "forget_states"]
+__all__ = ["Where", "forget_states", "last_checkpoints"]
 
 Where: TypeAlias = Literal["kept", "start", "end"]
 
@@ -73,40 +75,44 @@ def _check_whole(open_log: Callable[[], LogReader], topic: str, partitions: int)
         log.close()
 
 
-def costs(settings: KafkaSettings, topic: str, partitions: int) -> tuple[int, int]:
-    """The cost of commands according to the changelog checkpoints (`@`) of a state topic.
-
-    Returns:
-        The recent bytes of state per command in the most expensive partition; and how many answers were ever dropped
-        from a key's memory too early.
-
-    Raises:
-        InfrastructureError: no broker answers.
-    """
-    checkpoints = _marks(settings, topic, partitions).values()
-    return max((checkpoint.per_command for checkpoint in checkpoints), default=0), sum(
-        checkpoint.answers_dropped for checkpoint in checkpoints
-    )
+_FIRST_STEP, _PATIENCE = 200, 5.0
 
 
-def folded(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, int]:
-    """The log offset up to which each state partition is folded; partitions without a checkpoint are left out.
+def last_checkpoints(
+    settings: KafkaSettings, starts: Position, ends: Position
+) -> dict[str, dict[int, ChangelogCheckpoint]]:
+    """The last changelog checkpoint (`@`) of each partition of some state topics, all of which are read together.
+
+    Args:
+        starts, ends: the first and the last stable offset of each partition.
 
     Raises:
         InfrastructureError: no broker answers.
     """
-    return {partition: checkpoint.events for partition, checkpoint in _marks(settings, topic, partitions).items()}
-
-
-def _marks(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, ChangelogCheckpoint]:
-    if not partitions:
-        return {}
-    try:
-        with _stable(settings) as consumer:
-            raw = {p: last_mark(consumer, TopicPartition(topic, p)) for p in range(partitions)}
-    except KafkaException as error:
-        raise translated(error, doing=f"reading {topic}") from error
-    return {partition: ChangelogCheckpoint.decode(checkpoint) for partition, checkpoint in raw.items() if checkpoint}
+    found: dict[str, dict[int, ChangelogCheckpoint]] = {topic: {} for topic in ends.offsets}
+    left = [(t, p, end) for t, offsets in ends.offsets.items() for p, end in offsets.items()]
+    left = [(topic, p, end) for topic, p, end in left if starts.next_offset(topic, p) < end]
+    step = _FIRST_STEP
+    with ExitStack() as opened:
+        reader = opened.enter_context(closing(KafkaLogReader(settings))) if left else None
+        while left and reader is not None:
+            begin: dict[str, dict[int, int]] = {}
+            wanted: dict[str, dict[int, int]] = {}
+            for topic, p, end in left:
+                begin.setdefault(topic, {})[p] = max(starts.next_offset(topic, p), end - step)
+                wanted.setdefault(topic, {})[p] = end
+            for records in read_to(reader, Position(begin), Position(wanted), patience=_PATIENCE):
+                for record in records:
+                    if record.key == MARK and (checkpoint := ChangelogCheckpoint.read(record.value or b"")) is not None:
+                        found[record.topic][record.partition] = checkpoint
+            # A transaction writes its checkpoint before its states, of which there may be many.
+            left = [
+                (topic, p, end)
+                for topic, p, end in left
+                if p not in found[topic] and begin[topic][p] > starts.next_offset(topic, p)
+            ]
+            step *= 10
+    return found
 
 
 @contextmanager

@@ -6,12 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from leftfold.client.commands import CommandRequest
 from leftfold.engine.processing.command_wire import (
     DELIVERY_SECONDS,
     command_headers,
@@ -85,20 +85,13 @@ class CommandProducer:
         self._types: dict[type[Command], tuple[str, str, bytes]] = {}
         self._producer = self._new()
 
-    def pack(
-        self,
-        command: Command,
-        id_: str | None,
-        expected_version: int | None,
-        at: datetime | None,
-        principal: str,
-        reply_to: bytes,
-    ) -> EncodedCommand:
+    def pack(self, request: CommandRequest, reply_to: bytes) -> EncodedCommand:
         """Encodes a command as a record.
 
         Raises:
-            ContractError: its key is empty or reserved, or `at` has no time zone.
+            ContractError: its key is empty or reserved, `at` has no time zone, or the principal's name is too long.
         """
+        command, id_, expected_version, at, principal, traceparent = request
         topic, key_field, type_ = self._types.get(type(command)) or self._learn(type(command))
         key, id_ = getattr(command, key_field), command_id() if id_ is None else id_
         if not key or key == "@" or not id_:
@@ -113,6 +106,7 @@ class CommandProducer:
             expected_version=expected_version,
             reply_to=reply_to,
             principal=principal,
+            traceparent=traceparent,
         )
         return EncodedCommand(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
 

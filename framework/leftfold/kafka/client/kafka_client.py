@@ -90,7 +90,7 @@ class KafkaClient(Client):
         return waiter.answer
 
     async def _asend_request(self, request: CommandRequest, timeout: float) -> Receipt | LeftfoldError:
-        encoded = self._producer.pack(*request, self._answers.reply_to)
+        encoded = self._producer.pack(request, self._answers.reply_to)
         if encoded.topic not in self._topics:
             await asyncio.to_thread(self._check_topic, encoded.topic)
         waiter = _Task(asyncio.get_running_loop())
@@ -115,7 +115,7 @@ class KafkaClient(Client):
         for row in rows:
             classes.append(type(row.command))
             try:
-                encoded = self._producer.pack(*row, self._answers.reply_to)
+                encoded = self._producer.pack(row, self._answers.reply_to)
             except ContractError as error:
                 yield error
                 continue

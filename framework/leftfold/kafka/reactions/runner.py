@@ -22,6 +22,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import reason_of
+from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ReactionRunner", "consumer_config"]
 
@@ -93,6 +94,9 @@ class ReactionRunner:
     def _take(self, wait: float) -> None:
         messages = self._member.fetch(_LIMIT, wait)
         self._serve()
+        if messages:
+            acting = {"messaging.system": "kafka", "messaging.operation.name": "act"}
+            CONSUMED.record(len(messages), {**member("reaction", self._reaction.name), **acting})
         frontier = self._processor.frontier
         for record in map(raw, messages):
             if record.offset >= frontier.reached((record.topic, record.partition)):

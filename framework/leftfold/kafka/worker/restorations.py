@@ -15,6 +15,7 @@ from leftfold.kafka.worker.state_restore import Report, Restoration
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
 from leftfold.ports.outgoing import dead_letter
+from leftfold.ports.telemetry import RESTORE_SECONDS, clock, member
 
 __all__ = ["Restorations"]
 
@@ -28,9 +29,11 @@ class Restorations:
     A partition that stopped at an event which cannot be folded is retried from time to time, and reported each time.
     """
 
-    def __init__(self, app: App, name: str, supplier: KafkaClientSupplier, member: GroupMember, report: Report) -> None:
-        self._app, self._name, self._shop, self._member, self._report = app, name, supplier, member, report
-        self._running: list[Restoration] = []
+    def __init__(
+        self, app: App, name: str, supplier: KafkaClientSupplier, group_member: GroupMember, report: Report
+    ) -> None:
+        self._app, self._name, self._shop, self._member, self._report = app, name, supplier, group_member, report
+        self._running: dict[Restoration, float] = {}
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
 
@@ -44,11 +47,13 @@ class Restorations:
         new = assigned - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
         if new:
             ports = self._shop.restore_ports(self._member)
-            self._running.append(
-                Restoration(self._app, self._name, sorted(new), self._shop.new_store, ports, report=self._report)
+            restoration = Restoration(
+                self._app, self._name, sorted(new), self._shop.new_store, ports, report=self._report
             )
+            self._running[restoration] = clock()
         for restoration in [one for one in self._running if one.step()]:
-            self._running.remove(restoration)
+            kind = "process" if task_for(self._app, self._name).time else "decider"
+            RESTORE_SECONDS.record(clock() - self._running.pop(restoration), member(kind, self._name))
             restoration.close()
             self._complete |= restoration.found
             for partition in restoration.found:

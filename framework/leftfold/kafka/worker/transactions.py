@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from leftfold.errors import Fenced
 from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
 from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.telemetry import OPERATION_SECONDS, clock
 
 __all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog"]
 
@@ -81,6 +82,7 @@ REFUSED = frozenset(
     }
 )
 """Error codes of records that the broker will never accept."""
+_COMMIT = {"messaging.system": "kafka", "messaging.operation.name": "commit", "messaging.operation.type": "settle"}
 _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
 
 
@@ -203,6 +205,7 @@ class Transactions:
         except BaseException as error:
             self.dirty = f"interrupted by {error!r}"
             raise
+        began = clock()
         try:
             with self._watchdog.within(2 * self._timeout, f"a commit of {self.id}"):
                 self._call(self._producer.commit_transaction, self._timeout)
@@ -210,6 +213,7 @@ class Transactions:
             self._mark_dirty(error)
             self._producer = self._new()
             return Unknown(str(error), ends, code_of(error))
+        OPERATION_SECONDS.record(clock() - began, {**_COMMIT, "messaging.destination.name": watch})
         self._producer.poll(0)
         return Committed(ends)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -29,11 +30,32 @@ from leftfold.model.app import App
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch, Outgoing, Write
 from leftfold.ports.protocols import RawRecord
+from leftfold.ports.telemetry import (
+    ATTEMPT_SECONDS,
+    BATCH_SIZE,
+    COMMANDS,
+    CONSUMED,
+    ROTATIONS,
+    STATE_BYTES,
+    STATE_STREAMS,
+    TAKE,
+    TIMER_LATENESS,
+    TRANSACTION_SECONDS,
+    Span,
+    ago,
+    clock,
+    is_measured,
+    member,
+    traced,
+)
 
 __all__ = ["Report", "Worker"]
 
 DEATHS, REFOLDED, SETTLED_SECONDS = 3, 2000, 5.0
 SHARE = 0.1
+_OUTCOMES = {"duplicates": "duplicate", "late": "unknown", "dead": "dead-lettered"}
+"""The outcome in metrics of what a batch counts, where it has another name."""
+_PROCESSING = {"messaging.system": "kafka", "messaging.operation.name": "process"}
 
 
 class Worker:
@@ -60,7 +82,9 @@ class Worker:
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, task.version), names.dead(category)
         self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
+        self._rotated = 0
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
+        self._measured = member("process" if task.time else "decider", category)
         self._lane = supplier.processor(app, task)
         self._transactions = supplier.transactions(app, task)
         longest = self._transactions.longest
@@ -106,7 +130,7 @@ class Worker:
         count, nexts = 0, nexts_of(messages)
         if messages:
             try:
-                count = self._decide(messages)
+                count = self._take(messages)
             except KafkaException as error:
                 # Only a plain commit raises here, before deciding: during a rebalance, or without a broker.
                 self._rewind(nexts, str(error))
@@ -136,6 +160,9 @@ class Worker:
         nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
         if nexts:
             self._begin(nexts)
+            for sent in batch.sent.values() if is_measured() else ():
+                for out in sent:
+                    TIMER_LATENESS.record(ago(json.loads(out.value or b"")["at"]), self._measured)
             self._commit(nexts, batch, self._written(batch))
 
     def _serve(self, restored: Restored) -> bool:
@@ -162,6 +189,18 @@ class Worker:
                 restored.start, restored.left, state_start=restored.state_start, known=restored.known
             )
         return is_served
+
+    def _take(self, messages: list[KafkaMessage]) -> int:
+        """Decides messages within the span of their batch, which links the spans that sent them."""
+        began = clock()
+        links = traced(raw(message).headers for message in messages)
+        with TAKE.span(self._commands, self._measured, parent="", links=links) if links else Span() as span:
+            count = self._decide(messages)
+            span.note({"messaging.batch.message_count": count})
+        ATTEMPT_SECONDS.record(clock() - began, {**self._measured, **_PROCESSING})
+        CONSUMED.record(count, {**self._measured, **_PROCESSING})
+        BATCH_SIZE.record(count, self._measured)
+        return count
 
     def _decide(self, messages: list[KafkaMessage]) -> int:
         """Decides as many messages as the time allows, and puts the rest back; returns the number taken."""
@@ -274,7 +313,13 @@ class Worker:
         group = self._member.metadata()
         if group is None:
             return Aborted("this member has left its group, and no broker would refuse its offsets")
-        return self._transactions.run(writes, offsets, group, watch=self._events)
+        began = clock()
+        result = self._transactions.run(writes, offsets, group, watch=self._events)
+        outcome = type(result).__name__.lower()
+        TRANSACTION_SECONDS.record(clock() - began, {**self._measured, "leftfold.outcome": outcome})
+        rotations, self._rotated = self._transactions.rotations - self._rotated, self._transactions.rotations
+        ROTATIONS.record(rotations, self._measured)
+        return result
 
     def _await_settled(self) -> None:
         """Waits until no transaction of this worker is open after a rotation.
@@ -307,6 +352,7 @@ class Worker:
             served = self._served[partition]
             served.spent(heavy[partition], max(1, offset - served.next), batch.answers_dropped.get(partition, 0))
             served.move(offset, token)
+        self._measure(batch, sum(heavy.values()))
         self.counts.update(batch.counts)
         for kind, failure in batch.failures.items():
             details = {"why": failure.why[:500], "exception": failure.trace}
@@ -322,6 +368,15 @@ class Worker:
             reason = "a key had more answers within a minute than are remembered; a repeat may be decided again"
             self._seldom.report("answers dropped", {"why": reason}, times=dropped)
         self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
+
+    def _measure(self, batch: Batch, written: int) -> None:
+        """Records what a committed batch has done."""
+        for what, count in batch.counts.items():
+            COMMANDS.record(count, {**self._measured, "leftfold.outcome": _OUTCOMES.get(what, what)})
+        STATE_BYTES.record(written, self._measured)
+        if is_measured():
+            streams = sum(len(held.store) for held in self._lane.held.values())
+            STATE_STREAMS.record(streams, self._measured)
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
         """Seeks back after a transaction that wrote nothing, so the same commands are fetched again."""

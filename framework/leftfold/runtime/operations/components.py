@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.timer_admin import TimerTable
 from leftfold.errors import LeftfoldError, LogGap
-from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.reactions.parked import ParkedEvents
 from leftfold.model import keys as names
@@ -21,14 +19,13 @@ from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
 from leftfold.model.view import REFRESH_SECONDS, View
-from leftfold.ports.bulk import BulkLog, OffsetRange
-from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.console import amount, lasting
+from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.dead_letters import dead_waiting, standing_still
 from leftfold.runtime.operations.timers import row_of, time_of
 
 __all__ = [
-    "Freshness",
+    "MOST_STATES",
     "survey_processes",
     "survey_reactions",
     "survey_streams",
@@ -36,74 +33,6 @@ __all__ = [
     "unknown_lateness",
     "why_late",
 ]
-
-
-class Freshness:
-    """The age of the first event behind a position; the archive is opened only for events that topics have lost.
-
-    Args:
-        archive: the archive with events that topics have lost; '' = none.
-    """
-
-    def __init__(self, kafka: str | None, archive: str) -> None:
-        self._kafka, self._archive = kafka, archive
-        self._logs: dict[str, BulkLog] = {}
-        self._ends: dict[str, Mapping[int, int]] = {}
-        self._found: dict[OffsetRange, int | None] = {}
-
-    def seconds(self, position: Position) -> float:
-        """Age in seconds of the oldest event behind a position; 0 when there is none.
-
-        A position before a topic's end need not miss an event: transaction markers use offsets too, and events of an
-        open transaction are not readable yet.
-
-        Raises:
-            LogGap: the next event is neither in its topic nor in the archive.
-            InfrastructureError: the log cannot be read, or the archive is broken or belongs to another topic.
-        """
-        times = [
-            found
-            for topic in position.offsets
-            for partition, end in self._stable_ends(topic).items()
-            if (found := self._first(OffsetRange(topic, partition, position.next_offset(topic, partition), end)))
-            is not None
-        ]
-        return max(0.0, time.time() - min(times) / 1000) if times else 0.0
-
-    def _stable_ends(self, topic: str) -> Mapping[int, int]:
-        if topic not in self._ends:
-            self._ends[topic] = self._log().stable_ends([topic]).offsets.get(topic, {})
-        return self._ends[topic]
-
-    def _first(self, part: OffsetRange) -> int | None:
-        """When the first event of a range was appended, in ms since 1970; None = the range has no event."""
-        if part.start >= part.end:
-            return None
-        if part not in self._found:
-            try:
-                self._found[part] = _first_time(self._log(), part)
-            except LogGap:
-                if not self._archive:
-                    raise
-                self._found[part] = _first_time(self._log(self._archive), part)
-        return self._found[part]
-
-    def _log(self, archive: str = "") -> BulkLog:
-        if archive not in self._logs:
-            self._logs[archive] = open_bulk(kafka_settings(self._kafka), archive)()
-        return self._logs[archive]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for log in self._logs.values():
-            log.close()
-
-
-def _first_time(log: BulkLog, part: OffsetRange) -> int | None:
-    first = next((records[0] for records in log.read(part) if records), None)
-    return first.timestamp()[1] if first is not None else None
 
 
 _FOLDED, _COMPUTED = 5.0, 2 * REFRESH_SECONDS
@@ -144,86 +73,115 @@ def unknown_lateness(view: View[Any, Any], error: Exception) -> str:
 Row = dict[str, Any]
 _FAR = 10.0
 """Lateness in seconds up to which a process or stream counts as up to date."""
-_STATES = 500_000
+MOST_STATES = 500_000
 """Most offsets of the state topic that one survey reads."""
 
 
-def survey_workers(app: App, cluster: Any, settings: Any, problems: list[str]) -> dict[str, int]:
-    """The number of workers of each decider; what the operator must do is added to `problems`."""
-    found: dict[str, int] = {}
-    for decider in app.deciders:
-        name = decider.name
-        found[name] = cluster.owners(name).get(names.group(app.name, name), 0)
-        if not found[name]:
-            problems.append(f"no worker decides {names.commands(name)}; start: leftfold run {name}")
-        problems += standing_still(cluster, settings, name, decider.version)
-    return found
-
-
-def survey_processes(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
-    """A row for each process, with the backlog of its routers and workers, and its timers.
-
-    What the operator must do is added to `problems`.
+def survey_workers(app: App, state: ClusterState, problems: list[str]) -> Iterator[Row]:
+    """A row for each decider, with its workers and the commands that wait; what is to be done is added to `problems`.
 
     Raises:
         InfrastructureError: no broker answers.
     """
-    settings = kafka_settings(kafka)
-    with Groups(settings) as groups, Freshness(kafka, "") as freshness:
-        survey = _ProcessSurvey(app, groups, settings, freshness, problems)
-        yield from map(survey.row, app.processes)
+    for decider in app.deciders:
+        name, commands = decider.name, names.commands(decider.name)
+        row: Row = {"kind": "decider", "name": name, "version": decider.version}
+        row["workers"] = state.members(names.group(app.name, name))
+        if not row["workers"]:
+            problems.append(f"no worker decides {commands}; start: leftfold run {name}")
+        problems += standing_still(state, name, decider.version)
+        yield row | _commands_waiting(app, state, name, problems)
+
+
+def _commands_waiting(app: App, state: ClusterState, name: str, problems: list[str]) -> Row:
+    """How many offsets of commands wait, and the age of the first one in seconds; None = unknown."""
+    topics = state.there([names.commands(name)])
+    # Commands that were deleted with time were answered, or their senders have long stopped waiting.
+    done = state.starts(topics) | state.committed(names.group(app.name, name), topics)
+    lag = state.stable_ends(topics).ahead_of(done)
+    try:
+        behind = state.seconds_behind(done) if lag else 0.0
+    except LeftfoldError as error:
+        problems.append(f"it is not known how far decider {name} is behind: {error}")
+        return {"lag": lag, "behind": None, "done": _sum(done)}
+    if behind > _FAR:
+        problems.append(
+            f"decider {name}: its workers have not taken a command that was written {lasting(behind)} ago; see whether "
+            f"they move: leftfold status. If they do not, what leftfold run {name} logs says why"
+        )
+    return {"lag": lag, "behind": round(behind, 3), "done": _sum(done)}
+
+
+def _sum(done: Position) -> int:
+    """How many offsets lie before a position."""
+    return done.ahead_of(Position())
+
+
+def survey_processes(app: App, state: ClusterState, problems: list[str], most: int = MOST_STATES) -> Iterator[Row]:
+    """A row for each process, with the backlog of its routers and workers, and its timers.
+
+    What the operator must do is added to `problems`.
+
+    Args:
+        most: the timers of a process are counted where its state topic has no more offsets.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    survey = _ProcessSurvey(app, state, problems, most)
+    yield from map(survey.row, app.processes)
 
 
 class _ProcessSurvey:
-    """The rows about processes.
+    """The rows about processes."""
 
-    Args:
-        groups: consumer groups and topics of the cluster. settings: how to reach it. freshness: the age of records.
-    """
-
-    def __init__(self, app: App, groups: Any, settings: Any, freshness: Freshness, problems: list[str]) -> None:
-        self._app, self._groups, self._settings, self._freshness = app, groups, settings, freshness
-        self._topics: dict[str, int] = groups.topics()
-        self.problems = problems
+    def __init__(self, app: App, state: ClusterState, problems: list[str], most: int) -> None:
+        self._app, self._state, self._most, self.problems = app, state, most, problems
 
     def row(self, process: Process[Any, Any, Any]) -> Row:
         """The row of a process: its workers, its routers, its inputs in offsets, and its backlog."""
-        name, inputs = process.name, names.commands(process.name)
+        name, inputs, state = process.name, names.commands(process.name), self._state
         row: Row = {"kind": "process", "name": name, "version": process.version}
-        row["partitions"] = self._topics.get(inputs, self._app.partitions)
+        row["partitions"] = state.topics.get(inputs, self._app.partitions)
         for what, of in (("workers", name), ("routers", f"{name}.router")):
-            row[what] = self._groups.owners(of).get(names.group(self._app.name, of), 0)
+            row[what] = state.members(names.group(self._app.name, of))
             if not row[what]:
                 self.problems.append(f"process {name} has no {what}; start: leftfold run {name}")
-        ends = self._groups.ends([inputs]).offsets[inputs] if inputs in self._topics else {}
-        row["inputs"] = sum(ends.values())
+        row["inputs"] = sum(state.ends([inputs]).offsets.get(inputs, {}).values())
         events = [names.events(category) for category in process.categories]
-        row["unrouted"] = self._age(f"{name}.router", events, "its routers have not routed an event")
-        row["untaken"] = self._age(name, [inputs], "its workers have not taken an input")
-        waiting, problems = dead_waiting(self._groups, self._settings, name)
+        routed = self._age(f"{name}.router", events, "its routers have not routed an event")
+        taken = self._age(name, [inputs], "its workers have not taken an input")
+        row |= {"unrouted": routed[1], "unrouted_lag": routed[0], "unrouted_done": routed[2]}
+        row |= {"untaken": taken[1], "lag": taken[0], "done": taken[2]}
+        waiting, problems = dead_waiting(state, name)
         self.problems += [f"process {name}: {problem}" for problem in problems]
         return row | self._timers(process) | {"dead": waiting}
 
-    def _age(self, of: str, topics: Iterable[str], what: str) -> float | None:
-        """Age in seconds of the first record that a consumer group has not committed; None = unknown."""
-        there = [topic for topic in topics if topic in self._topics]
-        name = of.removesuffix(".router")
+    def _age(self, of: str, topics: Iterable[str], what: str) -> tuple[int | None, float | None, int | None]:
+        """How many offsets a consumer group has not committed, the age of the first in seconds, and how many it has.
+
+        None = unknown.
+        """
+        there = self._state.there(topics)
+        name, lag, done = of.removesuffix(".router"), None, None
         try:
-            committed = self._groups.committed(names.group(self._app.name, of), there).offsets
-            age = self._freshness.seconds(Position({topic: committed.get(topic, {}) for topic in there}))
+            committed = self._state.committed(names.group(self._app.name, of), there).offsets
+            position = Position({topic: committed.get(topic, {}) for topic in there})
+            lag, done = self._state.stable_ends(there).ahead_of(position), _sum(position)
+            age = self._state.seconds_behind(position)
         except LogGap as error:
             skip = f"if the lost events need not reach it: leftfold log skip {name}"
             self.problems.append(f"process {name} stands before the start of a topic: {error}; {skip}")
-            return None
+            return lag, None, done
         except LeftfoldError as error:
             self.problems.append(f"it is not known how far process {name} is behind: {error}")
-            return None
+            return lag, None, done
         if age > _FAR:
             self.problems.append(
                 f"process {name}: {what} that was written {lasting(age)} ago; see whether they move: leftfold status. "
                 f"If they do not, what leftfold run {name} logs says why"
             )
-        return round(age, 3)
+        return lag, round(age, 3), done
 
     def _timers(self, process: Process[Any, Any, Any]) -> Row:
         """How many timers are set, and how many are overdue by the watermarks of ten seconds ago.
@@ -231,14 +189,15 @@ class _ProcessSurvey:
         By the newest watermarks some timers are always due that their worker has not read yet.
         """
         topic = names.state(process.name, process.version)
-        if topic not in self._topics:
+        state = self._state
+        if topic not in state.topics:
             return {"timers": 0, "overdue": 0, "held": 0}
-        starts, ends = self._groups.starts([topic]), self._groups.ends([topic]).offsets[topic]
-        if sum(end - starts.next_offset(topic, p) for p, end in ends.items()) > _STATES:
+        starts = state.starts([topic])
+        if state.ends([topic]).ahead_of(starts) > self._most:
             return {"timers": None, "overdue": None, "held": None}
-        watermark = time_of(self._groups, self._settings, self._app, process, before=time.time() - _FAR)
+        watermark = time_of(state.admin, state.settings, self._app, process, before=time.time() - _FAR)
         try:
-            with closing(KafkaLogReader(self._settings)) as reader:
+            with closing(KafkaLogReader(state.settings)) as reader:
                 table = TimerTable(reader, topic, starts)
                 table.read()
                 rows = [row_of(process.name, timer, watermark) for timer in table.timers()]
@@ -263,67 +222,67 @@ class _ProcessSurvey:
         return {"timers": len(rows), "overdue": len(overdue), "held": len(held)}
 
 
-def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
+def survey_reactions(app: App, state: ClusterState, problems: list[str]) -> Iterator[Row]:
     """A row for each reaction, with its lag in offsets; what the operator must do is added to `problems`.
 
     Raises:
         InfrastructureError: no broker answers.
     """
-    settings = kafka_settings(kafka)
-    with Groups(settings) as groups:
-        topics: dict[str, int] = groups.topics()
-        for reaction in app.reactions:
-            name, group = reaction.name, names.reacting(app.name, reaction.name)
-            running = groups.owners(f"{name}.reaction").get(group, 0)
-            if not running:
-                problems.append(f"no process acts for reaction {name}; start: leftfold run {name}")
-            row: Row = {"kind": "reaction", "name": name, "events": ", ".join(reaction.categories), "running": running}
-            row |= {"lag": None, "parked": 0}
-            if names.dead(name) in topics and names.begun(name) in topics:
-                row["lag"] = _lag(groups, reaction, group, topics)
-                row["parked"] = ParkedEvents(name, settings).count()
-            if row["parked"]:
-                problems.append(f"reaction {name} has parked {row['parked']:,}; see: leftfold reactions parked {name}")
-            yield row
+    for reaction in app.reactions:
+        name, group = reaction.name, names.reacting(app.name, reaction.name)
+        running = state.members(group)
+        if not running:
+            problems.append(f"no process acts for reaction {name}; start: leftfold run {name}")
+        row: Row = {"kind": "reaction", "name": name, "events": ", ".join(reaction.categories), "running": running}
+        row |= {"lag": None, "behind": None, "parked": 0}
+        if names.dead(name) in state.topics and names.begun(name) in state.topics:
+            row |= _acted(state, reaction, group)
+            row["parked"] = ParkedEvents(name, state.settings).count()
+        if row["parked"]:
+            problems.append(f"reaction {name} has parked {row['parked']:,}; see: leftfold reactions parked {name}")
+        yield row
 
 
-def _lag(groups: Any, reaction: Reaction[Any], group: str, topics: dict[str, int]) -> int | None:
-    """How many offsets a reaction is behind; None = it has never begun."""
-    found = [names.events(category) for category in reaction.categories if names.events(category) in topics]
-    ends: Position = groups.ends(found)
-    done: Position = groups.committed(group, found)
-    return ends.ahead_of(done) if done.offsets else None
+def _acted(state: ClusterState, reaction: Reaction[Any], group: str) -> Row:
+    """How many offsets and seconds a reaction is behind; None = it has never begun, or it is not known."""
+    found = state.there(names.events(category) for category in reaction.categories)
+    done = state.committed(group, found)
+    if not done.offsets:
+        return {}
+    try:
+        behind = round(state.seconds_behind(Position({topic: done.offsets.get(topic, {}) for topic in found})), 3)
+    except LeftfoldError:  # a reaction begins behind what is lost, and names a gap itself
+        return {"lag": state.ends(found).ahead_of(done), "done": _sum(done)}
+    return {"lag": state.ends(found).ahead_of(done), "behind": behind, "done": _sum(done)}
 
 
-def survey_streams(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
+def survey_streams(app: App, state: ClusterState, problems: list[str]) -> Iterator[Row]:
     """A row for each stream, with its lag in offsets and in seconds; what the operator must do is added to `problems`.
 
     Raises:
         InfrastructureError: no broker answers.
     """
-    settings = kafka_settings(kafka)
-    with Groups(settings) as groups, Freshness(kafka, "") as freshness:
-        topics, streams = groups.topics(), groups.streams()
-        for stream in app.streams:
-            found = streams.get((app.name, stream.name))
-            running = found.running if found else 0
-            if not running:
-                problems.append(f"no process is at work on stream {stream.name}; start: leftfold run {stream.name}")
-            row: Row = {"kind": "stream", "name": stream.name, "events": ", ".join(stream.categories)}
-            row |= {"views": ", ".join(view.name for view in stream.views), "running": running}
-            read = [names.events(category) for category in stream.categories if names.events(category) in topics]
-            ends: Position = groups.ends(read)
-            committed = [groups.committed(group, read) for group in found.current] if found else [Position()]
-            done = max(committed, key=ends.ahead_of)
-            row["lag"] = ends.ahead_of(done) if done.offsets else None
-            row["behind"] = _behind(stream, freshness, Position({t: done.offsets.get(t, {}) for t in read}), problems)
-            yield row
+    for stream in app.streams:
+        found = state.streams.get((app.name, stream.name))
+        running = found.running if found else 0
+        if not running:
+            problems.append(f"no process is at work on stream {stream.name}; start: leftfold run {stream.name}")
+        row: Row = {"kind": "stream", "name": stream.name, "events": ", ".join(stream.categories)}
+        row |= {"views": ", ".join(view.name for view in stream.views), "running": running}
+        read = state.there(names.events(category) for category in stream.categories)
+        ends = state.ends(read)
+        committed = [state.committed(group, read) for group in found.current] if found else [Position()]
+        done = max(committed, key=ends.ahead_of)
+        row["lag"] = ends.ahead_of(done) if done.offsets else None
+        row["done"] = _sum(done)
+        row["behind"] = _behind(stream, state, Position({t: done.offsets.get(t, {}) for t in read}), problems)
+        yield row
 
 
-def _behind(stream: Streaming, freshness: Freshness, position: Position, problems: list[str]) -> float | None:
+def _behind(stream: Streaming, state: ClusterState, position: Position, problems: list[str]) -> float | None:
     """Age in seconds of the first event that a stream has not acknowledged; None = unknown."""
     try:
-        behind = float(freshness.seconds(position))
+        behind = state.seconds_behind(position)
     except LeftfoldError as error:
         problems.append(f"it is not known how far stream {stream.name} is behind: {error}")
         return None

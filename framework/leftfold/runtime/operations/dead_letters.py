@@ -9,23 +9,20 @@ from typing import Any, NamedTuple
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import DeadLetters
-from leftfold.kafka.administration.states import folded
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command, Event
-from leftfold.model.position import Position, RecordAddress
+from leftfold.model.position import RecordAddress
 from leftfold.ports.codec import MessageCodec
 from leftfold.ports.outgoing import Letter, letters_in, offset_in
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, lasting
+from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.project import Usage, read_address, unknown
-from leftfold.runtime.servers import last_records
 
 __all__ = ["AllDeadLetters", "Retention", "checked_value", "dead_waiting", "standing_still", "types_of"]
 
 _DEAD = names.dead("")
-_LAST = 2000
-"""Most offsets of each partition that one survey reads."""
 _NEWS, _SOON = 24 * 3600.0, 7 * 24 * 3600.0
 """Seconds: letters younger than a day are reported, and letters that will be deleted within a week."""
 
@@ -41,28 +38,28 @@ class Retention(NamedTuple):
         return None if self.seconds is None else letter.record.time / 1000 + self.seconds
 
 
-def _retention(cluster: Any, name: str) -> Retention:
+def _retention(state: ClusterState, name: str) -> Retention:
     """Retention of the dead letters of a category or process; for ever where the topic does not exist."""
     topic = names.dead(name)
-    if not cluster.partition_counts([topic]):
+    if topic not in state.topics:
         return Retention(0, None)
-    lasting = int(cluster.configs([topic])[topic]["retention.ms"])
-    starts: Position = cluster.starts([topic])
+    lasting = int(state.admin.configs([topic])[topic]["retention.ms"])
+    starts = state.starts([topic])
     return Retention(sum(starts.offsets[topic].values()), None if lasting < 0 else lasting / 1000)
 
 
-def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, list[str]]:
+def dead_waiting(state: ClusterState, name: str) -> tuple[int, list[str]]:
     """How many dead letters wait among the last ones of each partition, and the problems to report.
 
     Reported are new letters, and letters that will soon be deleted.
     """
-    records = last_records(cluster, settings, names.dead(name), _LAST)
+    records = state.letters(names.dead(name))
     found = [letter for letter in letters_in(records) if letter.is_listed and not letter.handled]
     if not found:
         return 0, []
     problems, now = list[str](), time.time()
     first, newest = min(found, key=_time), max(found, key=_time)
-    leaves = _retention(cluster, name).leaves(first)
+    leaves = _retention(state, name).leaves(first)
     if (ago := now - _time(newest)) < _NEWS:
         trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
         waiting = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
@@ -77,18 +74,16 @@ def _time(letter: Letter) -> float:
     return letter.record.time / 1000
 
 
-def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list[str]:
+def standing_still(state: ClusterState, name: str, version: int) -> list[str]:
     """Problems for events that a category's workers cannot fold, which keep their partitions from being served."""
-    events, state = names.events(name), names.state(name, version)
-    records = last_records(cluster, settings, names.dead(name), _LAST)
+    events = names.events(name)
     at = {
         (letter.record.partition, offset): letter
-        for letter in letters_in(records)
+        for letter in letters_in(state.letters(names.dead(name)))
         if not letter.handled and (offset := offset_in(letter.record, events)) is not None
     }
     # If the state topic has advanced since, other code could fold the event.
-    count = cluster.partition_counts([state]).get(state, 0) if at else 0
-    found = folded(settings, state, count)
+    found = {p: one.events for p, one in state.checkpoints(names.state(name, version)).items()} if at else {}
     return [
         f"{place} cannot be folded, so {names.commands(name)}[{partition}] is not served: {letter.reason}; start code "
         f"that can fold it, or have it passed over: leftfold log skip {name} '{place}' --reason WHY"
@@ -147,8 +142,8 @@ class AllDeadLetters:
 
     def kept(self, category: str = "") -> dict[str, Retention]:
         """Retention of the dead letters of one category or process, or of all."""
-        with ClusterAdmin(self._settings) as cluster:
-            return {name: _retention(cluster, name) for name in ([category] if category else self._known)}
+        state = ClusterState(self._settings)
+        return {name: _retention(state, name) for name in ([category] if category else self._known)}
 
     def of(self, letter: Letter) -> Any:
         """The topic of dead letters that a letter is in."""

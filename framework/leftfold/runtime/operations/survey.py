@@ -17,8 +17,6 @@ from leftfold.engine.views.cleanup import leftovers, tails_of, undeclared, way_o
 from leftfold.engine.views.code_claims import attendance, mixture
 from leftfold.engine.views.generations import log_mismatch
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
-from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.states import costs
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
@@ -27,11 +25,11 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation, Parked, Phase, Registry
 from leftfold.ports.protocols import ViewStore
-from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import (
-    Freshness,
+    MOST_STATES,
     survey_processes,
     survey_reactions,
     survey_streams,
@@ -81,12 +79,14 @@ class Survey:
 
     Args:
         archive: the archive with events that topics have lost; '' = none.
+        most_states: timers of a process are counted where its state topic has no more offsets.
     """
 
-    def __init__(self, kafka: str | None, redis: str | None, archive: str = "") -> None:
-        self._kafka, self._redis, self._archive = kafka, redis, archive
+    def __init__(self, kafka: str | None, redis: str | None, archive: str = "", most_states: int = MOST_STATES) -> None:
+        self._kafka, self._redis, self._archive, self._most = kafka, redis, archive, most_states
         self.problems: list[str] = []
         self.missing = False
+        self._surveyed: tuple[App, ClusterState] | None = None
         self._ends = Position()
         self._starts = Position()
         self._ids: dict[str, str] = {}
@@ -133,58 +133,89 @@ class Survey:
         return rows
 
     def deciders(self, app: App) -> Iterator[Row]:
-        """A row per decider, with its workers and the length of its log in offsets (transaction markers included)."""
-        with self._reporting():
-            settings = kafka_settings(self._kafka)
-            with ClusterAdmin(settings) as cluster:
-                topics: dict[str, int] = cluster.topics()
-                logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
-                self._ends = cluster.ends(logs) if logs else Position()
-                self._starts = cluster.starts(logs)
-                self._ids = cluster.identities(logs)
-                workers = survey_workers(app, cluster, settings, self.problems)
-                for decider in app.deciders:
-                    waiting, problems = dead_waiting(cluster, settings, decider.name)
-                    self.problems += [f"decider {decider.name}: {problem}" for problem in problems]
-                    row = self._decider(app, decider.name, decider.version, topics)
-                    yield {**row, "workers": workers[decider.name], "dead": waiting}
+        """A row per decider, with its workers and the length of its log in offsets (transaction markers included).
 
-    def _decider(self, app: App, name: str, version: int, topics: Mapping[str, int]) -> Row:
-        """The row of a decider; bytes of state per command and answers dropped early are as workers recorded them."""
-        made, state = topics.get(names.events(name)), names.state(name, version)
-        row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
-        offsets = sum(self._ends.offsets.get(names.events(name), {}).values())
-        spent, dropped = costs(kafka_settings(self._kafka), state, topics[state]) if state in topics else (0, 0)
-        return {**row, "offsets": offsets, "per_command": spent, "answers_dropped": dropped}
+        Bytes of state per command and answers dropped early are as workers recorded them.
+        """
+        self._surveyed = None
+        with self._reporting():
+            state = self._state(app)
+            logs = state.there(map(names.events, _categories(app)))
+            self._ends, self._starts = state.ends(logs), state.starts(logs)
+            self._ids = state.identities(logs)
+            for row in survey_workers(app, state, self.problems):
+                name = row["name"]
+                waiting, problems = dead_waiting(state, name)
+                self.problems += [f"decider {name}: {problem}" for problem in problems]
+                checkpoints = state.checkpoints(names.state(name, row["version"])).values()
+                yield {
+                    **row,
+                    "partitions": state.topics.get(names.events(name)) or app.partitions,
+                    "offsets": sum(self._ends.offsets.get(names.events(name), {}).values()),
+                    "per_command": max((one.per_command for one in checkpoints), default=0),
+                    "answers_dropped": sum(one.answers_dropped for one in checkpoints),
+                    "dead": waiting,
+                }
 
     def parts(self, app: App) -> Iterator[Row]:
         """A row per process, reaction and stream, with its backlog."""
-        surveys = {survey_processes: app.processes, survey_reactions: app.reactions, survey_streams: app.streams}
-        for survey, members in surveys.items():
+        with self._reporting():
+            yield from survey_processes(app, self._state(app), self.problems, self._most) if app.processes else ()
+        for survey, members in ((survey_reactions, app.reactions), (survey_streams, app.streams)):
             with self._reporting():
-                yield from survey(app, self._kafka, self.problems) if members else ()
+                yield from survey(app, self._state(app), self.problems) if members else ()
 
     def views(self, app: App) -> Iterator[Row]:
         """A row per generation of each view."""
+        for _, rows in self._views(app):
+            yield from rows
+
+    def members(self, app: App) -> Iterator[Row]:
+        """One row per decider, process, reaction, stream and view, each with the `problems` that concern it.
+
+        Of a view it is the row of the generation that readers see, if there is one; `problems` of this survey has more,
+        which concern no member.
+        """
+        before = len(self.problems)
+        for section in (self.deciders, self.parts):
+            for row in section(app):
+                yield {**row, "problems": self.problems[before:]}
+                before = len(self.problems)
+        before = len(self.problems)
+        for name, rows in self._views(app):
+            seen = next((row for row in rows if row.get("live") and row["is_current"]), rows[-1] if rows else {})
+            yield {"kind": "view", "name": name, **seen, "problems": self.problems[before:]}
+            before = len(self.problems)
+
+    def _views(self, app: App) -> Iterator[tuple[str, list[Row]]]:
+        """Each view with its rows, one per generation."""
         if not app.views:
             return
-        with self._reporting(), store_of(self._redis) as store, Freshness(self._kafka, self._archive) as freshness:
+        with self._reporting(), store_of(self._redis) as store:
             folds = folds_of(app)
             for view in app.views:
+                rows = list[Row]()
                 try:
-                    yield from self._view(view, store, freshness)
+                    rows.extend(self._view(view, store, self._state(app)))
                     self.problems += generation_problems(view, store, folds.get(view.name, ""))
                 except InfrastructureError:
                     raise
                 except LeftfoldError as error:  # a problem of one view must not hide the other views
                     self.problems.append(str(error))
+                yield view.name, rows
+
+    def _state(self, app: App) -> ClusterState:
+        """What the brokers have answered since `deciders` was asked for this App."""
+        if self._surveyed is None or self._surveyed[0] is not app:
+            self._surveyed = app, ClusterState(self._kafka, self._archive, topics_of_members(app))
+        return self._surveyed[1]
 
     def others(self, apps: Mapping[str, App]) -> None:
         """Adds problems for views that none of these Apps declares and no projector works on."""
         with self._reporting(), store_of(self._redis) as store:
             self.problems += look_for_others(store, apps, _LONGEST_LOOK)
 
-    def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
+    def _view(self, view: View[Any, Any], store: ViewStore, state: ClusterState) -> Iterator[Row]:
         registry = store.registry(view.name)
         begun = registry.begun_of(view.hash)
         if registry.live_of(view.hash) is None and begun is None:
@@ -204,7 +235,7 @@ class Survey:
                 at_work = attendance(store, view.name, generation.hash, [generation.fold])
                 row["tails"] = len(at_work.of(generation.fold))
                 if row["lag"] is not None and generation.hash == view.hash:
-                    row["behind"] = self._behind(view, row, freshness)
+                    row["behind"] = self._behind(view, row, state)
             elif generation == begun and "lag" in row and registry.live_of(view.hash) is None:
                 self._tell_begun(view, row, store, generation)
             yield row
@@ -219,10 +250,10 @@ class Survey:
             f"{tails}"
         )
 
-    def _behind(self, view: View[Any, Any], row: Row, freshness: Freshness) -> float | None:
+    def _behind(self, view: View[Any, Any], row: Row, state: ClusterState) -> float | None:
         """Seconds that a live generation is behind; None = unknown, which is reported and does not stop the survey."""
         try:
-            behind = freshness.seconds(Position(row["position"])) if row["lag"] else 0.0
+            behind = state.seconds_behind(Position(row["position"])) if row["lag"] else 0.0
         except LeftfoldError as error:
             self.problems.append(unknown_lateness(view, error))
             return None
@@ -251,9 +282,12 @@ class Survey:
             "live": live,
             **({"code": generation.fold, "codes": list(generation.folds)} if generation.folds else {}),
             **({"since": generation.since, "until": generation.until} if generation.phase is Phase.KEPT else {}),
+            "is_current": generation.hash == view.hash,
+            "created": generation.created,
             "rows": found.rows,
             "approximate": found.approximate,
             "lag": self._lag(found.position),
+            "done": found.position.ahead_of(Position()),
             "parked": sorted(found.parked),
             "time": found.time,
             "position": found.position.offsets,

@@ -1,0 +1,289 @@
+"""`leftfold top`: a live view of the members of Apps, with what needs the operator at the top."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples, seconds
+from leftfold.safety import printable, veiled
+
+__all__ = ["EXAMPLES", "Histogram", "Rates", "Scrape", "quantile", "ranked", "top"]
+
+EXAMPLES = examples(
+    "leftfold top",
+    "leftfold top --metrics 127.0.0.1:9464     also p50 and p99, from what leftfold run --metrics serves",
+    "leftfold top --once --json | jq .rows",
+)
+
+_SCRAPE_SECONDS = 5.0
+_COLUMNS = ("member", "running", "rate/s", "lag", "behind", "p50", "p99", "parked", "dead")
+_CONSUMED, _SECONDS = "messaging_client_consumed_messages", "messaging_process_duration_seconds"
+Member = tuple[str, str]
+"""The kind and the name of a member."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The cumulative counts of a Prometheus histogram by upper bound."""
+
+    buckets: Mapping[float, float] = field(default_factory=dict)
+
+    def since(self, before: Histogram) -> Histogram:
+        """What was counted after an earlier scrape; everything when the process has been restarted meanwhile."""
+        grown = {bound: count - before.buckets.get(bound, 0.0) for bound, count in self.buckets.items()}
+        return self if any(count < 0 for count in grown.values()) else Histogram(grown)
+
+    def plus(self, other: Histogram) -> Histogram:
+        """The histogram of both."""
+        bounds = {*self.buckets, *other.buckets}
+        return Histogram({one: self.buckets.get(one, 0.0) + other.buckets.get(one, 0.0) for one in bounds})
+
+
+def quantile(histogram: Histogram, share: float) -> float | None:
+    """A quantile in seconds, interpolated within its bucket as Prometheus does; None = nothing was counted."""
+    bounds = sorted(histogram.buckets)
+    if not bounds or not histogram.buckets[bounds[-1]]:
+        return None
+    wanted, low, below = share * histogram.buckets[bounds[-1]], 0.0, 0.0
+    for bound in bounds:
+        count = histogram.buckets[bound]
+        if count >= wanted:
+            within = (wanted - below) / (count - below) if count > below else 0.0
+            return low if math.isinf(bound) else low + (bound - low) * within
+        low, below = bound, count
+    return None
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """The numbers that workers record themselves, by member: records processed, and how long a batch took."""
+
+    processed: Mapping[Member, float]
+    seconds: Mapping[Member, Histogram]
+
+    @classmethod
+    def read(cls, address: str) -> Scrape | None:
+        """The answer of `/metrics` at an address; None = there is none.
+
+        Raises:
+            ConfigurationError: `leftfold[telemetry]` is not installed.
+        """
+        from http.client import HTTPConnection, HTTPException
+
+        from leftfold.runtime.connect import extras
+        from leftfold.runtime.telemetry import check_address
+
+        connection = HTTPConnection(*check_address(address), timeout=_SCRAPE_SECONDS)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode(errors="replace")
+        except (OSError, HTTPException):
+            return None
+        finally:
+            connection.close()
+        with extras():
+            from prometheus_client.parser import text_string_to_metric_families
+        return cls.of(text_string_to_metric_families(text))
+
+    @classmethod
+    def of(cls, families: Iterable[Any]) -> Scrape:
+        """The numbers in the families of a scrape."""
+        processed: dict[Member, float] = {}
+        counts: dict[Member, dict[float, float]] = {}
+        for family in families:
+            for sample in family.samples if family.name in (_CONSUMED, _SECONDS) else ():
+                member = sample.labels.get("leftfold_kind", ""), sample.labels.get("leftfold_name", "")
+                if sample.name == f"{_CONSUMED}_total":
+                    processed[member] = processed.get(member, 0.0) + sample.value
+                elif sample.name == f"{_SECONDS}_bucket":
+                    buckets, bound = counts.setdefault(member, {}), float(sample.labels["le"])
+                    buckets[bound] = buckets.get(bound, 0.0) + sample.value
+        return cls(processed, {member: Histogram(buckets) for member, buckets in counts.items()})
+
+
+class Rates:
+    """Rates and durations between two looks at a run."""
+
+    def __init__(self) -> None:
+        self._at, self._done, self._scrape = 0.0, dict[Member, float](), Scrape({}, {})
+
+    def added(self, rows: Sequence[dict[str, Any]], scrape: Scrape | None, now: float) -> None:
+        """Adds `rate` (records per second), `p50` and `p99` (seconds) to rows; None = unknown.
+
+        Where no metrics are served, rates count offsets, of which transactions use some too.
+        """
+        done = {(row["kind"], row["name"]): float(row["done"]) for row in rows if row.get("done") is not None}
+        before, passed = self._scrape, now - self._at
+        for row in rows:
+            member = row["kind"], row["name"]
+            counts, earlier = (scrape.processed, before.processed) if scrape else (done, self._done)
+            count, since = counts.get(member), earlier.get(member)
+            is_known = count is not None and since is not None and self._at and passed > 0 and count >= since
+            row["rate"] = round((count - since) / passed, 1) if is_known else None  # type: ignore[operator]
+            taken = scrape.seconds.get(member, Histogram()) if scrape else Histogram()
+            lately = taken.since(before.seconds.get(member, Histogram()))
+            for name, share in (("p50", 0.5), ("p99", 0.99)):
+                found = quantile(lately, share)
+                row[name] = None if found is None else round(found, 4)
+        self._at, self._done, self._scrape = now, done, scrape or Scrape({}, {})
+
+
+def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with those first that need the operator: problems, no process, dead and parked, seconds, then offsets."""
+
+    def pain(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        waiting = (row["dead"] or 0) + (row["parked"] or 0)
+        return (-len(row["problems"]), bool(row["running"]), -waiting, -(row["behind"] or 0.0), -(row["lag"] or 0))
+
+    return sorted(rows, key=lambda row: (*pain(row), row["kind"], row["name"]))
+
+
+def top(
+    every: Annotated[
+        float, typer.Option("--every", metavar="TIME", parser=seconds, help="Seconds between looks: 500ms, 5s.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT",
+            envvar="LEFTFOLD_METRICS",
+            help="Where leftfold run --metrics serves; for p50 and p99.",
+        ),
+    ] = "",
+    app: AppsOption = None,
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show deciders, processes, reactions, streams and views as they work, until Ctrl-C.
+
+    What needs you is at the top, with the sentence that says why and the command to type. Per member: how many
+    processes are at work, records per second, lag in offsets and in seconds, how long half and 99 % of the batches took
+    since the last look, what is parked, and dead letters. The numbers are those of leftfold status; with --json each
+    look is one line. Exit code 69 with --once when a server does not answer.
+    """
+    from leftfold.runtime.console import draw, emit
+    from leftfold.runtime.project import Usage, archive_of, load_apps
+    from leftfold.runtime.telemetry import check_address
+
+    if not (once or as_json or sys.stdout.isatty()):
+        raise Usage("standard output is no terminal: say --once, or --json for one line per look")
+    if metrics:
+        check_address(metrics)
+    apps, rates = list(load_apps(app or []).values()), Rates()
+    look = _Look(apps, kafka, redis, archive_of(archive), metrics, rates)
+    if once or as_json:
+        while True:
+            began, found = time.monotonic(), look.taken()
+            if as_json:
+                emit(found)
+                sys.stdout.flush()
+            else:
+                draw(_drawn(found))
+            if once:
+                raise typer.Exit(69 if found["missing"] else 0)
+            time.sleep(max(0.0, every - (time.monotonic() - began)))
+    _live(look, every)
+
+
+def _live(look: _Look, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            began = time.monotonic()
+            live.update(_drawn(look.taken()), refresh=True)
+            time.sleep(max(0.0, every - (time.monotonic() - began)))
+
+
+class _Look:
+    """Looks at Apps through the survey, and at what their workers record."""
+
+    def __init__(
+        self, apps: Sequence[Any], kafka: str | None, redis: str | None, archive: str, metrics: str, rates: Rates
+    ) -> None:
+        self._apps, self._servers, self._metrics, self._rates = apps, (kafka, redis, archive), metrics, rates
+
+    def taken(self) -> dict[str, Any]:
+        """One look: `time`, `rows`, further `problems`, and whether a server is `missing`."""
+        from leftfold.runtime.operations.survey import Survey
+
+        survey = Survey(*self._servers)
+        rows = [one for app in self._apps for row in survey.members(app) for one in _members(row)]
+        scrape = Scrape.read(self._metrics) if self._metrics else None
+        self._rates.added(rows, scrape, time.monotonic())
+        named = {problem for row in rows for problem in row["problems"]}
+        others = [problem for problem in dict.fromkeys(survey.problems) if problem not in named]
+        if self._metrics and scrape is None:
+            others.append(f"nothing answers at {self._metrics}/metrics; start: leftfold run --metrics {self._metrics}")
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"time": at, "rows": ranked(rows), "problems": others, "missing": survey.missing}
+
+
+def _members(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The members in a row of the survey: a process is one, and its routers are another."""
+    kind, name = row["kind"], row["name"]
+    common = {"kind": kind, "name": name, "problems": [veiled(one) for one in row["problems"]]}
+    if kind == "view":
+        parked = row.get("parked")
+        own = {"running": row.get("tails"), "parked": None if parked is None else len(parked), "dead": None}
+        return [common | own | {key: row.get(key) for key in ("lag", "behind", "done")}]
+    found = {key: row.get(key) for key in ("lag", "done", "parked", "dead")}
+    found |= {"running": row.get("workers", row.get("running")), "behind": row.get("behind", row.get("untaken"))}
+    if kind != "process":
+        return [common | found]
+    router = {"kind": "router", "running": row["routers"], "lag": row["unrouted_lag"], "behind": row["unrouted"]}
+    rest = {"name": name, "problems": [], "parked": None, "dead": None, "done": row["unrouted_done"]}
+    return [common | found, router | rest]
+
+
+def _drawn(found: Mapping[str, Any]) -> Any:
+    """A look as a table, with the problems below it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column == "member" else "right", no_wrap=True)
+    for row in found["rows"]:
+        hurts = bool(row["problems"]) or not row["running"]
+        table.add_row(*(Text(printable(cell), style="red" if hurts else "") for cell in _cells(row)))
+    problems = [one for row in found["rows"] for one in row["problems"]] + [veiled(one) for one in found["problems"]]
+    lines = [Text.assemble(("! ", "yellow"), printable(one)) for one in dict.fromkeys(problems)]
+    said = lines or [Text("nothing needs you", style="dim")]
+    return Group(Text(found["time"], style="dim"), table, Text(""), *said)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    def number(value: float | None, form: str = ",.0f") -> str:
+        return "–" if value is None else format(value, form)
+
+    def lasting(value: float | None) -> str:
+        return "–" if value is None else f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
+
+    behind = "–" if row["behind"] is None else f"{row['behind']:,.1f} s"
+    return [
+        f"{row['kind']} {row['name']}",
+        number(row["running"]),
+        number(row["rate"], ",.1f"),
+        number(row["lag"]),
+        behind,
+        lasting(row["p50"]),
+        lasting(row["p99"]),
+        number(row["parked"]),
+        number(row["dead"]),
+    ]

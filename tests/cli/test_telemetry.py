@@ -1,0 +1,271 @@
+"""What `leftfold run --metrics` and `serve --metrics` show on real servers, and what the survey behind it costs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
+
+from leftfold.ports.telemetry import INSTRUMENTS
+from leftfold.runtime.telemetry import ObservedApps
+from tests.cli.shell import ROOT, Shell
+from tests.domains.observed import app_with
+from tests.free_ports import free_port
+from tests.servers import Addresses
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+APP = "tests.domains.observed:app"
+MONITORING = ROOT / "docs" / "monitoring"
+NAME = re.compile(r"\b(?:leftfold|messaging|http)_\w+")
+SECONDS = 240.0
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Scraped:
+    """The samples of a scrape."""
+
+    def __init__(self, *texts: str) -> None:
+        self.samples = [
+            sample for text in texts for family in text_string_to_metric_families(text) for sample in family.samples
+        ]
+        self.names = {sample.name for sample in self.samples}
+        self.labels = {label for sample in self.samples for label in sample.labels}
+
+    def of(self, metric: str, **labels: str) -> list[float]:
+        wanted = {f"leftfold_{label}": value for label, value in labels.items()}
+        return [one.value for one in self.samples if one.name == metric and wanted.items() <= one.labels.items()]
+
+
+class Collector:
+    """Takes spans over HTTP, as a collector of OpenTelemetry does."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, bytes, bytes, bytes]] = []
+        """Name, trace, own id and parent."""
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+                if self.path == "/v1/traces":
+                    collector.take(body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def take(self, body: bytes) -> None:
+        for of in ExportTraceServiceRequest.FromString(body).resource_spans:
+            self.spans += [
+                (span.name, span.trace_id, span.span_id, span.parent_span_id)
+                for scope in of.scope_spans
+                for span in scope.spans
+            ]
+
+    def chain(self, trace: bytes, parent: bytes, names: Sequence[str]) -> bool:
+        """Whether a trace has spans of these names, each below the one before."""
+        if not names:
+            return True
+        found = [own for name, of, own, above in self.spans if (name, of, above) == (names[0], trace, parent)]
+        return any(self.chain(trace, own, names[1:]) for own in found)
+
+    def tree(self, trace: bytes) -> list[tuple[str, str, str]]:
+        """The spans of a trace: name, own id and parent."""
+        return [(name, own.hex(), above.hex()) for name, of, own, above in self.spans if of == trace]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Running:
+    """A run and a gateway with metrics, which send their spans to a collector."""
+
+    def __init__(self, shell: Shell, collector: Collector) -> None:
+        self.collector = collector
+        shell._environment |= {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.address}/v1/traces",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+        self.shell, self.address = shell, f"127.0.0.1:{free_port()}"
+        self.gateway = f"127.0.0.1:{free_port()}"
+        words = ["run", "--app", APP, "--metrics", self.address, "--json-logs"]
+        self.processes: list[subprocess.Popen[bytes]] = [shell.start(words)]
+        port = self.gateway.rpartition(":")[2]
+        serving = Shell(shell.place, shell._environment)
+        serving.log = shell.place / "gateway.log"
+        self.processes.append(serving.start(["serve", "--app", APP, "--port", port, "--metrics"]))
+
+    def texts(self) -> list[str]:
+        return [httpx.get(f"http://{one}/metrics", timeout=SECONDS).text for one in (self.address, self.gateway)]
+
+    def scraped(self) -> Scraped:
+        return Scraped(*self.texts())
+
+    def end(self) -> None:
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+            process.wait(SECONDS)
+
+
+@pytest.fixture(scope="module")
+def running(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    collector = Collector()
+    found = Running(Shell(tmp_path_factory.mktemp("run")).at(empty_servers), collector)
+    try:
+        _place(found, "o-1")
+        yield found
+    finally:
+        found.end()
+        collector.close()
+
+
+def _place(running: Running, order: str) -> None:
+    """Places an order that is dropped at once, since its timer was due an hour ago, and waits for its row."""
+    at = (datetime.now(UTC) - timedelta(hours=2)).isoformat()
+
+    def is_up() -> bool:
+        try:
+            return httpx.get(f"http://{running.gateway}/health/ready", timeout=SECONDS).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    wait_until(is_up, running.shell.said, SECONDS)
+    body = {"order": order, "product": "p", "at": at}
+    url = f"http://{running.gateway}/commands/orders/Place?timeout=60"
+    answer = httpx.post(url, json=body, timeout=SECONDS, headers={"traceparent": CALLER})
+    assert answer.status_code == 200, answer.text
+
+    def row() -> Any:
+        return httpx.get(f"http://{running.gateway}/views/order_status/{order}", timeout=SECONDS).json()
+
+    wait_until(lambda: row().get("state") == "dropped", lambda: f"{row()} {running.shell.said()}", SECONDS)
+
+
+def _missing(running: Running, wanted: set[str]) -> set[str]:
+    found = running.scraped()
+    return wanted - found.names - found.labels
+
+
+@pytest.mark.parametrize("file", ["dashboard.json", "alerts.yml"])
+def test_the_dashboard_and_the_alerts_ask_for_metrics_that_are_there(running: Running, file: str) -> None:
+    text = (MONITORING / file).read_text("utf-8")
+    expressions = _expressions(json.loads(text) if file.endswith("json") else yaml.safe_load(text))
+    wanted = {name for expression in expressions for name in NAME.findall(expression)}
+    assert len(wanted) > 10
+    wait_until(lambda: not _missing(running, wanted), lambda: f"{_missing(running, wanted)}", SECONDS)
+
+
+def _expressions(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(found := value.get("expr"), str):
+            yield found
+        for one in value.values():
+            yield from _expressions(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _expressions(one)
+
+
+def test_every_instrument_is_in_the_page_and_in_a_scrape_or_belongs_to_clients(running: Running) -> None:
+    page = (ROOT / "docs" / "telemetry.md").read_text("utf-8")
+    assert not [one.name for one in INSTRUMENTS if f"`{one.name}`" not in page]
+    found = running.scraped()
+    there = " ".join(found.names)
+    absent = [one.name for one in INSTRUMENTS if one.name.replace(".", "_") not in there]
+    assert absent == ["messaging.client.sent.messages"], "what only clients of many commands count"
+
+
+def test_numbers_of_every_part_and_of_the_survey_are_in_one_scrape(running: Running) -> None:
+    found = running.scraped()
+    parts = ("orders", "stock", "payments", "checkout", "checkout.router", "greetings", "tail")
+    for part in parts:
+        assert found.of("leftfold_part_up", part=part) == [1.0], part
+    members = {"decider": "orders", "process": "checkout", "router": "checkout", "view": "order_status"}
+    for kind, name in members.items():
+        assert found.of("leftfold_running", kind=kind, name=name) == [1.0]
+        assert found.of("leftfold_lag", kind=kind, name=name)
+    assert found.of("leftfold_running", kind="reaction", name="greetings") == [1.0]
+    assert sum(found.of("leftfold_commands_total", kind="decider", name="orders", outcome="accepted")) >= 2.0
+    assert found.of("leftfold_view_rows", name="order_status") == [1.0]
+    assert sum(found.of("leftfold_timer_lateness_seconds_count", name="checkout")) >= 1.0
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ("react checkout.commands", "decide stock.commands"),
+        ("project orders.events",),
+        ("act greetings",),
+    ],
+)
+def test_one_trace_leads_through_every_process_of_the_run(running: Running, chain: tuple[str, ...]) -> None:
+    _, trace, parent, _ = CALLER.split("-")
+    names = ("POST /commands/orders/Place", "send orders.commands", "decide orders.commands", *chain)
+    wait_until(
+        lambda: running.collector.chain(bytes.fromhex(trace), bytes.fromhex(parent), names),
+        lambda: f"{running.collector.tree(bytes.fromhex(trace))}",
+        SECONDS,
+    )
+
+
+def test_top_prints_one_snapshot_per_line_and_ends_on_ctrl_c(running: Running) -> None:
+    once = running.shell("top", "--app", APP, "--once", "--json", "--metrics", running.address)
+    assert once.code == 0, once.err
+    (snapshot,) = once.rows()
+    rows = {(row["kind"], row["name"]): row for row in snapshot["rows"]}
+    assert rows["decider", "orders"]["p99"] > 0
+    assert rows["router", "checkout"]["running"] == 1
+    assert rows["reaction", "greetings"]["parked"] == 0
+    assert rows["view", "order_status"]["lag"] is not None
+    shell = Shell(running.shell.place, running.shell._environment)
+    shell.log = running.shell.place / "top.log"
+    process = shell.start(["top", "--app", APP, "--json", "--every", "100ms"])
+    shell.wait_until(process, lambda said: said.count("\n") >= 3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(SECONDS) == 130
+    later = [json.loads(line) for line in shell.said().splitlines()]
+    assert all(row["rate"] is not None for row in later[-1]["rows"] if row["done"] is not None)
+
+
+def test_the_survey_is_taken_once_for_all_scrapes_of_an_interval(running: Running, empty_servers: Addresses) -> None:
+    observed = ObservedApps([app_with(2)], empty_servers.kafka, empty_servers.redis, every=3600.0)
+    asked: list[Callable[..., Any]] = []
+
+    class Meter:
+        def create_observable_gauge(self, name: str, callbacks: list[Callable[..., Any]], *about: str) -> None:
+            asked.extend(callbacks)
+
+    observed.register(Meter())
+    for _ in range(3):
+        assert sum(len(list(callback(None))) for callback in asked) > len(asked)
+    assert observed.surveys == 1
+
+
+def test_an_address_that_is_none_is_named(tmp_path: Path, empty_servers: Addresses) -> None:
+    shell = Shell(tmp_path).at(empty_servers)
+    typed = shell("run", "--app", APP, "--metrics", "nowhere")
+    assert (typed.code, "it is no HOST:PORT" in typed.err) == (2, True), typed.err

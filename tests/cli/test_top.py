@@ -1,0 +1,110 @@
+"""What `leftfold top` reckons from two looks, what it puts first, and how parts that do not answer are shown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from leftfold.cli.health.top import Histogram, Rates, Scrape, quantile, ranked
+from leftfold.runtime.project import Usage
+from leftfold.runtime.telemetry import PartMetrics, answer_scrapes, check_address, observations, parts_directory
+
+MEMBER = ("decider", "orders")
+SCRAPE = """
+# TYPE messaging_client_consumed_messages_total counter
+messaging_client_consumed_messages_total{leftfold_kind="decider",leftfold_name="orders",leftfold_part="orders.1"} 30
+messaging_client_consumed_messages_total{leftfold_kind="decider",leftfold_name="orders",leftfold_part="orders.2"} 12
+# TYPE messaging_process_duration_seconds histogram
+messaging_process_duration_seconds_bucket{le="0.1",leftfold_kind="decider",leftfold_name="orders"} 90
+messaging_process_duration_seconds_bucket{le="1.0",leftfold_kind="decider",leftfold_name="orders"} 100
+messaging_process_duration_seconds_bucket{le="+Inf",leftfold_kind="decider",leftfold_name="orders"} 100
+messaging_process_duration_seconds_sum{leftfold_kind="decider",leftfold_name="orders"} 7
+messaging_process_duration_seconds_count{leftfold_kind="decider",leftfold_name="orders"} 100
+"""
+
+
+def row(name: str = "orders", **fields: Any) -> dict[str, Any]:
+    """A member with nothing to do."""
+    common = {"kind": "decider", "name": name, "problems": [], "running": 1, "lag": 0, "behind": 0.0}
+    return common | {"parked": None, "dead": 0, "done": 0} | fields
+
+
+def test_quantiles_are_interpolated_within_a_bucket_and_end_at_the_last_bound() -> None:
+    found = Histogram({0.1: 90.0, 1.0: 100.0, math.inf: 100.0})
+    assert quantile(found, 0.45) == pytest.approx(0.05)
+    assert quantile(found, 0.95) == pytest.approx(0.55)
+    assert quantile(Histogram({1.0: 0.0, math.inf: 4.0}), 0.5) == 1.0
+    assert quantile(Histogram(), 0.5) is None
+    assert quantile(Histogram({1.0: 0.0, math.inf: 0.0}), 0.5) is None
+
+
+def test_a_rate_is_what_was_processed_since_the_last_look_by_all_processes_together() -> None:
+    rates, first, second, third = Rates(), [row(done=100)], [row(done=160)], [row(done=0)]
+    for rows, at in ((first, 10.0), (second, 12.0), (third, 14.0)):
+        rates.added(rows, None, at)
+    assert [rows[0]["rate"] for rows in (first, second, third)] == [None, 30.0, None]
+    scrape, rates = Scrape.of(text_string_to_metric_families(SCRAPE)), Rates()
+    assert scrape.processed[MEMBER] == 42.0
+    rates.added([row()], Scrape({MEMBER: 2.0}, {}), 10.0)
+    rates.added(rows := [row()], scrape, 20.0)
+    assert (rows[0]["rate"], rows[0]["p50"]) == (4.0, pytest.approx(0.0556, abs=1e-4))
+
+
+def test_durations_are_those_since_the_last_look_and_all_of_them_after_a_restart() -> None:
+    before, now = Histogram({0.1: 90.0, math.inf: 100.0}), Histogram({0.1: 90.0, math.inf: 110.0})
+    assert now.since(before).buckets == {0.1: 0.0, math.inf: 10.0}
+    assert Histogram({0.1: 1.0, math.inf: 1.0}).since(before).buckets == {0.1: 1.0, math.inf: 1.0}
+
+
+def test_what_needs_the_operator_comes_first() -> None:
+    rows = [
+        row("idle"),
+        row("behind", behind=9.0, lag=1),
+        row("dead", dead=3),
+        row("down", running=0),
+        row("broken", problems=["start: leftfold run broken"]),
+        row("far", behind=90.0, lag=1),
+    ]
+    assert [one["name"] for one in ranked(rows)] == ["broken", "down", "dead", "far", "behind", "idle"]
+
+
+def test_a_part_that_does_not_answer_is_left_out_and_named() -> None:
+    with parts_directory() as directory:
+        end = answer_scrapes(str(directory), "orders", lambda: b"# TYPE a gauge\na 1.0\n")
+        answers = PartMetrics(directory, ["orders", "stock"], lambda: b"# TYPE b gauge\nb 2.0\n")
+        registry = CollectorRegistry()
+        registry.register(answers)
+        shown = generate_latest(registry).decode()
+        end()
+        answers.close()
+        assert directory.stat().st_mode & 0o077 == 0, "others may not enter"
+    assert 'leftfold_part_up{leftfold_part="orders"} 1.0' in shown
+    assert 'leftfold_part_up{leftfold_part="stock"} 0.0' in shown
+    assert 'a{leftfold_part="orders"} 1.0' in shown
+    assert "\nb 2.0\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("9464", ("127.0.0.1", 9464)), (":9464", ("127.0.0.1", 9464)), ("[::1]:9464", ("::1", 9464))]
+)
+def test_metrics_are_served_on_loopback_where_no_host_is_named(text: str, address: tuple[str, int]) -> None:
+    assert check_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["nowhere", "host:", "127.0.0.1:70000"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Usage, match=r"it is no HOST:PORT"):
+        check_address(text)
+
+
+def test_what_the_survey_does_not_know_is_no_number() -> None:
+    unknown = row(workers=1, offsets=7, per_command=0, lag=3, behind=None)
+    found = {one.instrument.name: one.value for one in observations(unknown)}
+    assert found["leftfold.lag"] == 3
+    assert "leftfold.lag.duration" not in found
+    other = {"kind": "view", "name": "v", "tails": 1, "is_current": False}
+    assert not list(observations(other))

@@ -1,0 +1,109 @@
+"""The short way of plain requests answers as the long way does, which an unusual header takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from leftfold import World, memory
+from leftfold.http import Access, Permission, Principal, gateway, hash_of
+from tests.domains.shop import app
+from tests.http.test_gateway import ADD, BASKETS, OPEN, called
+
+VIEW = "/views/open_baskets"
+LONG = {"X-Unusual": "1"}
+READS = [f"{VIEW}/b", f"{VIEW}/nothing", f"{VIEW}/%C3%A4%2F", f"{VIEW}/b?after=nonsense", f"{VIEW}/b?fields=total",
+         f"{VIEW}/", "/views/nothing/b", f"{VIEW}/b?after=a&after=b"]  # fmt: skip
+BODIES = [
+    (OPEN, {}),
+    ({**OPEN, "household": "another"}, {}),
+    ({**OPEN, "household": 7}, {}),
+    ({}, {}),
+    (OPEN, {"Content-Type": "text/plain"}),
+    (OPEN, {"Content-Type": "application/json; charset=utf-8"}),
+    (OPEN, {"If-Match": '"7"'}),
+    (OPEN, {"Idempotency-Key": ""}),
+    (OPEN, {"Idempotency-Key": "k" * 201}),
+    ({**OPEN, "basket_id": ""}, {"Idempotency-Key": "one"}),
+]
+
+
+def seen(answer: httpx.Response) -> tuple[int, Any, dict[str, str]]:
+    """What a caller sees of an answer, without the id that was made for it."""
+    body = answer.json() if answer.content else None
+    if isinstance(body, dict):
+        body.pop("id", None)
+    named = ("content-type", "etag", "leftfold-position", "www-authenticate", "retry-after")
+    return answer.status_code, body, {name: answer.headers.get(name, "") for name in named}
+
+
+def test_reads_are_answered_alike_on_both_ways() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        await http.post(f"{BASKETS}/Open", json=OPEN)
+        position = (await http.post(f"{BASKETS}/Add", json={**ADD, "price": "2.50"})).json()["position"]
+        for path in [*READS, f"{VIEW}/b?after={position}"]:
+            short, long = await http.get(path), await http.get(path, headers=LONG)
+            assert seen(short) == seen(long), path
+
+    called(calls)
+
+
+@pytest.mark.parametrize(("body", "headers"), BODIES)
+def test_commands_are_answered_alike_on_both_ways(body: Any, headers: dict[str, str]) -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        content = json.dumps(body)
+        named = {"Content-Type": "application/json", **headers}
+        answers = [await http.post(f"{BASKETS}/Open", content=content, headers={**named, **way}) for way in ({}, LONG)]
+        short, long = answers
+        if short.status_code == 200:  # the second changes nothing
+            assert (long.status_code, long.json()["version"]) == (200, short.json()["version"])
+        else:
+            assert seen(short) == seen(long)
+
+    called(calls)
+
+
+def test_both_ways_ask_for_credentials_and_the_right() -> None:
+    def authorize(principal: Principal, permission: Permission) -> bool:
+        return permission.key == "b"
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        for way in ({}, LONG):
+            for key, found in (("", 401), ("secret", 404)):
+                assert (await http.get(f"{VIEW}/b", headers={"X-API-Key": key, **way})).status_code == found
+            assert (await http.get(f"{VIEW}/c", headers={"X-API-Key": "secret", **way})).status_code == 403
+            assert (await http.post(f"{BASKETS}/Open", json=OPEN, headers=way)).status_code == 401
+            refused = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"X-API-Key": "secret", **way})
+            assert refused.status_code == 403
+
+    called(calls, access=Access({hash_of("secret"): "shop"}, authorize))
+
+
+def test_plain_requests_take_the_short_way_and_others_the_long_one() -> None:
+    """Without it every other test here would pass as well."""
+    routes: list[str] = []
+
+    async def calls(world: World) -> None:
+        api = gateway([(app, world)])
+
+        async def seen(scope: Scope, receive: Receive, send: Send) -> None:
+            await api(scope, receive, send)
+            routes.append(type(scope.get("route")).__name__)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(seen), base_url="http://test") as http:
+            await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
+            position = (await http.get(f"{VIEW}/b")).headers["Leftfold-Position"]
+            await http.get(f"{VIEW}/b", params={"after": position})
+            await http.post(f"{BASKETS}/Open", json=OPEN, headers={"If-Match": '"1"'})
+            await http.get(f"{VIEW}/b", params={"fields": "total"})
+            await http.get(f"{VIEW}/b", headers=LONG)
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(calls(world))
+    assert routes == ["_Route"] * 3 + ["ProblemRoute"] * 3
