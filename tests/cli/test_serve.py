@@ -125,6 +125,44 @@ class Caller:
                     self.failures.append(repr(error))
 
 
+class Listener:
+    """A client of server-sent events that continues at another gateway behind its last event."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = list(urls)
+        self.ids: list[str] = []
+        self.keys: list[str] = []
+        self._last, self._stop = "", threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(WAIT_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._listen(self._urls[0])
+            except httpx.TransportError:
+                self._urls.append(self._urls.pop(0))
+
+    def _listen(self, url: str) -> None:
+        headers = {"Last-Event-ID": self._last} if self._last else {}
+        address = f"{url}/events/baskets?from_start=true"
+        with httpx.stream("GET", address, headers=headers, timeout=httpx.Timeout(PATIENT, read=3.0)) as answer:
+            assert answer.status_code == 200, answer.read()
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    self._last = value
+                elif name == "data" and "version" in (found := json.loads(value)):
+                    self.ids.append(found["id"])
+                    self.keys.append(found["key"])
+                if self._stop.is_set():
+                    return
+
+
 def test_a_journey_and_a_rolling_restart_that_no_caller_notices(tmp_path: Path, empty_servers: Addresses) -> None:
     shell = Shell(tmp_path).at(empty_servers)
     with serving(shell, *APP), gateways(tmp_path, empty_servers, 2) as (one, other):
@@ -135,6 +173,7 @@ def test_a_journey_and_a_rolling_restart_that_no_caller_notices(tmp_path: Path, 
             assert (row.status_code, row.json()["lines"]) == (200, 0), row.text
             stream = http.get("/streams/baskets/b-1").json()
             assert [event["causation_id"] for event in stream["events"]] == ["b-1"]
+        listener = Listener([one.url, other.url])
         callers = [Caller(f"caller-{number}", [one.url, other.url]) for number in range(3)]
         try:
             wait_until(lambda: all(caller.answered for caller in callers), "the first answers")
@@ -153,6 +192,12 @@ def test_a_journey_and_a_rolling_restart_that_no_caller_notices(tmp_path: Path, 
         finally:
             for caller in callers:
                 caller.end()
+            sent = {"b-1", *(f"{caller._name}-{number}" for caller in callers for number in range(caller.answered))}
+            try:
+                wait_until(lambda: sent <= set(listener.keys), lambda: f"{len(listener.keys)} of {len(sent)} events")
+            finally:
+                listener.end()
+        assert len(set(listener.ids)) == len(listener.ids), "an event came twice"
         assert [caller.failures for caller in callers] == [[], [], []]
         assert all(caller.moves >= 2 for caller in callers)
 
