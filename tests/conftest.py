@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -21,27 +22,34 @@ if TYPE_CHECKING:
 SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
 TOGETHER = {
-    "archive": "spark",
+    "archive": "archive",
+    "cli/test_log.py": "sql",
+    "cli/test_printed.py": "sql",
     "kafka": "kafka",
     "redis": "redis",
-    "reference/test_reports.py": "spark",
+    "reference/test_reports.py": "archive",
     "spark": "spark",
     "worker": "worker",
 }
-"""Folders and files whose tests share servers or a Spark session: those of one name are tested by one process."""
+"""Folders and files whose tests share servers or a Spark session: those of one name are tested by one process.
+
+Each name is as long as a process may take alone. A second Spark session costs less than waiting for the first.
+"""
 LONG = (
+    "redis",
     "spark",
-    "worker",
     "archive",
     "reference/test_reports.py",
-    "redis",
+    "worker",
     "simulation/test_schedules.py",
     "cli/test_log.py",
-    "simulation/test_conformance.py",
-    "kafka",
-    "cli/test_rights.py",
     "cli/test_printed.py",
+    "kafka",
+    "simulation/test_write_path.py",
     "cli/test_journey.py",
+    "cli/test_rights.py",
+    "simulation/test_consumers.py",
+    "simulation/test_conformance.py",
     "faust",
     "process",
     "cli",
@@ -49,6 +57,7 @@ LONG = (
 )
 """What takes longest, in the order to begin with."""
 _WATCHDOG = pytest.StashKey[Watchdog]()
+_BEGUN, _ENDED = pytest.StashKey[float](), pytest.StashKey[dict[str, float]]()
 # A busy machine is no bug; in CI every run tries the same examples.
 hypothesis.settings.register_profile(
     "leftfold",
@@ -81,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts this in the background has SIGINT ignored, here and in every child that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_WATCHDOG] = Watchdog(seconds=600.0)
+    config.stash[_BEGUN], config.stash[_ENDED] = monotonic(), {}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -98,13 +108,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Has Spark and Kafka start quickly where tests start them."""
+    """Has Spark and Kafka start quickly where tests start them, and the collector pass over what stays anyway."""
     from tests.class_archive import use_archive_of_kafka, use_archive_of_spark
 
     if any(item.nodeid.removeprefix("tests/").partition("/")[0] in SPARK for item in session.items):
         use_archive_of_spark(session.config.cache.mkdir("spark"))
     if session.config.getoption("--servers") == "embedded" and any(map(_is_served, session.items)):
         use_archive_of_kafka(session.config.cache.mkdir("kafka"))
+    # Every test and module that was collected is there until the end; without them a collection takes no time.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -126,8 +139,16 @@ def _is_served(item: pytest.Item) -> bool:
     return item.get_closest_marker("servers") is not None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Notes when a process that tests has nothing more to test."""
+    node.config.stash[_ENDED][node.gateway.id] = monotonic() - node.config.stash[_BEGUN]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints the table of the campaign: how long each test took and how it ended."""
+    """Prints when each process ended, and the table of the campaign: how long each test took and how it ended."""
+    if ended := sorted(config.stash[_ENDED].items(), key=lambda one: one[1]):
+        terminalreporter.write_line("ended after: " + ", ".join(f"{name} {at:.0f} s" for name, at in ended))
     if not config.getoption("--faults"):
         return
     seconds: dict[str, float] = {}

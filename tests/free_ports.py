@@ -11,7 +11,7 @@ __all__ = ["BUS", "free_port"]
 BUS = 10_000
 """How much higher the second port of a cluster's node is; free as well."""
 # Below those of `leftfold up` (20,000 on) and those that systems give to outgoing connections (32,768 on).
-_FIRST, _EACH, _PROCESSES = 4_000, 1_400, 4
+_FIRST, _EACH, _PROCESSES = 4_000, 800, 7
 _given: set[int] = set()
 
 

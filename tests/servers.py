@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import redis
 import yaml
+from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
 from leftfold.kafka.settings import KafkaSettings
@@ -50,7 +51,7 @@ def running(kind: str, data: Path) -> Iterator[Addresses]:
 
 
 def emptied(servers: Addresses) -> Addresses:
-    """Deletes every topic, and with them what groups have committed, and all keys."""
+    """Deletes every topic, and with them what groups have committed, all groups that are left, and all keys."""
     with redis.Redis.from_url(servers.redis) as client:
         client.flushall()
     admin = AdminClient({"bootstrap.servers": servers.kafka})
@@ -62,6 +63,13 @@ def emptied(servers: Addresses) -> Addresses:
         for deleted in admin.delete_topics(topics, operation_timeout=READY_SECONDS).values():
             deleted.result()
     wait_until(lambda: not left(), lambda: f"the end of {left()}", READY_SECONDS)
+
+    def idle() -> list[str]:
+        return [one.group_id for one in admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result().valid]
+
+    if groups := idle():
+        admin.delete_consumer_groups(groups, request_timeout=READY_SECONDS)
+    wait_until(lambda: not idle(), lambda: f"the end of {idle()}", READY_SECONDS)
     return servers
 
 

@@ -87,9 +87,9 @@ def up(shop: Shell) -> Iterator[Shell]:
     shop("down")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _spark() -> Iterator[None]:
-    """Spark as commands start it, for those that are typed in this process."""
+    """Spark as commands start it, for those that are typed in this process: see `Shell.here`."""
     from leftfold.spark import spark_session
 
     with spark_session(spark_settings(None)):

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold.engine.views.generations import open_generation, promote_first
-from leftfold.kafka import log_reader
-from leftfold.kafka.administration import cluster, groups
+from leftfold.kafka import bulk_log, log_reader
+from leftfold.kafka.administration import cluster, groups, states
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -29,6 +29,11 @@ ASKED = {
     "AdminClient": ("list_topics", "describe_topics", "list_offsets", "list_groups", "describe_configs"),
     "Consumer": ("committed", "assign", "get_watermark_offsets", "list_topics"),
 }
+CLIENTS = [
+    (cluster, "AdminClient"),
+    *((module, "Consumer") for module in (bulk_log, groups, log_reader, states)),
+]
+"""Where a survey may make clients."""
 WRITTEN = [
     names.commands("orders"),
     names.commands("checkout"),
@@ -57,7 +62,7 @@ def _surveyed(servers: Addresses, partitions: int, monkeypatch: pytest.MonkeyPat
     """The calls of one survey, and its rows."""
     calls = Counter[str]()
     with monkeypatch.context() as patched:
-        for module, name in ((cluster, "AdminClient"), (groups, "Consumer"), (log_reader, "Consumer")):
+        for module, name in CLIENTS:
             patched.setattr(module, name, _counted(getattr(module, name), ASKED[name], calls))
         execute = server._Server.execute
 

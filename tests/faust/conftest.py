@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import embedded
 from tests.faust.sales import app
 from tests.servers import Addresses
 
@@ -29,8 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    """Servers of this module's own."""
-    with embedded(tmp_path_factory.mktemp("servers")) as servers:
-        ensure(app, KafkaSettings(bootstrap_servers=servers.kafka))
-        yield Addresses(servers.kafka, servers.redis)
+def addresses(empty_servers: Addresses) -> Addresses:
+    """Servers with the topics of the tills and nothing else."""
+    ensure(app, KafkaSettings(bootstrap_servers=empty_servers.kafka))
+    return empty_servers

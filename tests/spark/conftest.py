@@ -30,7 +30,7 @@ from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.core.job import spark_runner
 from tests.domains.ledger import app, histories, stranger
 from tests.redis.server import RedisServer
-from tests.servers import Addresses, patient, running
+from tests.servers import Addresses, emptied, patient, running
 from tests.waiting import wait_until
 from tests.worker.receipts import behind
 
@@ -86,8 +86,11 @@ class Shop:
 @pytest.fixture(scope="package")
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     """A broker and a Redis for all of these tests."""
-    with running(request.config.getoption("--servers"), tmp_path_factory.mktemp("servers")) as addresses:
-        yield addresses
+    if (kind := request.config.getoption("--servers")) == "embedded":
+        yield emptied(request.getfixturevalue("lasting"))
+    else:
+        with running(kind, tmp_path_factory.mktemp("servers")) as addresses:
+            yield addresses
 
 
 @pytest.fixture(scope="package")

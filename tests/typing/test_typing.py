@@ -23,45 +23,39 @@ def expected(checker: int) -> Errors:
     return {number: set(checkpoint[checker + 1].split("+")) for number, checkpoint in checkpoints if checkpoint}
 
 
-def mypy(file: Path) -> Errors:
-    command = [sys.executable, "-m", "mypy", "--output", "json", str(file.relative_to(ROOT))]
+def mypy() -> dict[Path, Errors]:
+    files = [str(file.relative_to(ROOT)) for file in (RIGHT, WRONG)]
+    command = [sys.executable, "-m", "mypy", "--output", "json", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    found: Errors = {}
+    found: dict[Path, Errors] = {RIGHT: {}, WRONG: {}}
     for line in done.stdout.splitlines():
         if line.startswith("{") and (error := json.loads(line))["severity"] == "error":
-            assert Path(error["file"]).name == file.name, error
-            found.setdefault(error["line"], set()).add(error["code"])
+            found[ROOT / error["file"]].setdefault(error["line"], set()).add(error["code"])
     return found
 
 
-def pyright(file: Path) -> Errors:
+def pyright() -> dict[Path, Errors]:
     python = ["--pythonpath", sys.executable]  # else it looks into whatever `python` is on PATH
-    command = [sys.executable, "-m", "pyright", *python, "--outputjson", str(file.relative_to(ROOT))]
+    files = [str(file.relative_to(ROOT)) for file in (RIGHT, WRONG)]
+    command = [sys.executable, "-m", "pyright", *python, "--outputjson", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), f"pyright did not run (it needs Node): {done.stderr}"
     report = json.loads(done.stdout)
-    assert report["summary"]["filesAnalyzed"] == 1
-    found: Errors = {}
+    assert report["summary"]["filesAnalyzed"] == len(files)
+    found: dict[Path, Errors] = {RIGHT: {}, WRONG: {}}
     for error in report["generalDiagnostics"]:
-        found.setdefault(error["range"]["start"]["line"] + 1, set()).add(error.get("rule", error["message"]))
+        line = error["range"]["start"]["line"] + 1
+        found[Path(error["file"])].setdefault(line, set()).add(error.get("rule", error["message"]))
     return found
 
 
-def test_mypy_infers_everything_in_right_code() -> None:
-    assert mypy(RIGHT) == {}
+def test_mypy_infers_everything_in_right_code_and_finds_each_mistake_and_no_other() -> None:
+    assert mypy() == {RIGHT: {}, WRONG: expected(0)}
 
 
-def test_pyright_infers_everything_in_right_code() -> None:
-    assert pyright(RIGHT) == {}
-
-
-def test_mypy_finds_each_mistake_and_no_other() -> None:
-    assert mypy(WRONG) == expected(0)
-
-
-def test_pyright_finds_each_mistake_and_no_other() -> None:
-    assert pyright(WRONG) == expected(1)
+def test_pyright_infers_everything_in_right_code_and_finds_each_mistake_and_no_other() -> None:
+    assert pyright() == {RIGHT: {}, WRONG: expected(1)}
 
 
 def test_the_mistakes_are_marked() -> None:

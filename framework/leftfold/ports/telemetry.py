@@ -77,6 +77,7 @@ __all__ = [
     "is_measured",
     "is_sampled",
     "is_traced",
+    "look_again",
     "member",
     "outcome_of",
     "recorded_by",
@@ -170,6 +171,11 @@ def _recorder() -> _Recorder | None:
         found.providers = tracers, meters
     _Chosen.looked = clock()
     return found if found.is_on else None
+
+
+def look_again() -> None:
+    """Looks for an SDK at the next call: one has just been set up, and the last look may be less than a second old."""
+    _Chosen.found = None
 
 
 @contextmanager

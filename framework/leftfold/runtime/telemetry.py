@@ -115,6 +115,7 @@ def collected(service: str, part: str, *, scraped: bool = False) -> Iterator[Cal
             opened.callback(_collect_metrics(resource, registry, is_sent=settings.sends_metrics))
         if settings.sends_traces:
             opened.callback(_collect_traces(resource))
+        telemetry.look_again()
         shown = partial(generate_latest, registry)
         if settings.directory:
             opened.callback(answer_scrapes(settings.directory, part, shown))

@@ -154,6 +154,8 @@ def _farewell() -> None:
         "leftfold get store_totals 367",
         "leftfold rebuild household_spend",
         f"leftfold log trace CheckOut-{PAID}",
+        "leftfold console                     (all of it in a browser, problems at the top:",
+        f"                                     http://127.0.0.1:8090/trace?id=CheckOut-{PAID} draws the journey)",
         "leftfold down                        (make clean removes the data)",
     ):
         say(f"  {line}")

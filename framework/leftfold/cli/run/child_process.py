@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     set_stop = setter(stop)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: set_stop())
-    end_with_parent(stop)
+    end_with_parent(stop.set)
     try:
         with collected("leftfold", options.name):
             _serve(options, stop, report)
@@ -72,13 +72,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def end_with_parent(stop: threading.Event) -> None:
-    """Sets `stop` when the parent has ended, which closes standard input; exits hard if stopping then takes long."""
+def end_with_parent(stop: Callable[[], object]) -> None:
+    """Calls `stop` when the parent has ended, which closes standard input; exits hard if stopping then takes long."""
 
     def watch() -> None:
         while os.read(0, 1024):
             pass
-        stop.set()
+        stop()
         threading.Event().wait(_LEAVE_SECONDS)
         os._exit(Fenced.exit_code)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -36,12 +38,16 @@ def dev(
     app: AppsOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port of gateway and console; 0 = neither.")
+    ] = 8080,
     json_logs: LogsOption = None,
 ) -> None:
-    """Start servers, run the App or several, reload on change.
+    """Start servers, run the App or several with gateway and console, reload on change.
 
     Ctrl-C stops everything that this command started. A server of its own that dies is started again. Servers that
-    already run are used and left alone. The command needs a project, or --app with the App of this directory.
+    already run are used and left alone. The command needs a project, or --app with the App of this directory. Gateway
+    and console need the extras http and console; when the port is taken, they have the next one that is free.
     """
     from leftfold.cli.run.child_process import handover
     from leftfold.errors import LeftfoldError
@@ -58,14 +64,41 @@ def dev(
         with _servers(kafka, redis, report, shown=sys.stderr.isatty() and not json_logs):
             if not stopping.event.is_set():
                 logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
-                arguments = [*logs, *(f"--app={one}" for one in app or ())]
-                Reloading(project.root, arguments, environment, stop=stopping.event, report=report).run()
+                apps = [f"--app={one}" for one in app or ()]
+                commands = [["run", *logs, *apps]]
+                if port and (served := _gateway(port, report)):
+                    commands.append([*served, *apps])
+                Reloading(project.root, commands, environment, stop=stopping.event, report=report).run()
     except LeftfoldError:
         # Ctrl-C at a terminal reaches every process started there, so what it ended has not failed.
         if not stopping.event.is_set():
             raise
     report("stopped", {})
     raise typer.Exit(stopping.code)
+
+
+def _gateway(port: int, report: Report) -> list[str]:
+    """The command that serves gateway and console, whose addresses are reported; empty when they are not installed."""
+    has_console = find_spec("nicegui") is not None
+    if find_spec("fastapi") is None:
+        return []
+    free = next((one for one in range(port, port + _PORTS) if _is_free(one)), 0)
+    if not free:
+        report("no free port for the gateway", {"from": port, "to": port + _PORTS - 1})
+        return []
+    url = f"http://127.0.0.1:{free}"
+    report("gateway", {"routes": f"{url}/docs", **({"console": f"{url}/console"} if has_console else {})})
+    return ["serve", f"--port={free}", *(["--console", "--allow-acts"] if has_console else [])]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
@@ -234,28 +267,30 @@ def changes(before: FileTimes, after: FileTimes) -> list[str]:
 _TICK = 0.05
 _SCAN_SECONDS = 0.3
 _GRACE = 20.0
+_PORTS = 20
 
 
 class Reloading:
-    """Runs `leftfold run` and restarts it when a file changes; after a failure it waits for the next change.
+    """Runs commands and restarts them when a file changes; after a failure one waits for the next change.
 
     Args:
-        root: the directory whose Python files are watched. arguments, environment: for `leftfold run`.
+        root: the directory whose Python files are watched. commands: `leftfold run` and others, with their arguments.
+        environment: what they have beside that of this process.
     """
 
     def __init__(
         self,
         root: Path,
-        arguments: Sequence[str],
+        commands: Sequence[Sequence[str]],
         environment: Mapping[str, str],
         *,
         stop: threading.Event,
         report: Report,
     ) -> None:
         self._root, self._stop, self._report = root, stop, report
-        self._command = [sys.executable, "-m", "leftfold.cli", "run", "--with-parent", *arguments]
+        self._commands = [[sys.executable, "-m", "leftfold.cli", *command, "--with-parent"] for command in commands]
         self._environment = {**os.environ, **environment}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self) -> None:
         """Runs until `stop` is set."""
@@ -276,25 +311,28 @@ class Reloading:
             self._end()
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
-        )
+        for command in self._commands:
+            self._processes[command[3]] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
+            )
 
     def _look_after(self) -> None:
-        if self._process is not None and (code := self._process.poll()) is not None:
-            self._process = None
-            if not self._stop.is_set():
-                self._report("waiting for a change", {"exit": code})
+        for name, process in list(self._processes.items()):
+            if (code := process.poll()) is not None:
+                del self._processes[name]
+                if not self._stop.is_set():
+                    self._report("waiting for a change", {"command": name, "exit": code})
 
     def _end(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        for process in self._processes.values():
+            process.terminate()
+        deadline = time.monotonic() + _GRACE
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                process.kill()
+                process.wait()
+        self._processes.clear()

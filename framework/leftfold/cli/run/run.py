@@ -211,7 +211,7 @@ def run(
     observed = ObservedApps(list(wanted.values()), kafka, redis, archive_of(archive))
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
-        end_with_parent(stopping.event)
+        end_with_parent(stopping.event.set)
     ensure_topics(apps.values(), settings, stopping.event, report)
     for one in wanted.values():
         begin_reactions(one, settings)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leftfold.cli.options import AppsOption, KafkaOption, RedisOption, examples
+from leftfold.cli.run.child_process import end_with_parent
+from leftfold.errors import LeftfoldError
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
@@ -48,6 +50,7 @@ def serve(
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Serve /metrics for Prometheus, to those who may call.")
     ] = False,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     app: AppsOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
@@ -72,7 +75,7 @@ def serve(
             f"--host {host} can be reached by others, and callers need no credentials: make an API key with leftfold "
             f"serve --new-key NAME, set LEFTFOLD_HTTP_ISSUER, or serve everybody with --insecure"
         )
-    apps = load_apps(app or [])
+    apps = _load(app or [], is_silent=with_parent)
     with ExitStack() as opened:
         shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
@@ -80,11 +83,25 @@ def serve(
         if console:
             roles = console_role, acts_role
             _add_console(api, apps, connections, access, (kafka, redis), host, roles, allow_acts=allow_acts, specs=app)
-        note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
+        if not with_parent:
+            note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
         _raise_file_limit()
         # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        GatewayServer(api, host=host, port=port, ws="auto" if console else "none").run()
+        server = GatewayServer(api, host=host, port=port, ws="auto" if console else "none")
+        if with_parent:
+            end_with_parent(lambda: server.handle_exit(signal.SIGTERM, None))
+        server.run()
+
+
+def _load(specs: list[str], *, is_silent: bool) -> Mapping[str, App]:
+    """The Apps; beside a `leftfold run` that says what is wrong with them, this ends without a word."""
+    try:
+        return load_apps(specs)
+    except LeftfoldError as error:
+        if is_silent:
+            raise typer.Exit(error.exit_code) from error
+        raise
 
 
 def _add_console(

@@ -18,7 +18,7 @@ from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw
 from leftfold.testing.simulation.scheduler import Stuck
 from leftfold.testing.simulation.takeover import PACKAGES, taken_over
-from leftfold.testing.simulation.witness import Check, undecided, violations
+from leftfold.testing.simulation.witness import Check, is_undecided, violations
 
 __all__ = ["Report", "Scenario", "ScheduleResult", "run", "scheduled", "shrink", "simulate"]
 
@@ -241,7 +241,8 @@ def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> No
             is_there = world.run(lambda: deployment.is_serving, LIVENESS_SECONDS)
             # Commands whose clients have given up must be decided, too.
             until = scheduler.now + LIVENESS_SECONDS
-            while undecided(world.cluster, deployment.app, deployment.faults.damage.lost) and scheduler.now < until:
+            lost = deployment.faults.damage.lost
+            while is_undecided(world.cluster, deployment.app, lost) and scheduler.now < until:
                 world.run(lambda: bool(deployment.broken), _SETTLING_SECONDS)
                 if deployment.broken:
                     break

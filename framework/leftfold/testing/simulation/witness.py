@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.errors import DomainError, OutcomeUnknown
@@ -15,9 +16,9 @@ from leftfold.model.keys import partition_of
 from leftfold.model.position import Receipt
 from leftfold.model.process import Process
 from leftfold.testing.simulation.kafka.brokers import Cluster
-from leftfold.testing.simulation.kafka.partitions import StoredRecord
+from leftfold.testing.simulation.kafka.partitions import Partition, StoredRecord
 
-__all__ = ["Check", "WitnessedCommand", "undecided", "violations"]
+__all__ = ["Check", "WitnessedCommand", "is_undecided", "violations"]
 
 _NEVER = 1 << 62
 Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
@@ -81,13 +82,12 @@ def violations(
     return found + _unfinished(cluster, app) + _open(cluster)
 
 
-def undecided(cluster: Cluster, app: App, lost: Collection[str] = ()) -> list[str]:
-    """Commands, inputs and events that are not processed, and timers that are set; empty once all are."""
-    found = []
-    for decider in app.deciders:
-        found += _undecided(cluster, app.name, decider, list(_facts(cluster, decider.name)), lost)
+def is_undecided(cluster: Cluster, app: App, lost: Collection[str] = ()) -> bool:
+    """Whether any command, input or event is not processed, or any timer is set."""
     # Markers are written one by one: what a transaction sends may be unseen where its offsets are committed.
-    return found + _unfinished(cluster, app) + (_open(cluster) if app.processes else [])
+    if _unfinished(cluster, app) or (app.processes and _open(cluster)):
+        return True
+    return any(_undecided(cluster, app.name, one, _facts(cluster, one.name), lost) for one in app.deciders)
 
 
 def _undecided(
@@ -175,11 +175,7 @@ def _streams(decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> dict[st
 def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
     """Checks that the state of each stream is the fold of its events."""
     streams = _streams(decider, facts)
-    found: dict[str, Mapping[str, Any]] = {}
-    for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
-        for record in partition.committed():
-            if record.key not in (b"@", None) and record.value is not None:
-                found[(record.key or b"").decode()] = json.loads(record.value)
+    found = _states_of(cluster, decider)
     wrong = []
     for key, events in streams.items():
         state, version = found.get(key), len(events)
@@ -197,11 +193,11 @@ def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any] | Proc
     group = cluster.groups.get(f"leftfold.{app}.{decider.name}")
     wrong = []
     for partition in cluster.topics[f"{decider.name}.commands"].partitions:
-        last = max((record.offset for record in partition.committed()), default=-1)
+        last = _last_offset(partition)
         committed = group.committed.get((partition.topic.name, partition.number)) if group else None
         state = cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions[partition.number]
-        checkpoints = [json.loads(record.value or b"{}") for record in state.committed() if record.key == b"@"]
-        taken = max(committed.offset if committed else 0, checkpoints[-1]["commands"] if checkpoints else 0)
+        checkpoint = next((record.value for record in reversed(state.committed()) if record.key == b"@"), None)
+        taken = max(committed.offset if committed else 0, json.loads(checkpoint)["commands"] if checkpoint else 0)
         if taken <= last:
             wrong.append(f"undecided: {partition} is taken to {taken} of {last + 1}")
     return wrong
@@ -215,7 +211,7 @@ def _passed_over(
     for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
         for record in partition.committed():
             if record.key != b"@" and record.value is not None:
-                decided |= {answer[0] for answer in json.loads(record.value)["answered"]}
+                decided |= _answered(record.value)
     wrong = []
     for partition in cluster.topics[f"{decider.name}.commands"].partitions:
         for record in partition.committed():
@@ -226,17 +222,28 @@ def _passed_over(
     return wrong
 
 
+@lru_cache(4096)
+def _answered(state: bytes) -> frozenset[str]:
+    """The ids of the commands whose answers a state record holds."""
+    return frozenset(answer[0] for answer in json.loads(state)["answered"])
+
+
 def _unfinished(cluster: Cluster, app: App) -> list[str]:
     """Checks that process managers and reactions have processed everything, and that no timer waits."""
     found: list[str] = []
     for process in app.processes:
         found += _behind(cluster, f"leftfold.{app.name}.{process.name}.router", process.categories)
         found += _progress(cluster, app.name, process)
-        for key, state in _instances(cluster, process).items():
+        for key, state in _states_of(cluster, process).items():
             found += [f"waiting: timer {name} of {process.name} {key}" for name in state["timers"]]
     for reaction in app.reactions:
         found += _behind(cluster, f"leftfold.{app.name}.{reaction.name}.reaction", reaction.categories)
     return found
+
+
+def _last_offset(partition: Partition) -> int:
+    committed = partition.committed()
+    return committed[-1].offset if committed else -1
 
 
 def _behind(cluster: Cluster, group: str, categories: Iterable[str]) -> list[str]:
@@ -244,21 +251,23 @@ def _behind(cluster: Cluster, group: str, categories: Iterable[str]) -> list[str
     known, wrong = cluster.groups.get(group), []
     for category in categories:
         for partition in cluster.topics[f"{category}.events"].partitions:
-            last = max((record.offset for record in partition.committed()), default=-1)
+            last = _last_offset(partition)
             committed = known.committed.get((partition.topic.name, partition.number)) if known else None
             if (committed.offset if committed else 0) <= last:
                 wrong.append(f"behind: {group} has read {partition} to {committed and committed.offset} of {last + 1}")
     return wrong
 
 
-def _instances(cluster: Cluster, process: Process[Any, Any, Any]) -> dict[str, Mapping[str, Any]]:
-    """The last state record of each instance, by key."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for partition in cluster.topics[f"{process.name}.state.v{process.version}"].partitions:
+def _states_of(
+    cluster: Cluster, owner: Decider[Any, Any, Any] | Process[Any, Any, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """The last state record of each stream or instance, by key."""
+    found: dict[bytes, bytes] = {}
+    for partition in cluster.topics[f"{owner.name}.state.v{owner.version}"].partitions:
         for record in partition.committed():
             if record.key not in (b"@", None) and record.value is not None:
-                found[(record.key or b"").decode()] = json.loads(record.value)
-    return found
+                found[record.key or b""] = record.value
+    return {key.decode(): json.loads(value) for key, value in found.items()}
 
 
 def _sent_by(cluster: Cluster, app: App, process: str) -> Iterator[str]:

@@ -85,6 +85,7 @@ class Partition:
         self._writers: dict[int, _Writer] = {}
         self._open: dict[int, int] = {}
         self._aborted: list[tuple[int, int, int]] = []
+        self._committed: Sequence[StoredRecord] | None = None
 
     def __repr__(self) -> str:
         return f"{self.topic.name}[{self.number}]"
@@ -177,9 +178,12 @@ class Partition:
                 weight -= record.weight
         return found, max(offset, end)
 
-    def committed(self) -> list[StoredRecord]:
+    def committed(self) -> Sequence[StoredRecord]:
         """Every record that readers of committed records see."""
-        return self.read(self.start, committed=True, most=1 << 60, weight=1 << 60)[0]
+        # A run asks many times between two changes whether all is done.
+        if self._committed is None:
+            self._committed = self.read(self.start, committed=True, most=1 << 60, weight=1 << 60)[0]
+        return self._committed
 
     def at(self, timestamp: int) -> int:
         """The offset of the first record at or after a time, -1 when there is none."""
@@ -232,6 +236,7 @@ class Partition:
 
     def changed(self) -> None:
         """Calls the watchers."""
+        self._committed = None
         for watcher in list(self.watchers):
             watcher()
 
