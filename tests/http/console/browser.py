@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -107,12 +107,12 @@ class Window:
         return found()[-1]
 
     def press(self, name: str) -> None:
-        """Presses a button; one that is drawn again meanwhile is looked for again."""
+        """Presses a button once it is there and nothing covers it, such as a dialog that is just closed."""
 
         def pressed() -> bool:
             try:
                 self.button(name).click()
-            except StaleElementReferenceException:
+            except (StaleElementReferenceException, ElementClickInterceptedException):
                 return False
             return True
 
