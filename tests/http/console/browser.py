@@ -89,8 +89,15 @@ class Window:
         return found
 
     def wait_text(self, *awaited: str) -> None:
-        """Waits until all of these can be read on the page."""
-        wait_until(lambda: all(one in self.text() for one in awaited), lambda: f"{awaited} in: {self.text()}")
+        """Waits until all of these can be read on the page, and fails at once when work of the console has failed."""
+
+        def is_well() -> bool:
+            return not self.browser.find_elements(By.CSS_SELECTOR, ".lf-work.lf-bad")
+
+        def read() -> str:
+            return f"{awaited} in: {self.text()}"
+
+        wait_until(lambda: all(one in self.text() for one in awaited), read, running=is_well)
 
     def wait_no_text(self, unwanted: str) -> None:
         """Waits until something cannot be read any more."""
