@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -89,8 +89,15 @@ class Window:
         return found
 
     def wait_text(self, *awaited: str) -> None:
-        """Waits until all of these can be read on the page."""
-        wait_until(lambda: all(one in self.text() for one in awaited), lambda: f"{awaited} in: {self.text()}")
+        """Waits until all of these can be read on the page, and fails at once when work of the console has failed."""
+
+        def is_well() -> bool:
+            return not self.browser.find_elements(By.CSS_SELECTOR, ".lf-work.lf-bad")
+
+        def read() -> str:
+            return f"{awaited} in: {self.text()}"
+
+        wait_until(lambda: all(one in self.text() for one in awaited), read, running=is_well)
 
     def wait_no_text(self, unwanted: str) -> None:
         """Waits until something cannot be read any more."""
@@ -107,12 +114,12 @@ class Window:
         return found()[-1]
 
     def press(self, name: str) -> None:
-        """Presses a button; one that is drawn again meanwhile is looked for again."""
+        """Presses a button once it is there and nothing covers it, such as a dialog that is just closed."""
 
         def pressed() -> bool:
             try:
                 self.button(name).click()
-            except StaleElementReferenceException:
+            except (StaleElementReferenceException, ElementClickInterceptedException):
                 return False
             return True
 
