@@ -146,7 +146,7 @@ def test_a_process_of_ours_ends_hard_when_it_cannot_leave(tmp_path: Path) -> Non
 import threading, time
 from leftfold.cli.run import child_process
 child_process._LEAVE_SECONDS = 0.2
-child_process.end_with_parent(threading.Event())
+child_process.end_with_parent(threading.Event().set)
 time.sleep(600)
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}

@@ -139,7 +139,7 @@ def test_events_of_any_commands_are_folded_and_routed() -> None:
             record = bench.log.append(TOPIC, out.partition, out.key, out.value, out.headers)
             assert routed(record), record
     bench.settle()
-    assert len(bench.rows(open_baskets)) + len(bench.rows(checkouts)) > CASES // 100
+    assert len(bench.rows(open_baskets)) + len(bench.rows(checkouts)) > CASES // 200
     assert parked(bench) == set()
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from leftfold.cli.log import trace as tracing
 from leftfold.engine.causation import FoundRecords, search
 from leftfold.engine.processing.command_wire import command_id
 from leftfold.kafka import process_router as clock
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.runtime.operations import traces as tracing
 from tests.domains.trade import PATIENCE, Place, Released, Reserved
 from tests.process.test_trace import rows
 from tests.process.trading import Trading
