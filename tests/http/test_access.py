@@ -146,6 +146,8 @@ def test_a_rule_sees_the_command_and_the_key_and_of_a_batch_each_line() -> None:
         is_problem(await http.post(f"{BASKETS}/Add", json=lines[1]), 403)
         is_problem(await http.get(f"{VIEW}/secret"), 403)
         is_problem(await http.get("/streams/baskets/secret"), 403)
+        for path in ("/changes/open_baskets", "/events/baskets"):
+            is_problem(await http.get(path, params={"key": ["b", "secret"]}), 403)
 
     called(calls, access=Access(authorize=authorize))
 

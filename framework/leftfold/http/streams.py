@@ -134,7 +134,8 @@ def add_events(
         from_start: Annotated[bool, Query(description="Begin with the first event that is kept.")] = False,
         last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
     ) -> Response:
-        await access.check_stream(request, decider.name)
+        for one in key or (None,):
+            await access.check_stream(request, decider.name, one)
         keys, types, start = set(key or ()), set(type or ()), last_event_id or after
         from_start = from_start and not start
         return await listening(
