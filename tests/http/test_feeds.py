@@ -17,6 +17,7 @@ from leftfold.errors import ChangesNotKept, InfrastructureError
 from leftfold.http import gateway
 from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame
 from leftfold.http.problems import ProblemError
+from leftfold.http.tokens import token_of
 from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.shop import app
@@ -188,6 +189,8 @@ class Numbers:
         self.failure: Exception | None = None
         self.opened = 0
         self.kept_from = 0
+        self.is_held = False
+        """Whether the reading that was opened first finds nothing."""
 
     def make(self, key: str, value: int) -> None:
         self.log.append((key, value))
@@ -200,14 +203,14 @@ class Numbers:
         if start < self.kept_from:
             raise ChangesNotKept("too old")
         self.opened += 1
-        return Reading(self, start)
+        return Reading(self, start, is_first=self.opened == 1)
 
 
 class Reading:
     """One reading of the numbers."""
 
-    def __init__(self, numbers: Numbers, start: int) -> None:
-        self.numbers, self.next = numbers, start
+    def __init__(self, numbers: Numbers, start: int, *, is_first: bool) -> None:
+        self.numbers, self.next, self.is_first = numbers, start, is_first
 
     @property
     def position(self) -> Position:
@@ -221,11 +224,14 @@ class Reading:
                     await self.numbers.written.wait()
         if self.numbers.failure is not None:
             raise self.numbers.failure
+        if self.is_first and self.numbers.is_held:
+            await asyncio.sleep(min(timeout, 0.01))
+            return []
         found = []
         while self.next < len(self.numbers.log):
             key, value = self.numbers.log[self.next]
             self.next += 1
-            found.append(frame(key, "change", self.position, value))
+            found.append(frame(key, "change", self.position, value, self.position))
         return found
 
     async def close(self) -> None:
@@ -286,6 +292,30 @@ def test_a_listener_from_before_the_feed_reads_alone_until_it_joins() -> None:
             numbers.make("k", value)
             assert await heard(listener, 1) == [value]
         assert numbers.opened == 2
+
+    fed(calls)
+
+
+def test_a_listener_that_has_read_further_than_the_feed_gets_nothing_twice() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        numbers.make("k", 0)
+        first = feed.listen(None)
+        await anext(first)
+        numbers.is_held = True
+        for value in range(1, 6):
+            numbers.make("k", value)
+        ahead = feed.listen(Position.at("n", 0, 0))
+        assert await heard(ahead, 6) == list(range(6))
+        news = asyncio.create_task(anext(ahead))
+        await asyncio.sleep(0)
+        numbers.make("k", 6)
+        numbers.is_held = False
+        assert await heard(first, 6) == list(range(1, 7))
+        position, frames = await news
+        while not frames:
+            position, frames = await anext(ahead)
+        assert (values(frames), position.next_offset("n", 0)) == ([6], 7)
+        assert frames[0].data.startswith(b"id: " + token_of(position).encode())
 
     fed(calls)
 

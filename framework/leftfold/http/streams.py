@@ -204,15 +204,16 @@ class _EventSource:
         return found, reader.position()
 
     def _frame(self, record: RawRecord, position: Position) -> Frame | None:
+        place = Position.at(self._topic, record.partition, record.offset + 1)
         try:
             recorded = read_recorded(self._codec, record)
         except ContractError as error:
-            key, place = (record.key or b"").decode(errors="replace"), f"{record.partition}@{record.offset}"
-            return frame(key, "unreadable", position, {"type": "unreadable", "place": place, "why": str(error)})
+            key, at = (record.key or b"").decode(errors="replace"), f"{record.partition}@{record.offset}"
+            return frame(key, "unreadable", position, {"type": "unreadable", "place": at, "why": str(error)}, place)
         if recorded is None:
             return None
         body = _shown(recorded)
-        return frame(recorded.key, body.type, position, {"key": recorded.key, **body.model_dump(mode="json")})
+        return frame(recorded.key, body.type, position, {"key": recorded.key, **body.model_dump(mode="json")}, place)
 
     def _close(self) -> None:
         if self._reader is not None:
