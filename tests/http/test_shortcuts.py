@@ -19,7 +19,8 @@ from tests.http.test_gateway import ADD, BASKETS, OPEN, called
 VIEW = "/views/open_baskets"
 LONG = {"X-Unusual": "1"}
 READS = [f"{VIEW}/b", f"{VIEW}/nothing", f"{VIEW}/%C3%A4%2F", f"{VIEW}/b?after=nonsense", f"{VIEW}/b?fields=total",
-         f"{VIEW}/", "/views/nothing/b", f"{VIEW}/b?after=a&after=b"]  # fmt: skip
+         f"{VIEW}/", "/views/nothing/b", f"/elsewhere{VIEW}/b", f"{VIEW}/b/c", f"/{VIEW}/b",
+         f"{VIEW}/b?after=a&after=b"]  # fmt: skip
 BODIES = [
     (OPEN, {}),
     ({**OPEN, "household": "another"}, {}),

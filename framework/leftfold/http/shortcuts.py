@@ -88,9 +88,8 @@ class Shortcuts:
         if scope["method"] == "POST":
             return self._commands.get(path), ""
         if scope["method"] == "GET":
-            _, _, behind = path.partition("/views/")
-            view, _, key = behind.partition("/")
-            return (self._rows.get(f"/views/{view}") if key else None), key
+            _, folder, view, key = (*path.split("/", 3), "", "", "")[:4]
+            return (self._rows.get(f"/{folder}/{view}") if key and path.startswith("/") else None), key
         return None, ""
 
 
