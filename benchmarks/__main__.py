@@ -32,10 +32,10 @@ def main() -> None:
     for name in parser.parse_args().names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         module = importlib.import_module(f"benchmarks.{name}")
-        memory = LocalSettings(kafka_memory="1g")
+        production = LocalSettings(kafka_memory="1g", kafka_jvm=("-XX:+UseG1GC",))  # as Kafka's own script starts it
         with (
             tempfile.TemporaryDirectory(prefix=f"leftfold-{name}-") as folder,
-            embedded(Path(folder), settings=memory) as servers,
+            embedded(Path(folder), settings=production) as servers,
         ):
             figures += module.run(servers)
         gc.collect()

@@ -27,7 +27,7 @@ from leftfold.local import Servers
 
 __all__ = ["app", "run"]
 
-CONNECTIONS, SECONDS, WARM_SECONDS, KEYS = 64, 10.0, 3.0, 500
+CONNECTIONS, SECONDS, WARM_SECONDS, KEYS = 64, 10.0, 20.0, 500
 LISTENERS, RATE = 1_000, 1_000
 START_SECONDS = 60.0
 

@@ -255,7 +255,7 @@ def _generations(shell: Shell) -> dict[tuple[str, str], str]:
 def check_finds_topics_that_do_not_fit(at_work: Shell) -> None:
     file = at_work.place / "shop" / "services" / "carts" / "app.py"
     before = file.read_text("utf-8")
-    file.write_text(before.replace("partitions=4", "partitions=8"), "utf-8")
+    file.write_text(before.replace("partitions=4", "partitions=16"), "utf-8")
     try:
         told = at_work("check")
     finally:
