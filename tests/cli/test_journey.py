@@ -261,7 +261,7 @@ def check_finds_topics_that_do_not_fit(at_work: Shell) -> None:
     finally:
         file.write_text(before, "utf-8")
     assert told.code == 1
-    assert "topic carts.commands has 4 partitions, but app shop says partitions=8" in told.out
+    assert "topic carts.commands has 4 partitions, but app shop says partitions=16" in told.out
 
 
 def a_fold_that_changes_is_found_and_can_be_accepted(at_work: Shell) -> None:
