@@ -18,13 +18,14 @@ from leftfold.testing.simulation.schedules import Scenario
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["BROKEN", "CUT", "HEAVY", "LOG", "MISHAPS", "OUTBOX", "REMADE", "SLOW", "STRAY", "UPGRADED"]
+__all__ = ["BROKEN", "COMMITS", "CUT", "HEAVY", "LOG", "MISHAPS", "OUTBOX", "REMADE", "SLOW", "STRAY", "UPGRADED"]
 
 _BANK = bank("mishaps", partitions=3)
 LOG = Scenario(_BANK.app, load_of(_BANK), kinds=("cut events", "copy events"), is_operated=True)
 CUT = Scenario(_BANK.app, load_of(_BANK), kinds=("cut commands",), is_operated=True)
 REMADE = Scenario(_BANK.app, load_of(_BANK), kinds=("remake commands", "trim commands"))
 OUTBOX = Scenario(_BANK.app, load_of(_BANK), kinds=("break outbox", "kill", "unanswered", "late"))
+COMMITS = Scenario(_BANK.app, load_of(_BANK), kinds=("reset", "reset", "reset", "silent"))
 BROKEN = Scenario(_BANK.app, load_of(_BANK), kinds=("break sender", "kill", "unanswered", "late"))
 
 
@@ -100,6 +101,7 @@ MISHAPS = {
     "stray commands": STRAY,
     "long refusals": HEAVY,
     "slow deciders": SLOW,
+    "commits that arrive twice or get no answer": COMMITS,
     "broken senders of answers": BROKEN,
     "broken senders of commands": OUTBOX,
     "upgraded deciders": UPGRADED,

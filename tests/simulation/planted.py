@@ -31,6 +31,7 @@ from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
 from tests.simulation.bug import Bug, Patch, module_of
 from tests.simulation.mended import MENDED
+from tests.simulation.mishaps import COMMITS, SLOW
 from tests.simulation.planted_consumers import CONSUMERS
 from tests.simulation.purse import RESTARTS
 from tests.simulation.spending import DEPLOY, SPENDING
@@ -301,13 +302,13 @@ PLANTED = {
     "rewind": Bug(_rewind),
     "fresh metadata": Bug(_fresh_metadata),
     "read committed": Bug(_read_committed),
-    "rotation": Bug(_rotation),
+    "rotation": Bug(_rotation, COMMITS),
     "deaf": Bug(_deaf),
     "answered": Bug(_answered),
     "mark first": Bug(_mark_first),
-    "unknown is aborted": Bug(_unknown_is_aborted),
+    "unknown is aborted": Bug(_unknown_is_aborted, COMMITS),
     "unknown is committed": Bug(_unknown_is_committed),
-    "interruption": Bug(_interruption),
+    "interruption": Bug(_interruption, SLOW),
     "hanging": Bug(_hanging, RESTARTS),
     "held readers": Bug(_held_readers, RESTARTS),
     "generation": Bug(_generation),

@@ -108,12 +108,24 @@ def _stray(chance: random.Random, roles: Sequence[str], brokers: int, horizon: f
     return Fault(STRAY, "client", "produce", number, seconds=_STRAY_SECONDS[0] + chance.random() * _STRAY_SECONDS[1])
 
 
+def _at_commit(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
+        number = 1 + int(chance.expovariate(1 / 6))
+        return Fault(kind, "worker", "EndTxn", number, seconds=chance.choice(_RESET_SECONDS) * (0.5 + chance.random()))
+
+    return drawn
+
+
 def _broken(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
     return lambda chance, roles, brokers, horizon: Fault(kind, BROKEN[kind], after=_moment(chance, horizon))
 
 
 STRAY = "stray"
 """A request that arrives long after its sender died; it occurs only in scenarios that name it."""
+AT_COMMIT = "reset", "silent"
+"""A connection that breaks behind a request to end a transaction, which is sent again before the first one is handled;
+an answer to such a request that never comes. Only in scenarios that name them."""
+_RESET_SECONDS = 0.02, 0.05, 0.1, 0.3
 BROKEN = {"break sender": "worker", "break outbox": "client"}
 """A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
 _STRAY_SECONDS = 62.0, 43.0
@@ -147,6 +159,7 @@ _ALL = {
     **REDIS_KINDS,
     **{kind: _at_time(kind) for kind in TOPIC_KINDS},
     STRAY: _stray,
+    **{kind: _at_commit(kind) for kind in AT_COMMIT},
     **{kind: _broken(kind) for kind in BROKEN},
 }
 _WEIGHTS = {
@@ -252,6 +265,10 @@ class _Installed:
                     self._left.remove(fault)
                     self._note(fault)
                     return Fate("lost" if fault.kind == "lost" else "unanswered")
+                if fault.kind in AT_COMMIT:
+                    self._left.remove(fault)
+                    self._note(fault, fault.seconds)
+                    return Fate("reset" if fault.kind == "reset" else "silent", fault.seconds)
                 if fault.kind in ("late", STRAY):
                     self._left.remove(fault)
                     self._note(fault, fault.seconds)

@@ -29,11 +29,12 @@ class Fate:
 
     Attributes:
         kind: "lost" and "unanswered" break its connection before or after it is handled; "late" = by so many seconds;
+            "reset" = its connection breaks once the broker has read it, and it is handled so many seconds later;
             "held" until the action that is then in `held` is called; "silent" = its answer never comes; "repeated" = it
             is handled twice. handled: called once the broker has answered it.
     """
 
-    kind: Literal["lost", "unanswered", "late", "held", "silent", "repeated"]
+    kind: Literal["lost", "unanswered", "late", "reset", "held", "silent", "repeated"]
     seconds: float = 0.0
     held: list[Callable[[], None]] = field(default_factory=list)
     handled: Callable[[], None] | None = None
@@ -322,6 +323,8 @@ class _Request:
         if at - self._began > self._timeout / 2:
             self._expires(self._began)
         scheduler.call_later(at - scheduler.now, self._arrive)
+        if self._is_fated("reset"):
+            scheduler.call_later(self._cluster.hop(), self.broken)
 
     def _travel(self) -> None:
         self._scheduler.call_later(self._cluster.hop(), self._arrive)
