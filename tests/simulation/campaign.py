@@ -13,7 +13,7 @@ from tests.simulation.planted import PLANTED, planted
 from tests.simulation.posting import POST
 from tests.simulation.purse import PURSE, RESTARTS
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
-from tests.simulation.trading import TRADE
+from tests.simulation.trading import TRADE, UNSENT
 
 __all__ = ["main"]
 
@@ -24,6 +24,7 @@ SCENARIOS = {
     "deploy": DEPLOY,
     "tasks beside each other": BESIDE,
     "processes": TRADE,
+    "killed routers": UNSENT,
     "reactions": POST,
     **MISHAPS,
 }

@@ -13,7 +13,7 @@ from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.process_router import ProcessRouter
 from tests.simulation.bug import Bug, Patch
 from tests.simulation.posting import POST
-from tests.simulation.trading import TRADE
+from tests.simulation.trading import TRADE, UNSENT
 
 __all__ = ["CONSUMERS"]
 
@@ -84,12 +84,12 @@ def _order() -> Sequence[Patch]:
 
 
 CONSUMERS = {
-    "read is routed": Bug(_read_is_done, TRADE),
+    "read is routed": Bug(_read_is_done, UNSENT),
     "origins": Bug(_origins, TRADE),
     "uncommitted is routed": Bug(_uncommitted, TRADE),
     "interrupted router": Bug(_interruption, TRADE),
     "skipping router": Bug(_skipping, TRADE),
-    "routed when sent": Bug(_done_when_sent, TRADE),
+    "routed when sent": Bug(_done_when_sent, UNSENT),
     "read is handled": Bug(_read_is_done, POST),
     "uncommitted is handled": Bug(_uncommitted, POST),
     "interrupted reaction": Bug(_interruption, POST),

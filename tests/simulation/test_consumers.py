@@ -1,4 +1,4 @@
-"""150 seeded schedules of process managers, timers and reactions keep every promise."""
+"""170 seeded schedules of process managers, timers and reactions keep every promise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.posting import POST
-from tests.simulation.trading import TRADE
+from tests.simulation.trading import TRADE, UNSENT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,7 +17,9 @@ def _simulated() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("scenario", "seeds"), [(TRADE, 50), (POST, 100)], ids=["processes", "reactions"])
+@pytest.mark.parametrize(
+    ("scenario", "seeds"), [(TRADE, 50), (POST, 100), (UNSENT, 20)], ids=["processes", "reactions", "killed routers"]
+)
 def test_every_promise_is_kept(scenario: Scenario, seeds: int) -> None:
     for seed in range(seeds):
         outcome = run(scenario, seed)

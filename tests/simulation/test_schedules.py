@@ -26,6 +26,8 @@ _OVERTAKEN = 1984
 """A projector brings the live generation on between the last look of a rebuild and its swap."""
 _QUICK = {
     "origins": 60,
+    "read is routed": 20,
+    "routed when sent": 20,
     "uncommitted is routed": 20,
     "interrupted router": 20,
     "skipping router": 20,

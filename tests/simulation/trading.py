@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from leftfold.testing.simulation.kafka.brokers import BORN
 from leftfold.testing.simulation.schedules import Scenario
 from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Placed, Released, Reserved, app
 
-__all__ = ["TRADE"]
+__all__ = ["TRADE", "UNSENT"]
 
 _ORDERS, _PRODUCTS = 5, 3
 _PAID = 0.6
@@ -46,3 +47,5 @@ def _check(streams: Mapping[str, Sequence[Any]]) -> Iterable[str]:
 TRADE = Scenario(
     App("trade", partitions=2, deciders=app.deciders, processes=app.processes), _load, workers=2, check=_check
 )
+UNSENT = replace(TRADE, kinds=("unsent", "unsent", "unsent", "terminate"))
+"""Routers that are killed before what they have written leaves them."""

@@ -116,6 +116,11 @@ def _at_commit(kind: str) -> Callable[[random.Random, Sequence[str], int, float]
     return drawn
 
 
+def _unsent(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
+    number = 1 + int(chance.expovariate(1 / 4))
+    return Fault(UNSENT, "router", "produce", number, seconds=chance.choice(_UNSENT_SECONDS) * (0.5 + chance.random()))
+
+
 def _broken(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
     return lambda chance, roles, brokers, horizon: Fault(kind, BROKEN[kind], after=_moment(chance, horizon))
 
@@ -125,6 +130,9 @@ STRAY = "stray"
 AT_COMMIT = "reset", "silent"
 """A connection that breaks behind a request to end a transaction, which is sent again before the first one is handled;
 an answer to such a request that never comes. Only in scenarios that name them."""
+UNSENT = "unsent"
+"""A request that never leaves a router, which is killed some seconds later; only in scenarios that name it."""
+_UNSENT_SECONDS = 0.2, 1.0, 3.0
 _RESET_SECONDS = 0.02, 0.05, 0.1, 0.3
 BROKEN = {"break sender": "worker", "break outbox": "client"}
 """A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
@@ -159,6 +167,7 @@ _ALL = {
     **REDIS_KINDS,
     **{kind: _at_time(kind) for kind in TOPIC_KINDS},
     STRAY: _stray,
+    UNSENT: _unsent,
     **{kind: _at_commit(kind) for kind in AT_COMMIT},
     **{kind: _broken(kind) for kind in BROKEN},
 }
@@ -265,6 +274,11 @@ class _Installed:
                     self._left.remove(fault)
                     self._note(fault)
                     return Fate("lost" if fault.kind == "lost" else "unanswered")
+                if fault.kind == UNSENT:
+                    self._left.remove(fault)
+                    self._note(fault, fault.seconds)
+                    self._scheduler.call_later(fault.seconds, lambda: process.end(-9))
+                    return Fate("held")
                 if fault.kind in AT_COMMIT:
                     self._left.remove(fault)
                     self._note(fault, fault.seconds)
