@@ -13,6 +13,7 @@ DOCUMENTS = (
     "docs/tutorial.md",
     "README.md",
     "docs/commands.md",
+    "docs/http.md",
     "docs/processes.md",
     "docs/reactions.md",
     "docs/simulation.md",
