@@ -21,7 +21,7 @@ from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archiver import LEASE_SECONDS, Lease, leased
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.manifest import Span, end_of, pieces_of
+from leftfold.parquet.manifest import OffsetSpan, end_of, pieces_of
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
 from tests.worker.raw_headers import produce_with_header
 
@@ -352,7 +352,13 @@ def test_a_lease_ends_with_its_process_or_its_time(tmp_path: Path) -> None:
 
 
 def test_overlapping_spans_are_read_once_and_a_gap_ends_the_archive() -> None:
-    spans = [Span(0, 0, 10, "a"), Span(0, 0, 4, "b"), Span(0, 3, 12, "c"), Span(0, 12, 15, ""), Span(0, 16, 20, "d")]
+    spans = [
+        OffsetSpan(0, 0, 10, "a"),
+        OffsetSpan(0, 0, 4, "b"),
+        OffsetSpan(0, 3, 12, "c"),
+        OffsetSpan(0, 12, 15, ""),
+        OffsetSpan(0, 16, 20, "d"),
+    ]
     pieces = pieces_of(sorted(spans, key=lambda s: (s.start, -s.end)))
     assert [(p.span.path, p.start, p.end) for p in pieces] == [("a", 0, 10), ("c", 10, 12), ("", 12, 15)]
     assert end_of(pieces) == 15

@@ -22,7 +22,7 @@ from leftfold.parquet import archive_reader as reading
 from leftfold.parquet import archive_reader as searching
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.manifest import Span
+from leftfold.parquet.manifest import OffsetSpan
 from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.as_of import place_meant
@@ -109,7 +109,7 @@ def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.M
 
     real = reading.opened
 
-    def opened(place: ArchiveFileSystem, folder: str, span: Span) -> Any:
+    def opened(place: ArchiveFileSystem, folder: str, span: OffsetSpan) -> Any:
         files.append(span.path)
         return real(place, folder, span)
 

@@ -25,7 +25,7 @@ PACKAGE = "generated_baskets"
 TYPESCRIPT = """
 import { CommandsOfBasketsApi, Configuration, ResponseError } from "./index.ts"
 import { StreamsOfBasketsApi, ViewBasketSummaryApi } from "./index.ts"
-import type { Accepted, AddItem, BasketSummary, BasketSummaryRows } from "./index.ts"
+import type { AcceptedCommand, AddItem, BasketSummary, BasketSummaryRows } from "./index.ts"
 
 const configuration = new Configuration({ basePath: process.argv[2] })
 const commands = new CommandsOfBasketsApi(configuration)
@@ -33,8 +33,8 @@ const summaries = new ViewBasketSummaryApi(configuration)
 const at = new Date("2026-01-01T00:00:00Z")
 const item: AddItem = { basketId: "t/ä %2F", at, productId: "tea", quantity: 2, salesValue: "6.40" }
 await commands.sendOpenBasket({ openBasket: { basketId: item.basketId, at, householdId: "h", storeId: "s" } })
-const added: Accepted = await commands.sendAddItem({ idempotencyKey: "once", addItem: item })
-const again: Accepted = await commands.sendAddItem({ idempotencyKey: "once", addItem: item })
+const added: AcceptedCommand = await commands.sendAddItem({ idempotencyKey: "once", addItem: item })
+const again: AcceptedCommand = await commands.sendAddItem({ idempotencyKey: "once", addItem: item })
 const row: BasketSummary = await summaries.getBasketSummary({ key: item.basketId, after: added.position })
 const rows: BasketSummaryRows = await summaries.findBasketSummary({ limit: 10 })
 const stream = await new StreamsOfBasketsApi(configuration).getBasketsStream({ key: item.basketId })
@@ -71,7 +71,7 @@ def used_from_python(url: str) -> None:
         item = client.AddItem(basket_id=key, at=AT, product_id="tea", quantity=2, sales_value="6.40")
         commands.send_open_basket(client.OpenBasket(basket_id=key, at=AT, household_id="h", store_id="s"))
         added = commands.send_add_item(item, idempotency_key="python")
-        assert isinstance(added, client.Accepted)
+        assert isinstance(added, client.AcceptedCommand)
         assert (added.version, commands.send_add_item(item, idempotency_key="python")) == (2, added)
         row = summaries.get_basket_summary(key, after=added.position)
         assert isinstance(row, client.BasketSummary)

@@ -23,54 +23,54 @@ from leftfold.version import __version__
 __all__ = ["COMMANDS", "app", "main", "run", "spec_in", "tell"]
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command: the module with a function or group of the same name, and its summary in `leftfold --help`."""
 
     module: str
     summary: str
 
 
-COMMANDS: Mapping[str, Mapping[str, Entry]] = {
+COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
     "Begin": {
-        "new": Entry("leftfold.cli.run.setup", "Write a new project."),
-        "dev": Entry("leftfold.cli.run.dev", "Start servers, run the App, reload it on changes."),
-        "up": Entry("leftfold.cli.run.dev", "Start Kafka and Redis on this machine."),
-        "down": Entry("leftfold.cli.run.dev", "Stop what `leftfold up` started; data stays."),
+        "new": CommandEntry("leftfold.cli.run.setup", "Write a new project."),
+        "dev": CommandEntry("leftfold.cli.run.dev", "Start servers, run the App, reload it on changes."),
+        "up": CommandEntry("leftfold.cli.run.dev", "Start Kafka and Redis on this machine."),
+        "down": CommandEntry("leftfold.cli.run.dev", "Stop what `leftfold up` started; data stays."),
     },
     "Run": {
-        "run": Entry("leftfold.cli.run.run", "Run an App, or several, until Ctrl-C."),
-        "serve": Entry("leftfold.cli.run.serve", "Answer commands and reads over HTTP."),
-        "console": Entry("leftfold.cli.run.console", "Show Apps, their log and views in a browser."),
-        "status": Entry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
-        "top": Entry("leftfold.cli.health.top", "Watch rates, lag and what needs you."),
-        "doctor": Entry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
-        "check": Entry("leftfold.cli.run.check", "Compare code, leftfold.lock and topics."),
-        "topics": Entry("leftfold.cli.run.setup", "Look at topics, make them, say who may use them."),
-        "simulate": Entry("leftfold.cli.run.simulate", "Run the App under seeded schedules and faults."),
+        "run": CommandEntry("leftfold.cli.run.run", "Run an App, or several, until Ctrl-C."),
+        "serve": CommandEntry("leftfold.cli.run.serve", "Answer commands and reads over HTTP."),
+        "console": CommandEntry("leftfold.cli.run.console", "Show Apps, their log and views in a browser."),
+        "status": CommandEntry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
+        "top": CommandEntry("leftfold.cli.health.top", "Watch rates, lag and what needs you."),
+        "doctor": CommandEntry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
+        "check": CommandEntry("leftfold.cli.run.check", "Compare code, leftfold.lock and topics."),
+        "topics": CommandEntry("leftfold.cli.run.setup", "Look at topics, make them, say who may use them."),
+        "simulate": CommandEntry("leftfold.cli.run.simulate", "Run the App under seeded schedules and faults."),
     },
     "Commands and events": {
-        "send": Entry("leftfold.cli.data.send", "Send one command, or a file of them."),
-        "events": Entry("leftfold.cli.data.events", "Print events as they stand in the log."),
-        "dead": Entry("leftfold.cli.log.dead", "List, send again or discard dead letters."),
-        "log": Entry("leftfold.cli.log.group", "Trace, archive, trim and query the log."),
-        "state": Entry("leftfold.cli.views.state", "Verify or fold again the states of streams."),
+        "send": CommandEntry("leftfold.cli.data.send", "Send one command, or a file of them."),
+        "events": CommandEntry("leftfold.cli.data.events", "Print events as they stand in the log."),
+        "dead": CommandEntry("leftfold.cli.log.dead", "List, send again or discard dead letters."),
+        "log": CommandEntry("leftfold.cli.log.group", "Trace, archive, trim and query the log."),
+        "state": CommandEntry("leftfold.cli.views.state", "Verify or fold again the states of streams."),
     },
     "Views": {
-        "get": Entry("leftfold.cli.data.get", "Print the row of a key."),
-        "watch": Entry("leftfold.cli.data.watch", "Print rows as they change."),
-        "rebuild": Entry("leftfold.cli.views.rebuild", "Fold views again from the whole log."),
-        "plan": Entry("leftfold.cli.views.plan", "Predict what rebuilds would cost."),
-        "diff": Entry("leftfold.cli.views.diff", "Compare two generations of a view."),
-        "promote": Entry("leftfold.cli.views.promote", "Make the generation that was held back live."),
-        "rollback": Entry("leftfold.cli.views.promote", "Make the generation before the live one live again."),
-        "drop": Entry("leftfold.cli.views.drop", "Remove a generation that no reader sees."),
-        "verify": Entry("leftfold.cli.views.verify", "Compare views with what the log folds to."),
-        "explain": Entry("leftfold.cli.views.explain", "Show the events that made a row."),
-        "retry": Entry("leftfold.cli.views.retry", "Fold parked rows again, or run parked reactions again."),
+        "get": CommandEntry("leftfold.cli.data.get", "Print the row of a key."),
+        "watch": CommandEntry("leftfold.cli.data.watch", "Print rows as they change."),
+        "rebuild": CommandEntry("leftfold.cli.views.rebuild", "Fold views again from the whole log."),
+        "plan": CommandEntry("leftfold.cli.views.plan", "Predict what rebuilds would cost."),
+        "diff": CommandEntry("leftfold.cli.views.diff", "Compare two generations of a view."),
+        "promote": CommandEntry("leftfold.cli.views.promote", "Make the generation that was held back live."),
+        "rollback": CommandEntry("leftfold.cli.views.promote", "Make the generation before the live one live again."),
+        "drop": CommandEntry("leftfold.cli.views.drop", "Remove a generation that no reader sees."),
+        "verify": CommandEntry("leftfold.cli.views.verify", "Compare views with what the log folds to."),
+        "explain": CommandEntry("leftfold.cli.views.explain", "Show the events that made a row."),
+        "retry": CommandEntry("leftfold.cli.views.retry", "Fold parked rows again, or run parked reactions again."),
     },
     "Processes and reactions": {
-        "timers": Entry("leftfold.cli.processes.timers", "List timers of processes; fire or cancel one."),
-        "reactions": Entry("leftfold.cli.processes.reactions", "Begin reactions; list parked events."),
+        "timers": CommandEntry("leftfold.cli.processes.timers", "List timers of processes; fire or cancel one."),
+        "reactions": CommandEntry("leftfold.cli.processes.reactions", "Begin reactions; list parked events."),
     },
 }
 _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}

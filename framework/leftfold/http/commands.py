@@ -46,7 +46,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BATCH_LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
 
 
-class Accepted(BaseModel):
+class AcceptedCommand(BaseModel):
     """The receipt of an accepted command; `position` is the token for `after=` of a read."""
 
     id: str
@@ -55,7 +55,7 @@ class Accepted(BaseModel):
     position: str
 
 
-class Unknown(BaseModel):
+class UnknownOutcome(BaseModel):
     """A command whose outcome is not known yet; ask at `status`, or send it again with the same Idempotency-Key."""
 
     id: str
@@ -135,7 +135,7 @@ class CommandRoutes:
             client = await self._connection.client()
             ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
             sender = _BatchSender(client, command, principal, self._access, ids, timeout)
-            return _Lines(sender.send(_lines(request)), media_type=_NDJSON)
+            return _BatchLines(sender.send(_lines(request)), media_type=_NDJSON)
 
         async def send_plainly(plain: PlainRequest) -> Response | None:
             """The answer to a command with no more than an Idempotency-Key."""
@@ -155,9 +155,13 @@ class CommandRoutes:
         send.__annotations__["body"] = command
         answers: dict[int | str, dict[str, Any]] = {
             200: {"headers": _headers(POSITION_HEADER, "ETag")},
-            202: {"model": Unknown, "description": "The outcome is not known yet.", "headers": _headers("Location")},
+            202: {
+                "model": UnknownOutcome,
+                "description": "The outcome is not known yet.",
+                "headers": _headers("Location"),
+            },
         }
-        common: dict[str, Any] = {"tags": [tag], "response_model": Accepted}
+        common: dict[str, Any] = {"tags": [tag], "response_model": AcceptedCommand}
         router.post(
             path, summary=summary, operation_id=f"send_{operation}", name=f"send {spec.name}",
             responses={**answers, **error_responses(*common_errors, 408, 413, 415)}, **common,
@@ -305,20 +309,20 @@ def _version_in(if_match: str | None) -> int | None:
 
 def _accepted(id_: str, receipt: Receipt) -> Response:
     token = token_of(receipt.position)
-    body = Accepted(id=id_, version=receipt.version, events=receipt.events, position=token)
+    body = AcceptedCommand(id=id_, version=receipt.version, events=receipt.events, position=token)
     return JSONResponse(body.model_dump(), headers={POSITION_HEADER: token, "ETag": f'"{receipt.version}"'})
 
 
 def _not_known(path: str, id_: str, why: str) -> Response:
     link = f"{path}/{quote(id_)}"
-    body = Unknown(id=id_, status=link, why=why)
+    body = UnknownOutcome(id=id_, status=link, why=why)
     return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
 
 
 def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError | ProblemError) -> bytes:
     if isinstance(answer, Receipt):
         token = token_of(answer.position)
-        fields = Accepted(id=id_, version=answer.version, events=answer.events, position=token).model_dump()
+        fields = AcceptedCommand(id=id_, version=answer.version, events=answer.events, position=token).model_dump()
     elif isinstance(answer, ValidationError):
         wrong = answer.errors(include_url=False, include_context=False, include_input=False)
         fields = refusal(400, "the line is no such command", errors=wrong).problem.model_dump()
@@ -327,7 +331,7 @@ def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError | ProblemE
     return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
 
 
-class _Lines(StreamingResponse):
+class _BatchLines(StreamingResponse):
     """An answer that is written while the body is read: nothing else may take messages from the body."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -50,7 +50,7 @@ class RecordedEvent(BaseModel):
     position: str
 
 
-class Stream(BaseModel):
+class StreamState(BaseModel):
     """Events of a stream, and its state at `version`, the version of the last event shown."""
 
     key: str
@@ -78,14 +78,14 @@ def add_stream(
             int | None, Query(ge=1, le=_LAST, description="The last version; absent = the present.")
         ] = None,
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
-    ) -> Stream:
+    ) -> StreamState:
         await access.check_stream(request, decider.name, key)
         events = await run_in_threadpool(lambda: list(islice(read(decider.name, key), version)))
         if not events:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
         state = decider.fold(decider.initial_state, [recorded.event for recorded in events])
         last = [_shown(recorded) for recorded in events[len(events) - limit :]] if limit else []
-        return Stream(key=key, version=events[-1].version, state=to_jsonable_python(state), events=last)
+        return StreamState(key=key, version=events[-1].version, state=to_jsonable_python(state), events=last)
 
     router.get(
         f"/streams/{decider.name}/{{key:path}}", summary=f"The events and the state of a stream of {decider.name}",

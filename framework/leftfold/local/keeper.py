@@ -39,7 +39,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
 @dataclasses.dataclass
-class _Server:
+class _ServerProcess:
     process: subprocess.Popen[bytes] | None
     record: dict[str, object]
 
@@ -61,7 +61,7 @@ class Keeper:
 
     def __init__(self, data: Path, kind: str, lock: int) -> None:
         self._data, self._kind, self._lock = data, kind, lock
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, _ServerProcess] = {}
         self._parent, self._unwritten = os.getppid(), False
         self._request, self._stop_seconds = "", 0.0
         self._die_with_me = _die_with_parent()
@@ -108,7 +108,7 @@ class Keeper:
                 self._servers[server["name"]] = self._start(**server)
         self._write_record()
 
-    def _start(self, *, name: str, address: str, command: list[str], console: str, logs: list[str]) -> _Server:
+    def _start(self, *, name: str, address: str, command: list[str], console: str, logs: list[str]) -> _ServerProcess:
         with Path(console).open("wb") as output:
             begins = [Path(log).stat().st_size if Path(log).exists() else 0 for log in logs]
             record: dict[str, object] = {"address": address, "logs": logs, "begins": begins}
@@ -126,9 +126,9 @@ class Keeper:
                 )
             except OSError as error:
                 output.write(f"{command[0]}: {error}\n".encode())
-                return _Server(None, record | {"pid": 0, "exit": _NOT_STARTED})
+                return _ServerProcess(None, record | {"pid": 0, "exit": _NOT_STARTED})
         _log(f"{name} started, pid {process.pid}, {address.rpartition('@')[2]}")
-        return _Server(process, record | {"pid": process.pid})
+        return _ServerProcess(process, record | {"pid": process.pid})
 
     def _notice_ends(self) -> None:
         ended = [name for name, server in self._servers.items() if server.ended()]

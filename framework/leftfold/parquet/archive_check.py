@@ -10,7 +10,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import read_piece
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.manifest import Piece, Span, end_of, pieces_of, read_manifests, union
+from leftfold.parquet.manifest import OffsetSpan, Piece, end_of, pieces_of, read_manifests, union
 
 __all__ = ["ArchiveDamage", "Verified", "verify_archive"]
 
@@ -70,7 +70,7 @@ def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], N
     return Verified(topic, len(files), records, size, Position({topic: ends}), tuple(damages), strays)
 
 
-def _gaps(partition: int, spans: list[Span]) -> Iterator[ArchiveDamage]:
+def _gaps(partition: int, spans: list[OffsetSpan]) -> Iterator[ArchiveDamage]:
     """The offset gaps before the last archived range."""
     at = 0
     for span in spans:
@@ -79,7 +79,7 @@ def _gaps(partition: int, spans: list[Span]) -> Iterator[ArchiveDamage]:
         at = max(at, span.end)
 
 
-def _wrong(place: ArchiveFileSystem, topic: str, span: Span) -> Iterator[str]:
+def _wrong(place: ArchiveFileSystem, topic: str, span: OffsetSpan) -> Iterator[str]:
     path = f"{topic}/{span.path}"
     size = place.size(path)
     if size is None:

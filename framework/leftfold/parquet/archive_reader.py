@@ -17,7 +17,7 @@ from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.parquet.file_writer import READ
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.manifest import Piece, Span, end_of, pieces_of, read_manifests, union
+from leftfold.parquet.manifest import OffsetSpan, Piece, end_of, pieces_of, read_manifests, union
 from leftfold.ports.bulk import BulkRecord, ColumnarRecords, OffsetRange
 from leftfold.ports.protocols import Headers
 
@@ -186,7 +186,7 @@ def read_piece(place: ArchiveFileSystem, folder: str, piece: Piece) -> Iterator[
 
 
 @contextmanager
-def opened(place: ArchiveFileSystem, folder: str, span: Span) -> Iterator[pq.ParquetFile]:
+def opened(place: ArchiveFileSystem, folder: str, span: OffsetSpan) -> Iterator[pq.ParquetFile]:
     """Opens the Parquet file of a span, and checks its numbers of bytes and records.
 
     Raises:

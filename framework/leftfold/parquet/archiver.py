@@ -18,7 +18,7 @@ from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.file_writer import FileWriter
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.manifest import Span, add_manifest, merge_manifests, read_manifests
+from leftfold.parquet.manifest import OffsetSpan, add_manifest, merge_manifests, read_manifests
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange, raw
 from leftfold.ports.codec import header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
@@ -170,7 +170,7 @@ class Archiver:
     ) -> None:
         self._place, self._topic, self._identity, self._log = place, topic, identity, log
         self._most, self._tell = most, tell
-        self._spans: list[Span] = []
+        self._spans: list[OffsetSpan] = []
 
     def parts(self) -> list[OffsetRange]:
         """The offset ranges to be archived now.
@@ -226,7 +226,7 @@ class Archiver:
                 full, writer = writer, None
                 self._commit(full.close(end))
             elif reached < end:
-                self._commit(Span(part.partition, reached, end))
+                self._commit(OffsetSpan(part.partition, reached, end))
         except BaseException:
             if writer is not None:
                 writer.abandon()
@@ -244,7 +244,7 @@ class Archiver:
             self._tell(len(records))
         self._whole_to = held[0].offset if held else part.end
 
-    def _commit(self, span: Span) -> None:
+    def _commit(self, span: OffsetSpan) -> None:
         add_manifest(self._place, self._topic, self._identity, (span,))
         self._spans.append(span)
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from leftfold.model.encoding import number_in, time_in
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.manifest import Span
+from leftfold.parquet.manifest import OffsetSpan
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["READ", "FileWriter", "table_of"]
@@ -132,14 +132,14 @@ class FileWriter:
         if len(self._rows) >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
             self._write_group()
 
-    def close(self, end: int) -> Span:
+    def close(self, end: int) -> OffsetSpan:
         """Completes the file, which covers all offsets below `end`; returns its span for the manifest."""
         self._write_group()
         self._place.asked(self._name, self._file.close)
         self._place.asked(self._name, self._out.close)
         self._place.sync(self._name)
         out = self._out
-        return Span(self.partition, self.start, end, self._path, self.records, out.bytes, out.sha256.hexdigest())
+        return OffsetSpan(self.partition, self.start, end, self._path, self.records, out.bytes, out.sha256.hexdigest())
 
     def abandon(self) -> None:
         """Removes an incomplete file, which is in no manifest."""

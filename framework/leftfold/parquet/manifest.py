@@ -14,8 +14,8 @@ from leftfold.parquet.filesystem import ArchiveFileSystem
 
 __all__ = [
     "Manifest",
+    "OffsetSpan",
     "Piece",
-    "Span",
     "add_manifest",
     "end_of",
     "merge_manifests",
@@ -29,7 +29,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """An archived offset range of a partition, complete from `start` to `end` (not included).
 
     Args:
@@ -57,7 +57,7 @@ class Manifest:
 
     topic: str
     identity: str
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetSpan, ...]
 
     def to_json(self) -> bytes:
         """The manifest as JSON, one span per line."""
@@ -76,7 +76,7 @@ class Manifest:
             found = json.loads(text)
             if found["format"] != FORMAT:
                 raise ContractError(f"{where} has format {found['format']!r}, and this code knows {FORMAT}; upgrade it")
-            return cls(found["topic"], found["identity"], tuple(Span(**span) for span in found["spans"]))
+            return cls(found["topic"], found["identity"], tuple(OffsetSpan(**span) for span in found["spans"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ContractError(
                 f"{where} is not a manifest of an archive ({error!r}); restore it, or remove it: ranges that only it "
@@ -84,9 +84,9 @@ class Manifest:
             ) from error
 
 
-def union(manifests: Iterable[Manifest]) -> dict[int, list[Span]]:
+def union(manifests: Iterable[Manifest]) -> dict[int, list[OffsetSpan]]:
     """The spans of every partition, sorted by start, the longest first."""
-    found: dict[int, set[Span]] = {}
+    found: dict[int, set[OffsetSpan]] = {}
     for manifest in manifests:
         for span in manifest.spans:
             found.setdefault(span.partition, set()).add(span)
@@ -96,12 +96,12 @@ def union(manifests: Iterable[Manifest]) -> dict[int, list[Span]]:
 class Piece(NamedTuple):
     """The part of a span, from `start` to `end`, that no earlier piece holds."""
 
-    span: Span
+    span: OffsetSpan
     start: int
     end: int
 
 
-def pieces_of(spans: Iterable[Span]) -> list[Piece]:
+def pieces_of(spans: Iterable[OffsetSpan]) -> list[Piece]:
     """The consecutive pieces from offset 0 up to the first gap, without overlap.
 
     Args:
@@ -145,7 +145,7 @@ def read_manifests(place: ArchiveFileSystem, topic: str) -> list[Manifest]:
             raise InfrastructureError(f"the manifests in {place.name}/{topic} cannot be read together; try again")
 
 
-def add_manifest(place: ArchiveFileSystem, topic: str, identity: str, spans: tuple[Span, ...]) -> None:
+def add_manifest(place: ArchiveFileSystem, topic: str, identity: str, spans: tuple[OffsetSpan, ...]) -> None:
     """Adds a manifest with these spans; their files must be on the disk already."""
     place.put(f"{topic}/{_FOLDER}/{token_hex(8)}.json", Manifest(topic, identity, spans).to_json())
 
@@ -167,7 +167,7 @@ def merge_manifests(place: ArchiveFileSystem, topic: str) -> None:
         place.remove(name)
 
 
-def _needed(spans: list[Span]) -> list[Span]:
+def _needed(spans: list[OffsetSpan]) -> list[OffsetSpan]:
     """The spans that hold offsets which earlier spans do not."""
     found, reached = [], -1
     for span in spans:

@@ -55,7 +55,7 @@ async def dead_letters(visitor: Visitor, name: str = "", letter: str = "", handl
 
 
 @dataclass(frozen=True)
-class _Found:
+class _LetterList:
     """All letters, and for how long those of each category and process are kept."""
 
     letters: Sequence[Letter]
@@ -82,15 +82,15 @@ class _Letters:
     def _burials(self) -> AllDeadLetters:
         return AllDeadLetters(self._console.servers[0])
 
-    def _read(self) -> tuple[_Found, tuple[Letter, bytes] | None]:
+    def _read(self) -> tuple[_LetterList, tuple[Letter, bytes] | None]:
         burials = self._burials()
-        found = _Found(list(burials.letters(self._name)), burials.kept(self._name))
+        found = _LetterList(list(burials.letters(self._name)), burials.kept(self._name))
         if not self._letter:
             return found, None
         (opened,) = burials.chosen([self._letter])
         return found, (opened, burials.of(opened).original(opened).value or b"")
 
-    def _shown(self, read: tuple[_Found, tuple[Letter, bytes] | None]) -> None:
+    def _shown(self, read: tuple[_LetterList, tuple[Letter, bytes] | None]) -> None:
         found, opened = read
         if opened is not None:
             self._show_letter(*opened, found.kept)
@@ -110,7 +110,7 @@ class _Letters:
                     older = f"Of {name} up to {retention.deleted:,} older letters are deleted already."
                     html(tag("p", older, cls="lf-quiet"))
 
-    def _choices(self, found: _Found) -> Html:
+    def _choices(self, found: _LetterList) -> Html:
         """Links to the letters of one category or process, and to the handled ones."""
         shown, other = ("yes", "") if self._with_handled else ("", "yes")
         links = []

@@ -34,7 +34,7 @@ class AnswerWaiter(Protocol):
         """Receives the answer, in the thread that has read it; it must not block."""
 
 
-class _Waiting(NamedTuple):
+class _SentCommand(NamedTuple):
     body: tuple[object, ...]
     waiter: AnswerWaiter
 
@@ -44,7 +44,7 @@ class PendingAnswers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[bytes, list[_Waiting]] = {}
+        self._waiting: dict[bytes, list[_SentCommand]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -58,9 +58,9 @@ class PendingAnswers:
         with self._lock:
             waiting = self._waiting.get(id_)
             if waiting is None:
-                self._waiting[id_] = [_Waiting(body, waiter)]
+                self._waiting[id_] = [_SentCommand(body, waiter)]
             elif waiting[0].body == body:
-                waiting.append(_Waiting(body, waiter))
+                waiting.append(_SentCommand(body, waiter))
             else:
                 raise ContractError(
                     f"command id {id_.decode()!r} belongs to another command that is still under way; "

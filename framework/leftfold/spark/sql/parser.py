@@ -33,7 +33,7 @@ def parse(spark: SparkSession, query: str, where: str) -> PlanNode:
     except PySparkException as error:
         raise ConfigurationError(f"{where}: {_message(error)}") from error
     try:
-        return _Reader(internals._jvm, query).node(plan)  # noqa: SLF001  # no other way
+        return _PlanReader(internals._jvm, query).node(plan)  # noqa: SLF001  # no other way
     except RecursionError as error:
         raise ConfigurationError(f"{where}: the query is nested too deeply") from error
 
@@ -44,7 +44,7 @@ def _message(error: Exception) -> str:
     return " ".join(line.strip() for line in lines if line.strip() and not line.startswith(("---", "^", "==")))[:400]
 
 
-class _Reader:
+class _PlanReader:
     """Copies a plan out of the JVM; its objects are tree nodes, collections, values or text."""
 
     def __init__(self, jvm: Any, query: str) -> None:
