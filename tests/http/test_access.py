@@ -21,6 +21,7 @@ from jwt.algorithms import RSAAlgorithm
 from leftfold.errors import ConfigurationError
 from leftfold.http import Access, CertificateHeader, OpenIdProvider, Permission, Principal, hash_of
 from leftfold.http import access as access_module
+from leftfold.http.access import local_names
 from leftfold.http.settings import HttpSettings
 from tests.domains.shop import Add
 from tests.http.test_gateway import BASKETS, OPEN, called, is_problem
@@ -130,6 +131,18 @@ def test_callers_need_a_known_key_and_the_right() -> None:
         assert described["paths"][VIEW]["get"]["security"]
 
     called(calls, access=Access(keys, authorize))
+
+
+def test_a_gateway_that_asks_for_no_credentials_answers_under_its_own_names_alone() -> None:
+    """Else a page of a site whose name leads to this machine could call it as its own."""
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        for host, expected in (("localhost:8080", 200), ("[::1]", 200), ("LOCALHOST", 200), ("rebound.example", 421)):
+            assert (await http.get(VIEW, headers={"Host": host})).status_code == expected
+        detail = is_problem(await http.post(f"{BASKETS}/Open", json=OPEN), 421)["detail"]
+        assert detail == "'test' is no name of this server, which asks for no credentials"
+
+    called(calls, hosts=local_names("127.0.0.1"))
 
 
 def test_a_rule_sees_the_command_and_the_key_and_of_a_batch_each_line() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ import pytest
 from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
 from leftfold.http import gateway
-from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame
+from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame, listening
 from leftfold.http.problems import ProblemError
 from leftfold.http.tokens import token_of
 from leftfold.memory import World
@@ -336,6 +337,19 @@ def test_a_listener_that_is_too_slow_is_refused_and_misses_nothing_when_it_comes
         assert error.value.problem.status == 429
         assert "101 events or more" in error.value.problem.detail or "100 events" in error.value.problem.detail
         assert await heard(feed.listen(position), count) == list(range(count))
+
+    fed(calls)
+
+
+@pytest.mark.parametrize(("left", "kind"), [(3600.0, b"data: "), (-1.0, b"event: problem")], ids=["", "expired"])
+def test_a_listener_whose_token_expires_has_to_come_back_with_another_one(left: float, kind: bytes) -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        body: Any = aiter((await listening(feed, None, lambda _: True, until=time.time() + left)).body_iterator)
+        assert b"retry" in bytes(await anext(body))
+        numbers.make("k", 1)
+        news = bytes(await anext(body))
+        assert kind in news
+        assert (b"401" in news) is (left < 0)
 
     fed(calls)
 

@@ -20,20 +20,23 @@ from urllib.request import urlopen
 import jwt
 from fastapi import Request
 from fastapi.security import APIKeyHeader, HTTPBearer
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leftfold.errors import ConfigurationError
-from leftfold.http.problems import refusal
+from leftfold.http.problems import problem_response, refusal
 from leftfold.model.messages import Command
 
 __all__ = [
     "Access",
     "Authorize",
     "CertificateHeader",
+    "KnownHosts",
     "OpenIdProvider",
     "Permission",
     "Principal",
     "hash_of",
     "is_loopback",
+    "local_names",
 ]
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -51,6 +54,12 @@ class Principal:
     name: str = ""
     roles: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def expires(self) -> float | None:
+        """When its token expires, in seconds since 1970."""
+        found = self.claims.get("exp")
+        return float(found) if isinstance(found, int | float) else None
 
 
 class Permission(NamedTuple):
@@ -82,6 +91,34 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def local_names(host: str) -> tuple[str, ...]:
+    """The names under which a server on this machine answers that asks for no credentials."""
+    return ("localhost", "127.0.0.1", "::1", host)
+
+
+class KnownHosts:
+    """Refuses requests that name another host, so that no page of another site calls a server on this machine.
+
+    Args:
+        hosts: the names under which the application answers, without port.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self._app, self._hosts = app, frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers or refuses one request."""
+        if scope["type"] in ("http", "websocket"):
+            host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+            if name.strip("[]").lower() not in self._hosts:
+                if scope["type"] == "http":
+                    error = refusal(421, f"{name[:80]!r} is no name of this server, which asks for no credentials")
+                    await problem_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class OpenIdProvider:
@@ -272,13 +309,15 @@ class Access:
         await self.check(principal, Permission("command", f"{spec.category}.{spec.name}", command))
         return principal
 
-    async def check_view(self, request: Request, name: str, key: str | None = None) -> None:
+    async def check_view(self, request: Request, name: str, key: str | None = None) -> Principal:
         """Checks that a request may read a view. Raises ProblemError: 401, 403 or 503."""
-        await self.check(await self.principal(request), Permission("view", name, key=key))
+        await self.check(principal := await self.principal(request), Permission("view", name, key=key))
+        return principal
 
-    async def check_stream(self, request: Request, category: str, key: str | None = None) -> None:
+    async def check_stream(self, request: Request, category: str, key: str | None = None) -> Principal:
         """Checks that a request may read the events of a category. Raises ProblemError: 401, 403 or 503."""
-        await self.check(await self.principal(request), Permission("stream", category, key=key))
+        await self.check(principal := await self.principal(request), Permission("stream", category, key=key))
+        return principal
 
     async def check(self, principal: Principal, permission: Permission) -> None:
         """Checks that a principal may do something. Raises ProblemError: 403."""

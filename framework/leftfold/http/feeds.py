@@ -39,6 +39,7 @@ _CATCHING_UP = 16
 """Listeners that catch up at once; each has a source of its own until it has joined."""
 _JOIN_SECONDS = 1.0
 _ENDS = refusal(503, "the gateway ends; come back with the last id, and nothing is missed").problem
+_EXPIRED = refusal(401, "the token has expired; come back with another one and the last id").problem
 
 
 class Frame(NamedTuple):
@@ -305,9 +306,17 @@ def frame(key: str, type_: str, position: Position, data: Any, place: Position |
 
 
 async def listening(
-    feed: Feed, after: Position | None, wanted: Callable[[Frame], bool], *, from_start: bool = False
+    feed: Feed,
+    after: Position | None,
+    wanted: Callable[[Frame], bool],
+    *,
+    from_start: bool = False,
+    until: float | None = None,
 ) -> StreamingResponse:
     """The answer that sends a listener the frames of a feed that it wants, until it goes away.
+
+    Args:
+        until: when its token expires, in seconds since 1970: soon after, it has to come back with another one.
 
     Raises:
         ProblemError: too many listeners catch up. LeftfoldError: nothing can be read from that position.
@@ -321,6 +330,8 @@ async def listening(
         try:
             yield b"retry: 1000\n" + event_id(start) + b"\n"
             async for position, frames in found:
+                if until is not None and time.time() > until:
+                    raise ProblemError(_EXPIRED)
                 chosen = b"".join(one.data for one in frames if wanted(one))
                 if chosen or now() - sent >= _SILENCE_SECONDS:
                     sent = now()

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leftfold.client.commands import Client
 from leftfold.client.reader import Views
 from leftfold.errors import LeftfoldError, ViewNotBuilt
-from leftfold.http.access import Access
+from leftfold.http.access import Access, KnownHosts
 from leftfold.http.commands import CommandRoutes
 from leftfold.http.first_connection import FirstConnection
 from leftfold.http.gateway_server import MAX_HEADER_BYTES
@@ -132,6 +132,7 @@ def gateway(
     max_bytes: int = _MOST_BYTES,
     body_seconds: float = _BODY_SECONDS,
     metrics: Callable[[], bytes] | None = None,
+    hosts: Sequence[str] = (),
 ) -> FastAPI:
     """An application with the routes of Apps, and with /health/live and /health/ready.
 
@@ -140,6 +141,7 @@ def gateway(
         max_bytes: the largest body of a request; a batch may be larger in all. body_seconds: how long a body may take
             to arrive, and of a batch, each part.
         metrics: returns the metrics of this process, for `/metrics`; None = there is no such route.
+        hosts: the names under which it answers, see `KnownHosts`; () = any.
     """
     names = ", ".join(app.name for app, _ in apps)
     operations = _operations([app for app, _ in apps])
@@ -179,6 +181,8 @@ def gateway(
             allow_headers=["*"],
             expose_headers=exposed,
         )
+    if hosts:
+        found.add_middleware(KnownHosts, hosts=hosts)
     return found
 
 

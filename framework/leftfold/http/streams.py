@@ -135,7 +135,7 @@ def add_events(
         last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
     ) -> Response:
         for one in key or (None,):
-            await access.check_stream(request, decider.name, one)
+            principal = await access.check_stream(request, decider.name, one)
         keys, types, start = set(key or ()), set(type or ()), last_event_id or after
         from_start = from_start and not start
         return await listening(
@@ -143,6 +143,7 @@ def add_events(
             position_in(start) if start else None,
             lambda one: (not keys or one.key in keys) and (not types or one.type in types),
             from_start=from_start,
+            until=principal.expires,
         )
 
     kinds: Any = Literal[tuple(cls.__leftfold__.type for cls in decider.events)]

@@ -107,10 +107,13 @@ class ViewRoutes:
             last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
         ) -> Response:
             for one in key or (None,):
-                await self._access.check_view(request, view.name, one)
+                principal = await self._access.check_view(request, view.name, one)
             wanted, start = None if key is None else set(key), last_event_id or after
             return await listening(
-                feed, position_in(start) if start else None, lambda one: wanted is None or one.key in wanted
+                feed,
+                position_in(start) if start else None,
+                lambda one: wanted is None or one.key in wanted,
+                until=principal.expires,
             )
 
         router.get(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leftfold.model.app import App
     from leftfold.runtime.connect import Connection
 
-__all__ = ["EXAMPLES", "console", "console_of", "local_names"]
+__all__ = ["EXAMPLES", "console", "console_of"]
 
 _DRAIN_SECONDS = 2
 EXAMPLES = examples(
@@ -50,7 +50,7 @@ def console(
         import uvicorn
         from fastapi import FastAPI
 
-        from leftfold.http.access import is_loopback
+        from leftfold.http.access import is_loopback, local_names
         from leftfold.http.console import mount_console
         from leftfold.http.settings import HttpSettings
 
@@ -112,8 +112,3 @@ def console_of(
         may_look=lambda who: not looking or looking in who.roles,
         may_act=lambda who: allow_acts and (not acting or acting in who.roles),
     )  # fmt: skip
-
-
-def local_names(host: str) -> tuple[str, ...]:
-    """The names under which a console without authentication answers."""
-    return ("localhost", "127.0.0.1", "::1", host)

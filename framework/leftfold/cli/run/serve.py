@@ -63,7 +63,7 @@ def serve(
     """
     with extras():
         from leftfold.http import GatewayServer, gateway
-        from leftfold.http.access import is_loopback
+        from leftfold.http.access import is_loopback, local_names
         from leftfold.http.settings import HttpSettings
 
     if new_key:
@@ -79,10 +79,11 @@ def serve(
     with ExitStack() as opened:
         shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
         connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
-        api = gateway(connections, access=access, origins=origin or (), metrics=shown if metrics else None)
+        hosts = local_names(host) if access.is_open and not insecure else ()
+        api = gateway(connections, access=access, origins=origin or (), metrics=shown if metrics else None, hosts=hosts)
         if console:
             roles = console_role, acts_role
-            _add_console(api, apps, connections, access, (kafka, redis), host, roles, allow_acts=allow_acts, specs=app)
+            _add_console(api, apps, connections, access, (kafka, redis), roles, allow_acts=allow_acts, specs=app)
         if not with_parent:
             note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
         _raise_file_limit()
@@ -110,21 +111,20 @@ def _add_console(
     connections: Sequence[tuple[App, Connection]],
     access: Access,
     servers: tuple[str | None, str | None],
-    host: str,
     roles: tuple[str, str],
     *,
     allow_acts: bool,
     specs: Sequence[str] | None,
 ) -> None:
     """Adds the console at /console; visitors say who they are as callers of the gateway do."""
-    from leftfold.cli.run.console import console_of, local_names
+    from leftfold.cli.run.console import console_of
 
     with extras():
         from leftfold.http.console import mount_console
 
     named = {app.name: connection for app, connection in connections}
     state = console_of(apps, named, (*servers, None), access, roles, allow_acts=allow_acts, specs=specs or ())
-    mount_console(api, state, "/console", access=access, hosts=local_names(host) if access.is_open else ())
+    mount_console(api, state, "/console", access=access)
 
 
 def _raise_file_limit() -> None:

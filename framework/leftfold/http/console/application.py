@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from leftfold.http.access import Access, Principal
+from leftfold.http.access import Access, KnownHosts, Principal
 from leftfold.http.console.contracts import contracts
 from leftfold.http.console.dead_letters import dead_letters
 from leftfold.http.console.elements import button, heading, html, show_error, with_name, work_bar
@@ -204,24 +204,6 @@ class _Guard:
         await self._app(scope, receive, guarded)
 
 
-class _Hosts:
-    """Refuses requests that name another host, so that no page of another site reads a console on this machine."""
-
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
-        self._app, self._hosts = app, frozenset(hosts)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-            if name.strip("[]") not in self._hosts:
-                if scope["type"] == "http":
-                    refused = PlainTextResponse(f"{name[:80]!r} is not what this console is called\n", 421)
-                    await refused(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
 def mount_console(
     api: FastAPI, console: Console, path: str = "/", *, access: Access | None = None, hosts: Sequence[str] = ()
 ) -> None:
@@ -239,7 +221,7 @@ def mount_console(
 
         api.add_route(path, to_slash, include_in_schema=False)
     if hosts:
-        pages.add_middleware(_Hosts, hosts=hosts)
+        pages.add_middleware(KnownHosts, hosts=hosts)
     pages.add_middleware(_Guard, access=rules, console=console)
     pages.on_shutdown(console.close)
     ui.run_with(
