@@ -18,7 +18,7 @@ DOCUMENTS = (
     "docs/reactions.md",
     "docs/simulation.md",
 )
-TYPED = (*DOCUMENTS, "docs/streaming.md", "docs/faust.md")
+TYPED = (*DOCUMENTS, "docs/archive.md", "docs/dataframes.md", "docs/faust.md", "docs/streaming.md")
 
 
 def program(name: str, tmp_path: Path) -> Path:
