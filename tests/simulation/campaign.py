@@ -11,7 +11,7 @@ from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shri
 from tests.simulation.mishaps import MISHAPS
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.posting import POST
-from tests.simulation.purse import PURSE, RESTARTS
+from tests.simulation.purse import DECIDED, PURSE, RESTARTS
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 from tests.simulation.trading import TRADE, UNSENT
 
@@ -21,6 +21,7 @@ SCENARIOS = {
     "write path": PURSE,
     "read path": SPENDING,
     "restarts": RESTARTS,
+    "killed coordinators": DECIDED,
     "deploy": DEPLOY,
     "tasks beside each other": BESIDE,
     "processes": TRADE,

@@ -33,7 +33,7 @@ from tests.simulation.bug import Bug, Patch, module_of
 from tests.simulation.mended import MENDED
 from tests.simulation.mishaps import COMMITS, SLOW
 from tests.simulation.planted_consumers import CONSUMERS
-from tests.simulation.purse import RESTARTS
+from tests.simulation.purse import DECIDED, RESTARTS
 from tests.simulation.spending import DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
@@ -309,7 +309,7 @@ PLANTED = {
     "unknown is aborted": Bug(_unknown_is_aborted, COMMITS),
     "unknown is committed": Bug(_unknown_is_committed),
     "interruption": Bug(_interruption, SLOW),
-    "hanging": Bug(_hanging, RESTARTS),
+    "hanging": Bug(_hanging, DECIDED),
     "held readers": Bug(_held_readers, RESTARTS),
     "generation": Bug(_generation),
     "token alone": Bug(_token_alone),

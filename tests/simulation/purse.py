@@ -10,7 +10,7 @@ from leftfold.model.messages import Command
 from leftfold.testing.simulation.schedules import Scenario
 from tests.worker.bank import Bank, bank
 
-__all__ = ["PURSE", "RESTARTS", "load_of"]
+__all__ = ["DECIDED", "PURSE", "RESTARTS", "load_of"]
 
 _BANK = bank("purse", partitions=3)
 _ACCOUNTS, _CLIENTS, _COMMANDS = 5, 2, 8
@@ -36,3 +36,5 @@ def load_of(bank: Bank) -> Callable[[random.Random], Sequence[Sequence[Command]]
 PURSE = Scenario(_BANK.app, load_of(_BANK))
 RESTARTS = replace(PURSE, kinds=("restart broker", "restart broker", "kill", "terminate", "kill later"))
 """Brokers that are started again, and may have forgotten what they decided, and workers that end meanwhile."""
+DECIDED = replace(PURSE, kinds=("kill coordinator", "kill coordinator", "kill coordinator", "kill", "terminate"))
+"""Brokers that are killed between the decision of a transaction and its markers, and may forget some of these."""

@@ -40,6 +40,7 @@ _QUICK = {
     "rotation": 20,
     "unknown is aborted": 5,
     "interruption": 10,
+    "hanging": 10,
     "fresh metadata": 40,
     "read committed": 150,
     "unknown is committed": 150,

@@ -127,9 +127,10 @@ def _broken(kind: str) -> Callable[[random.Random, Sequence[str], int, float], F
 
 STRAY = "stray"
 """A request that arrives long after its sender died; it occurs only in scenarios that name it."""
-AT_COMMIT = "reset", "silent"
+AT_COMMIT = "reset", "silent", "kill coordinator"
 """A connection that breaks behind a request to end a transaction, which is sent again before the first one is handled;
-an answer to such a request that never comes. Only in scenarios that name them."""
+an answer to such a request that never comes; a coordinator that is killed between its decision and the markers, and
+started again. Only in scenarios that name them."""
 UNSENT = "unsent"
 """A request that never leaves a router, which is killed some seconds later; only in scenarios that name it."""
 _UNSENT_SECONDS = 0.2, 1.0, 3.0
@@ -282,6 +283,8 @@ class _Installed:
                 if fault.kind in AT_COMMIT:
                     self._left.remove(fault)
                     self._note(fault, fault.seconds)
+                    if fault.kind == "kill coordinator":
+                        return Fate("late", handled=lambda: self._kill_coordinator(fault.seconds))
                     return Fate("reset" if fault.kind == "reset" else "silent", fault.seconds)
                 if fault.kind in ("late", STRAY):
                     self._left.remove(fault)
@@ -290,6 +293,15 @@ class _Installed:
                         self._scheduler.call_later(0.0, lambda: process.end(-9))
                     return Fate("late", fault.seconds)
         return None
+
+    def _kill_coordinator(self, seconds: float) -> None:
+        """Kills a broker that has decided a transaction whose outcome has not reached all partitions."""
+        cluster = self._cluster
+        deciding = {key for key in cluster.known_homes() if key[0] == "transaction" and cluster.is_deciding(key[1])}
+        broker = next((cluster.home(key) for key in sorted(deciding)), None)
+        if broker is not None and broker.is_up:
+            cluster.kill(broker)
+            self._scheduler.call_later(seconds, lambda: cluster.start(broker))
 
     def _pause(self) -> float:
         """Seconds that a coordinator takes to reach a partition: mostly 0, sometimes up to half a second."""

@@ -229,6 +229,11 @@ class Cluster:
         """
         _Request(self, process, connections, api, key, handle, done, timeout).send()
 
+    def is_deciding(self, id_: str) -> bool:
+        """Whether a transaction is decided, and its outcome has not reached all partitions."""
+        found = self.coordinator.known.get(id_)
+        return found is not None and found.left > 0
+
     def hop(self) -> float:
         """The seconds that one way to a broker takes."""
         return LATENCY * (0.25 + self.scheduler.random.random())
