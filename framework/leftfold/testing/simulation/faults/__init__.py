@@ -111,7 +111,7 @@ def _stray(chance: random.Random, roles: Sequence[str], brokers: int, horizon: f
 def _at_commit(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         number = 1 + int(chance.expovariate(1 / 6))
-        return Fault(kind, "worker", "EndTxn", number, seconds=chance.choice(_RESET_SECONDS) * (0.5 + chance.random()))
+        return Fault(kind, "worker", "EndTxn", number, seconds=chance.choice(_COMMIT_SECONDS) * (0.5 + chance.random()))
 
     return drawn
 
@@ -134,7 +134,7 @@ started again. Only in scenarios that name them."""
 UNSENT = "unsent"
 """A request that never leaves a router, which is killed some seconds later; only in scenarios that name it."""
 _UNSENT_SECONDS = 0.2, 1.0, 3.0
-_RESET_SECONDS = 0.02, 0.05, 0.1, 0.3
+_COMMIT_SECONDS = 0.02, 0.05, 0.1, 0.3
 BROKEN = {"break sender": "worker", "break outbox": "client"}
 """A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
 _STRAY_SECONDS = 62.0, 43.0
@@ -270,28 +270,34 @@ class _Installed:
         key = f"request of {process.role}", api
         self._counts[key] += 1
         for fault in self._left:
-            if (fault.target, fault.at, fault.number) == (process.role, api, self._counts[key]):
-                if fault.kind in ("lost", "unanswered"):
-                    self._left.remove(fault)
-                    self._note(fault)
-                    return Fate("lost" if fault.kind == "lost" else "unanswered")
-                if fault.kind == UNSENT:
-                    self._left.remove(fault)
-                    self._note(fault, fault.seconds)
-                    self._scheduler.call_later(fault.seconds, lambda: process.end(-9))
-                    return Fate("held")
-                if fault.kind in AT_COMMIT:
-                    self._left.remove(fault)
-                    self._note(fault, fault.seconds)
-                    if fault.kind == "kill coordinator":
-                        return Fate("late", handled=lambda: self._kill_coordinator(fault.seconds))
-                    return Fate("reset" if fault.kind == "reset" else "silent", fault.seconds)
-                if fault.kind in ("late", STRAY):
-                    self._left.remove(fault)
-                    self._note(fault, fault.seconds)
-                    if fault.kind == STRAY:
-                        self._scheduler.call_later(0.0, lambda: process.end(-9))
-                    return Fate("late", fault.seconds)
+            is_here = (fault.target, fault.at, fault.number) == (process.role, api, self._counts[key])
+            if is_here and (fate := self._fate_by(fault, process)) is not None:
+                self._left.remove(fault)
+                self._note(fault, 0.0 if fault.kind in ("lost", "unanswered") else fault.seconds)
+                return fate
+        return None
+
+    def _fate_by(self, fault: Fault, process: SimulatedProcess) -> Fate | None:
+        """What a fault does to a request; None = it is none of a request."""
+        match fault.kind:
+            case "lost":
+                return Fate("lost")
+            case "unanswered":
+                return Fate("unanswered")
+            case "late":
+                return Fate("late", fault.seconds)
+            case "stray":
+                self._scheduler.call_later(0.0, lambda: process.end(-9))
+                return Fate("late", fault.seconds)
+            case "unsent":
+                self._scheduler.call_later(fault.seconds, lambda: process.end(-9))
+                return Fate("held")
+            case "reset":
+                return Fate("reset", fault.seconds)
+            case "silent":
+                return Fate("silent")
+            case "kill coordinator":
+                return Fate("late", handled=lambda: self._kill_coordinator(fault.seconds))
         return None
 
     def _kill_coordinator(self, seconds: float) -> None:
