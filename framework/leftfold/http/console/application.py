@@ -13,6 +13,7 @@ from nicegui import app as pages
 from nicegui import ui
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leftfold.http.access import Access, KnownHosts, Principal
@@ -173,8 +174,19 @@ _HEADERS = (
 """No page of another site shows the console within itself, where a visitor could be led to press a button."""
 
 
+def _is_asset(scope: Scope) -> bool:
+    """Whether a request is for what pages load: a file of NiceGUI, or messages, which need the id of a page.
+
+    A path below that is no such route is a page, since NiceGUI answers every unknown path with one.
+    """
+    inner = scope["path"].removeprefix(scope.get("root_path", ""))
+    if not inner.startswith(("/_nicegui/", "/_nicegui_ws/")):
+        return False
+    return any(route.matches(scope)[0] is Match.FULL for route in pages.routes)
+
+
 class _Guard:
-    """Asks a browser who its user is before any page; what pages load needs the id of a page."""
+    """Asks a browser who its user is before any page; what pages load needs no credentials."""
 
     def __init__(self, app: ASGIApp, access: Access, console: Console) -> None:
         self._app, self._access, self._console = app, access, console
@@ -189,8 +201,7 @@ class _Guard:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        inner = scope["path"].removeprefix(scope.get("root_path", ""))
-        if not inner.startswith(("/_nicegui/", "/_nicegui_ws/")):
+        if not _is_asset(scope):
             try:
                 principal = scope[_PRINCIPAL] = await self._access.principal(with_key(Request(scope)))
                 if not self._console.may_look(principal):
