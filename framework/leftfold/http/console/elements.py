@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,24 +98,31 @@ async def fetched(
     *,
     what: str = "loading",
     reports: Sequence[RebuildProgress] = (),
+    threads: Executor | None = None,
 ) -> bool:
     """Reads on a thread and shows what was read in the current element; an error is shown in its place.
 
-    Nothing is read before the page is open: a link on another site that is only loaded costs nothing.
+    Nothing is read before the page is open: a link on another site that is only loaded costs nothing. What still waits
+    for its thread when the page is left is not read.
 
     Args:
         what: shown while it reads. reports: what `read` has reported so far of its progress; the last one is shown.
+        threads: on which it reads; None = any.
 
     Returns:
         Whether it could be read.
     """
     waiting = html(tag("span", what, cls="lf-waiting"), cls="lf-loading").props('role="status"')
     await ui.context.client.connected()
-    reading = asyncio.ensure_future(asyncio.to_thread(read))
-    while not reading.done():
-        await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
-        if reports and not waiting.is_deleted:
-            waiting.set_content(tag("span", f"{what}: {_counted(reports[-1])}", cls="lf-waiting"))
+    reading = asyncio.get_running_loop().run_in_executor(threads, read)
+    try:
+        while not reading.done():
+            await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
+            if reports and not waiting.is_deleted:
+                waiting.set_content(tag("span", f"{what}: {_counted(reports[-1])}", cls="lf-waiting"))
+    except asyncio.CancelledError:
+        reading.cancel()
+        raise
     if waiting.is_deleted:
         return False
     waiting.delete()
