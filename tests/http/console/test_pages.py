@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -18,7 +19,7 @@ from nicegui.testing.user_simulation import user_simulation
 from leftfold import memory
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.http.console.application import ROUTES, frame
-from leftfold.http.console.elements import Act, act_button
+from leftfold.http.console.elements import Act, act_button, fetched
 from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor
 from leftfold.memory import World
 from leftfold.runtime.project import Usage
@@ -267,3 +268,76 @@ def test_a_survey_that_fails_is_a_problem_and_not_an_error() -> None:
         raise ConfigurationError("no Kafka is configured; leftfold up")
 
     assert asyncio.run(SharedSurvey(look).result()).problems == ["no Kafka is configured; leftfold up"]
+
+
+def test_a_survey_that_fails_as_was_not_foreseen_is_a_problem_with_a_pause_behind_it() -> None:
+    looks: list[int] = []
+
+    def look() -> SurveyResult:
+        looks.append(1)
+        raise ZeroDivisionError("division by zero")
+
+    async def ask() -> None:
+        survey = SharedSurvey(look)
+        for _ in range(3):
+            (problem,) = (await survey.result()).problems
+            assert problem.startswith("ZeroDivisionError: division by zero. This was not foreseen")
+
+    asyncio.run(ask())
+    assert len(looks) == 1
+
+
+def test_a_survey_that_began_before_a_change_is_followed_by_another() -> None:
+    looks: list[int] = []
+    begun, held = threading.Event(), threading.Event()
+
+    def look() -> SurveyResult:
+        looks.append(1)
+        begun.set()
+        held.wait(60.0)
+        return SurveyResult((), [f"problem {len(looks)}"], 1.0)
+
+    async def ask() -> None:
+        survey = SharedSurvey(look)
+        first = asyncio.ensure_future(survey.result())
+        await asyncio.to_thread(begun.wait, 60.0)
+        survey.hasten()
+        held.set()
+        assert (await first).problems == ["problem 1"]
+        assert (await survey.result()).problems == ["problem 2"]
+        assert (await survey.result()).problems == ["problem 2"]
+
+    asyncio.run(ask())
+
+
+def test_of_pages_that_read_on_one_thread_one_that_is_left_is_read_to_its_end_or_not_at_all() -> None:
+    read: list[str] = []
+    begun, held = threading.Event(), threading.Event()
+
+    def page(name: str, threads: ThreadPoolExecutor) -> Callable[[], Awaitable[object]]:
+        def look() -> str:
+            read.append(name)
+            begun.set()
+            held.wait(60.0)
+            return f"this is {name}"
+
+        def show(text: str) -> None:
+            ui.label(text)
+
+        return lambda: fetched(look, show, what=f"waiting for {name}", threads=threads)
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            pages = {f"/{name}": page(name, threads) for name in ("one", "two", "three")}
+            async with user_simulation(lambda: ui.sub_pages(dict(pages))) as user:
+                await user.open("/one")
+                await asyncio.to_thread(begun.wait, 60.0)
+                for name in ("two", "three"):
+                    with user:
+                        ui.navigate.to(f"/{name}")
+                    await user.should_see(f"waiting for {name}", retries=50)
+                held.set()
+                await user.should_see("this is three", retries=50)
+
+    asyncio.run(run())
+    assert read == ["one", "three"]

@@ -70,14 +70,14 @@ class SharedSurvey:
     """
 
     def __init__(self, look: Callable[[], SurveyResult]) -> None:
-        self._look, self._due = look, 0.0
+        self._look, self._due, self._is_hastened = look, 0.0, False
         self._task: asyncio.Task[SurveyResult] | None = None
         self.latest = SurveyResult()
         self.history: list[SurveyResult] = []
 
     def hasten(self) -> None:
-        """Has the next page that asks get a new survey: something was changed."""
-        self._due = 0.0
+        """Has the next page that asks get a new survey: something was changed, maybe after the one under way began."""
+        self._due, self._is_hastened = 0.0, True
 
     async def result(self) -> SurveyResult:
         """The latest survey, or a new one when the pause is over; pages that ask together share it."""
@@ -86,14 +86,14 @@ class SharedSurvey:
         return await asyncio.shield(self._task)
 
     async def _survey(self) -> SurveyResult:
-        begun = time.monotonic()
+        begun, self._is_hastened = time.monotonic(), False
         try:
             self.latest = await asyncio.to_thread(self._look)
-        except LeftfoldError as error:
+        except Exception as error:  # noqa: BLE001  # every page shows it, and the pause stays
             self.latest = SurveyResult((), [explain_error(error)], time.time())
         self.history = [*self.history, self.latest][-_REMEMBERED:]
         ended = time.monotonic()
-        self._due = ended + max(_PAUSE, _SHARE * (ended - begun))
+        self._due = 0.0 if self._is_hastened else ended + max(_PAUSE, _SHARE * (ended - begun))
         return self.latest
 
 
