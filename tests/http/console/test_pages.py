@@ -18,13 +18,14 @@ from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import memory
 from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.http.access import Principal
 from leftfold.http.console.application import ROUTES, frame
-from leftfold.http.console.elements import Act, act_button, fetched
+from leftfold.http.console.elements import Act, act_button, end_with_token, fetched
 from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor
 from leftfold.memory import World
 from leftfold.runtime.project import Usage
 from tests.http.console.kiosk import Pay, Place, app
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Visit = Callable[[User], Awaitable[None]]
@@ -164,6 +165,29 @@ def test_who_only_reads_sees_no_button_and_cannot_act(world: World) -> None:
     visited(console, visit)
 
 
+def test_a_page_ends_with_the_token_of_its_visitor(world: World) -> None:
+    def token(seconds: float) -> Principal:
+        return Principal("anna", claims={"exp": datetime.now(UTC).timestamp() + seconds})
+
+    console = console_on(world, acts=True)
+    Visitor(console, principal=token(3600.0)).check_may_act()
+    with pytest.raises(Usage, match="the token of anna has expired"):
+        Visitor(console, principal=token(-1.0)).check_may_act()
+
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        def page() -> None:
+            ui.context.client.on_delete(ended.set)
+            end_with_token(token(0.0).expires, leeway=0.0)
+
+        async with user_simulation(page) as user:
+            await user.open("/")
+            await asyncio.wait_for(ended.wait(), WAIT_SECONDS)
+
+    asyncio.run(run())
+
+
 def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: World) -> None:
     console, done = console_on(world, acts=True), list[tuple[str, str]]()
 
@@ -242,6 +266,16 @@ async def _sees_outcome(user: User, console: Console) -> None:
     user.find("Dismiss").click()
     await user.should_not_see("2 rows", retries=50)
     assert not console.works
+
+
+def test_what_would_count_twice_is_done_by_one_visitor_at_a_time(world: World) -> None:
+    console = console_on(world, acts=True)
+    with console.alone("dead letters"):
+        second = console.alone("dead letters")
+        with pytest.raises(Usage, match="another visitor is at work on dead letters"):
+            second.__enter__()
+    with console.alone("dead letters"):
+        pass
 
 
 def test_pages_that_ask_together_share_one_survey_and_wait_between_two() -> None:

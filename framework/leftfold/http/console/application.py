@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leftfold.http.access import Access, KnownHosts, Principal
 from leftfold.http.console.contracts import contracts
 from leftfold.http.console.dead_letters import dead_letters
-from leftfold.http.console.elements import button, heading, html, show_error, with_name, work_bar
+from leftfold.http.console.elements import button, end_with_token, heading, html, show_error, with_name, work_bar
 from leftfold.http.console.html import Html, tag
 from leftfold.http.console.log import sql, topics
 from leftfold.http.console.overview import overview
@@ -114,6 +114,7 @@ def frame(console: Console) -> Callable[[], None]:
                 work_bar(visitor)
                 _SubPages({route: make for route, (_, make) in ROUTES.items()}, data={"visitor": visitor})
         ui.skip_link(target=main)
+        end_with_token(visitor.principal.expires)
         router = ui.context.client.sub_pages_router
 
         def mark(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +24,7 @@ __all__ = [
     "act_button",
     "ask",
     "button",
+    "end_with_token",
     "fetched",
     "form",
     "heading",
@@ -265,6 +267,19 @@ async def _refuse(title: str, error: BaseException) -> None:
             button("Close", lambda: dialog.submit(None), kind="main")
     await dialog
     dialog.delete()
+
+
+def end_with_token(until: float | None, leeway: float = 10.0) -> None:
+    """Has a page asked for again when its visitor's token expires, and ends one that is not.
+
+    Args:
+        until: in seconds since 1970; None = never. leeway: seconds for which the page may stay open after that.
+    """
+    if until is None:
+        return
+    left = max(0.0, until - time.time())
+    ui.timer(left, lambda: ui.run_javascript("location.reload()"), once=True)
+    ui.timer(left + leeway, ui.context.client.delete, once=True)
 
 
 def work_bar(visitor: Visitor) -> None:

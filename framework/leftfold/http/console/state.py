@@ -8,7 +8,8 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -158,6 +159,21 @@ class Console:
             found: T = self._shared[name]
             return found
 
+    @contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Lets one visitor at a time do something to what would count twice.
+
+        Raises:
+            Usage: another visitor is doing it.
+        """
+        lock = self.shared(f"alone: {what}", threading.Lock)
+        if not lock.acquire(blocking=False):
+            raise Usage(f"another visitor is at work on {what}; wait for the end, and reload the page")
+        try:
+            yield
+        finally:
+            lock.release()
+
     def at_end(self, close: Callable[[], object]) -> None:
         """Has something closed when the console ends."""
         self._ends.append(close)
@@ -284,7 +300,9 @@ class Visitor:
         """Checks that this visitor may act.
 
         Raises:
-            Usage: only reading is allowed.
+            Usage: only reading is allowed, or the visitor's token has expired.
         """
+        if (until := self.principal.expires) is not None and time.time() > until:
+            raise Usage(f"the token of {self.principal.name} has expired since the page was opened; reload the page")
         if not self.console.may_act(self.principal):
             raise Usage("this console only reads; to act, start it with: leftfold console --allow-acts")
