@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +23,9 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.http.access import Principal
 from leftfold.http.console.application import ROUTES, frame
 from leftfold.http.console.elements import Act, act_button, end_with_token, fetched
-from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor
+from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor, explain_error
 from leftfold.memory import World
+from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage
 from tests.http.console.kiosk import Pay, Place, app
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -244,6 +247,22 @@ def test_an_act_that_fails_says_why_and_never_shows_a_traceback(world: World, er
         await user.should_not_see("Traceback")
 
     visited(console, visit)
+
+
+def test_what_was_not_foreseen_is_in_the_log_with_its_traceback_and_without_secrets() -> None:
+    log, logger = io.StringIO(), logging.getLogger("leftfold")
+    before = logger.handlers, logger.propagate
+    try:
+        open_report("console", as_json=False, stream=log)
+        for error in (ZeroDivisionError("redis://:hush7@shop"), KeyError("orders")):
+            with pytest.raises(type(error)) as raised:
+                raise error
+            assert "the log of the console has the details" in explain_error(raised.value)
+    finally:
+        logger.handlers, logger.propagate = before
+    assert log.getvalue().count("Traceback") == 2
+    assert "ZeroDivisionError: redis://" in log.getvalue()
+    assert "hush7" not in log.getvalue().replace('"redis://:hush7@shop"', ""), "but in the line of code"
 
 
 def test_long_work_of_a_name_runs_once_and_its_outcome_stays_until_it_is_dismissed(world: World) -> None:

@@ -56,7 +56,7 @@ def explain_error(error: BaseException) -> str:
     """
     if isinstance(error, LeftfoldError):
         return veiled(str(error)) or type(error).__name__
-    _log.error("a page of the console failed", exc_info=error)
+    _log.error("a page of the console failed: %s", type(error).__name__, exc_info=error)
     return (
         f"{type(error).__name__}: {veiled(str(error))}. This was not foreseen; the log of the console has the details. "
         "Reload the page, or type the command in a shell"
