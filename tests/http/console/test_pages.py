@@ -19,6 +19,7 @@ from nicegui.testing.user_interaction import UserInteraction
 from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import memory
+from leftfold.engine.progress import Report
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.http.access import Principal
 from leftfold.http.console.application import ROUTES, frame
@@ -285,6 +286,38 @@ async def _sees_outcome(user: User, console: Console) -> None:
     user.find("Dismiss").click()
     await user.should_not_see("2 rows", retries=50)
     assert not console.works
+
+
+def test_work_that_is_begun_again_after_it_failed_is_shown_as_under_way(world: World) -> None:
+    console, held = console_on(world, acts=True), threading.Event()
+
+    def fail(report: Report) -> str:
+        raise InfrastructureError("no broker answers")
+
+    async def visit(user: User) -> None:
+        console.start("rebuild it", fail)
+        await user.open("/")
+        await user.should_see("no broker answers", retries=50)
+        console.start("rebuild it", lambda report: str(held.wait(60.0)))
+        await user.should_not_see("no broker answers", retries=50)
+        await user.should_not_see("Dismiss", retries=50)
+        held.set()
+        await user.should_see("Dismiss", retries=50)
+
+    visited(console, visit)
+
+
+def test_who_only_reads_sees_the_outcome_of_work_and_cannot_dismiss_it(world: World) -> None:
+    console = console_on(world)
+    work = console.start("rebuild it", lambda report: "2 rows")
+    wait_until(lambda: work.outcome, "the end of the work")
+
+    async def visit(user: User) -> None:
+        await user.open("/")
+        await user.should_see("2 rows", retries=50)
+        await user.should_not_see("Dismiss")
+
+    visited(console, visit)
 
 
 def test_what_would_count_twice_is_done_by_one_visitor_at_a_time(world: World) -> None:

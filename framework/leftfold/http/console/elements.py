@@ -286,24 +286,26 @@ def work_bar(visitor: Visitor) -> None:
     """Long work of all visitors with its progress, and its outcome until that is dismissed."""
     works = visitor.console.works
     bar = ui.element("div").classes("lf-works")
-    shown: dict[str, tuple[ui.html, ui.element]] = {}
+    shown: dict[str, tuple[Work, ui.html, ui.element]] = {}
 
     def refresh() -> None:
-        for name in [name for name in shown if name not in works]:
-            shown.pop(name)[1].delete()
+        for name, (work, _, box) in list(shown.items()):
+            if works.get(name) is not work:
+                del shown[name]
+                box.delete()
         for name, work in list(works.items()):
-            if name in shown and (shown[name][0].content == _progress(work)):
+            if name in shown and (shown[name][1].content == _progress(work)):
                 continue
             if name in shown and not work.outcome:
-                shown[name][0].set_content(_progress(work))
+                shown[name][1].set_content(_progress(work))
                 continue
             if name in shown:
-                shown.pop(name)[1].delete()
+                shown.pop(name)[2].delete()
             with bar, ui.element("div").classes(f"lf-work {'lf-bad' if work.failed else ''}") as box:
                 text = html(_progress(work))
-                if work.outcome:
+                if work.outcome and visitor.may_act:
                     button("Dismiss", partial(visitor.console.dismiss, name), label=f"Dismiss {name}")
-            shown[name] = text, box
+            shown[name] = work, text, box
 
     with bar:
         ui.timer(0.4, refresh)
