@@ -127,6 +127,23 @@ def test_rows_are_found_by_key_and_by_index_and_their_text_is_escaped(world: Wor
     visited(console_on(world), visit)
 
 
+def test_a_search_that_finds_very_many_rows_shows_the_first_ones(world: World) -> None:
+    for n in range(205):
+        world.client.send(Place(order=f"m-{n}", customer=f"m-{n}", product="tea", price=Decimal(1), at=NOW))
+        world.client.send(Pay(order=f"m-{n}"))
+
+    async def visit(user: User) -> None:
+        await user.open("/views/customer_spend")
+        await user.should_see("Next rows", retries=50)
+        user.find(kind=ui.select).elements.pop().set_value("total")
+        user.find("Value").type("1")
+        find(user)
+        await user.should_see("Only the first 200 rows are shown.", retries=50)
+        await user.should_see("m-0")
+
+    visited(console_on(world), visit)
+
+
 def find(user: User) -> None:
     """Sends the form of the page, as Enter does."""
     found = [one for one in user.find(kind=ui.element).elements if one.tag == "form"]
