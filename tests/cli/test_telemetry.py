@@ -179,6 +179,15 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_are_there(running: Ru
     wait_until(lambda: not _missing(running, wanted), lambda: f"{_missing(running, wanted)}", SECONDS)
 
 
+def test_the_dashboard_counts_the_survey_once_however_many_runs_there_are() -> None:
+    """Each run shows the same survey, so a sum over runs would count a dead letter as often as there are machines."""
+    named = "|".join(one.name.replace(".", "_") for one in INSTRUMENTS if one.kind == "observed")
+    found = list(_expressions(json.loads((MONITORING / "dashboard.json").read_text("utf-8"))))
+    asked = [one for one in found if re.search(rf"\b(?:{named})(?:_seconds|_bytes)?\b", one)]
+    assert len(asked) > 10
+    assert not [one for one in asked if not re.search(r"\bmax (?:by \([a-z_, ]+\) )?\(leftfold_", one)]
+
+
 def _expressions(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(found := value.get("expr"), str):

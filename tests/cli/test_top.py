@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from leftfold.cli.health.top import Histogram, Rates, Scrape, quantile, ranked
 from leftfold.runtime.project import Usage
-from leftfold.runtime.telemetry import PartMetrics, answer_scrapes, check_address, observations, parts_directory
+from leftfold.runtime.telemetry import (
+    PartMetrics,
+    _socket_of,
+    answer_scrapes,
+    check_address,
+    observations,
+    parts_directory,
+)
 
 MEMBER = ("decider", "orders")
 SCRAPE = """
@@ -48,10 +57,29 @@ def test_a_rate_is_what_was_processed_since_the_last_look_by_all_processes_toget
         rates.added(rows, None, at)
     assert [rows[0]["rate"] for rows in (first, second, third)] == [None, 30.0, None]
     scrape, rates = Scrape.of(text_string_to_metric_families(SCRAPE)), Rates()
-    assert scrape.processed[MEMBER] == 42.0
-    rates.added([row()], Scrape({MEMBER: 2.0}, {}), 10.0)
+    assert scrape.processed[MEMBER] == {"orders.1": 30.0, "orders.2": 12.0}
+    rates.added([row()], Scrape({MEMBER: {"orders.1": 2.0, "orders.2": 0.0}}, {}), 10.0)
     rates.added(rows := [row()], scrape, 20.0)
     assert (rows[0]["rate"], rows[0]["p50"]) == (4.0, pytest.approx(0.0556, abs=1e-4))
+
+
+def test_a_part_that_missed_one_scrape_or_was_restarted_makes_no_leap() -> None:
+    """By sums of all parts, the million of a part that did not answer in time would be the work of one look."""
+    slow, quick = Histogram({1.0: 0.0, math.inf: 9.0}), Histogram({1.0: 5.0, math.inf: 5.0})
+    looks = [
+        Scrape(
+            {MEMBER: {"a": 1_000_000.0, "b": 10.0}}, {MEMBER: {"a": slow, "b": Histogram({1.0: 0.0, math.inf: 0.0})}}
+        ),
+        Scrape({MEMBER: {"b": 20.0}}, {MEMBER: {"b": Histogram({1.0: 1.0, math.inf: 1.0})}}),
+        Scrape({MEMBER: {"a": 1_000_100.0, "b": 30.0}}, {MEMBER: {"a": slow, "b": quick}}),
+        Scrape({MEMBER: {"a": 40.0, "b": 30.0}}, {MEMBER: {"a": quick, "b": quick}}),
+    ]
+    rates, found = Rates(), list[tuple[float | None, float | None]]()
+    for number, scrape in enumerate(looks):
+        rates.added(rows := [row()], scrape, 10.0 * (number + 1))
+        found.append((rows[0]["rate"], rows[0]["p99"]))
+    assert [rate for rate, _ in found] == [None, 1.0, 1.0, 4.0]
+    assert [seconds is not None and seconds < 1.0 for _, seconds in found] == [False, True, True, True]
 
 
 def test_durations_are_those_since_the_last_look_and_all_of_them_after_a_restart() -> None:
@@ -86,6 +114,40 @@ def test_a_part_that_does_not_answer_is_left_out_and_named() -> None:
     assert 'leftfold_part_up{leftfold_part="stock"} 0.0' in shown
     assert 'a{leftfold_part="orders"} 1.0' in shown
     assert "\nb 2.0\n" in shown
+
+
+def test_a_part_whose_metrics_fail_once_answers_the_next_scrape() -> None:
+    texts = iter([None, b"# TYPE a gauge\na 12.0\n"])
+
+    def shown() -> bytes:
+        text = next(texts)
+        if text is None:
+            raise RuntimeError("dictionary changed size during iteration")
+        return text
+
+    with parts_directory() as directory:
+        end = answer_scrapes(str(directory), "orders", shown)
+        answers = PartMetrics(directory, ["orders"], bytes)
+        up = [[sample.value for sample in next(iter(answers.collect())).samples] for _ in range(2)]
+        end()
+        answers.close()
+    assert up == [[0.0], [1.0]]
+
+
+def test_a_part_that_was_killed_as_it_answered_is_not_shown() -> None:
+    with parts_directory() as directory, socket.socket(socket.AF_UNIX) as part:
+        part.bind(str(_socket_of(str(directory), "orders")))
+        part.listen()
+
+        def killed() -> None:
+            with part.accept()[0] as connection:
+                connection.sendall(b"# TYPE a gauge\na 1")
+
+        threading.Thread(target=killed, daemon=True).start()
+        answers = PartMetrics(directory, ["orders"], bytes)
+        (up,) = answers.collect()
+        answers.close()
+    assert [sample.value for sample in up.samples] == [0.0]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
+from leftfold.runtime.operations.timers import TimerWork
+from leftfold.runtime.project import Usage
 from tests.domains.trade import Dropped, Place, Reserved, app, checkout_with
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
@@ -84,6 +86,7 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good(
         }
         assert [row["command"]["why"] for row in mine] == [LATE, LATE]
         assert not any(row["overdue"] for row in mine)
+        assert_set_as_confirmed(settings, "early")
         code, (fired,), _ = typed(
             "fire", "checkout", "early", "patience", "--reason", "a test", "--by", "anna", *PATIENTLY
         )
@@ -97,6 +100,15 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good(
         assert "no timer is set in checkout 'early'" in err
     assert (drops(trading, "early"), drops(trading, "kept")) == (1, 0)
     assert_traced(settings, capsys)
+
+
+def assert_set_as_confirmed(settings: KafkaSettings, order: str) -> None:
+    """An operator who has looked at a timer before it was set again does not fire the other one."""
+    with TimerWork(app, app.processes[0], settings.bootstrap_servers, order) as work:
+        timer = work.timer(order, "patience")
+        work.check_set(timer)
+        with pytest.raises(Usage, match="was set again meanwhile"):
+            work.check_set(timer._replace(due=timer.due._replace(by="an earlier input")))
 
 
 def assert_traced(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from leftfold.cli.main import run
 from leftfold.model import keys as names
+from leftfold.runtime.operations.dead_letters import AllDeadLetters
 from leftfold.runtime.operations.survey import Survey
+from leftfold.runtime.project import Usage
 from tests.cli.shell import Typed
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
@@ -64,6 +66,9 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, typed
         assert f"reason    {rows['broken']['reason']}" in told
         assert re.search(r"^appended  20\d\d-\d\d-\d\dT", told, re.MULTILINE), told
         assert typed("resend", at).code == 2  # it is asked first
+        burials = AllDeadLetters(broker.address)
+        asked = burials.waiting([bank.name])
+        assert burials.still(asked[:1], [bank.name]) == asked[:1]
         again = typed("resend", at, "--reason", "it strayed", "--by", "ann", "--yes")
         assert (again.code, again.out) == (0, f"{at} is sent again under its own id strayed\n")
         wait_until(lambda: running.worker.counts["accepted"] == 2, "the command to be decided")
@@ -74,6 +79,8 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, typed
     assert _surveyed(broker, bank) == (0, False)
     handled = {row["id"]: (row["handled"], row["why"]) for row in typed("list", bank.name, "--all", "--json").rows()}
     assert handled == {"strayed": ("sent again", "ann: it strayed"), "broken": ("discarded", "bob: a test")}
+    with pytest.raises(Usage, match="was handled meanwhile; nothing was changed"):
+        burials.still(asked, [bank.name])
     for words in (("resend", hopeless, "--yes"), ("discard", at, "--reason", "again", "--yes")):
         refused = typed(*words)
         assert refused.code == 2

@@ -6,13 +6,14 @@ Each part answers on a socket of its own in a private directory, and the supervi
 
 from __future__ import annotations
 
+import logging
 import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -46,8 +47,11 @@ __all__ = [
     "parts_directory",
 ]
 
+_log = logging.getLogger("leftfold.metrics")
 _ANSWER_SECONDS = 2.0
 """Seconds that a part may take to answer a scrape."""
+_END = b"# EOF\n"
+"""The end of a part's answer."""
 _SURVEY_SECONDS = 5.0
 """Seconds that a scrape waits for a survey; after that the numbers of the one before are given."""
 _MOST_STATES = 20_000
@@ -170,9 +174,14 @@ def answer_scrapes(directory: str, part: str, shown: Callable[[], bytes]) -> Cal
                 connection, _ = listener.accept()
             except OSError:
                 return  # closed
-            with connection, suppress(OSError):
-                connection.settimeout(_ANSWER_SECONDS)
-                connection.sendall(shown())
+            with connection:
+                try:
+                    connection.settimeout(_ANSWER_SECONDS)
+                    connection.sendall(shown() + _END)
+                except OSError:
+                    continue  # it asks no more
+                except Exception:  # noqa: BLE001  # this scrape fails; the next one is answered
+                    _log.exception("the metrics of %s could not be collected", part)
 
     threading.Thread(target=answer, name="metrics", daemon=True).start()
     return listener.close
@@ -225,7 +234,7 @@ class PartMetrics:
 
 
 def _asked(path: Path) -> str | None:
-    """What a part answers; None = nothing within two seconds, or it is not running."""
+    """What a part answers; None = nothing whole within two seconds, or it is not running."""
     deadline, chunks = time.monotonic() + _ANSWER_SECONDS, list[bytes]()
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -236,7 +245,9 @@ def _asked(path: Path) -> str | None:
                 connection.settimeout(max(0.01, deadline - time.monotonic()))
     except OSError:
         return None
-    return b"".join(chunks).decode()
+    text = b"".join(chunks)
+    # The part may have been killed as it answered: half a number would be another number.
+    return text.decode() if text.endswith(_END) else None
 
 
 def check_address(address: str) -> tuple[str, int]:

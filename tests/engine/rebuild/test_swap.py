@@ -206,14 +206,18 @@ def doubled(row: Summary | None, event: LedgerEvent) -> Summary | None:
 slip = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=doubled)
 
 
-def promote(world: World, view: View[Any, Any], named: str) -> RebuildResult:
+def promotion(world: World, view: View[Any, Any]) -> Promotion:
     return Promotion(
         view,
         world.store,
         open_log=lambda: CommittedLog(world.log.reader()),
         open_reader=world.log.reader,
         options=RebuildOptions(keep=600.0, patience=0.0),
-    ).run(named)
+    )
+
+
+def promote(world: World, view: View[Any, Any], named: str) -> RebuildResult:
+    return promotion(world, view).run(named)
 
 
 def test_a_held_rebuild_is_not_live_and_kept_up_to_date(world: World) -> None:
@@ -275,6 +279,18 @@ def test_promote_and_rollback_exchange_the_live_generation(world: World) -> None
     assert (back.generation, back.kept) == (first.id, held)
     assert rows_of(world, summary) == rows
     assert promote(world, summary, "kept").generation == held, "a second one takes the first back"
+
+
+def test_a_rollback_that_two_operators_have_confirmed_is_done_once(world: World) -> None:
+    """Without the id that was confirmed, the second one takes the first back."""
+    first = live(world, summary)
+    rebuild(world, slip, hold=True).run()
+    promote(world, slip, "held")
+    confirmed = promotion(world, summary).meant("kept").id
+    assert promotion(world, summary).run("kept", confirmed).generation == first.id == confirmed
+    with pytest.raises(ConfigurationError, match=f"and {confirmed} was confirmed; nothing was changed"):
+        promotion(world, summary).run("kept", confirmed)
+    assert live(world, summary).id == first.id
 
 
 def test_a_rollback_needs_no_projector(world: World) -> None:

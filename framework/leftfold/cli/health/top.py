@@ -64,10 +64,10 @@ def quantile(histogram: Histogram, share: float) -> float | None:
 
 @dataclass(frozen=True)
 class Scrape:
-    """The numbers that workers record themselves, by member: records processed, and how long a batch took."""
+    """The numbers that workers record themselves, by member and part: records processed, and how long a batch took."""
 
-    processed: Mapping[Member, float]
-    seconds: Mapping[Member, Histogram]
+    processed: Mapping[Member, Mapping[str, float]]
+    seconds: Mapping[Member, Mapping[str, Histogram]]
 
     @classmethod
     def read(cls, address: str) -> Scrape | None:
@@ -96,17 +96,39 @@ class Scrape:
     @classmethod
     def of(cls, families: Iterable[Any]) -> Scrape:
         """The numbers in the families of a scrape."""
-        processed: dict[Member, float] = {}
-        counts: dict[Member, dict[float, float]] = {}
+        processed: dict[Member, dict[str, float]] = {}
+        counts: dict[Member, dict[str, dict[float, float]]] = {}
         for family in families:
             for sample in family.samples if family.name in (_CONSUMED, _SECONDS) else ():
                 member = sample.labels.get("leftfold_kind", ""), sample.labels.get("leftfold_name", "")
+                part = sample.labels.get("leftfold_part", "")
                 if sample.name == f"{_CONSUMED}_total":
-                    processed[member] = processed.get(member, 0.0) + sample.value
+                    known = processed.setdefault(member, {})
+                    known[part] = known.get(part, 0.0) + sample.value
                 elif sample.name == f"{_SECONDS}_bucket":
-                    buckets, bound = counts.setdefault(member, {}), float(sample.labels["le"])
+                    buckets = counts.setdefault(member, {}).setdefault(part, {})
+                    bound = float(sample.labels["le"])
                     buckets[bound] = buckets.get(bound, 0.0) + sample.value
-        return cls(processed, {member: Histogram(buckets) for member, buckets in counts.items()})
+        seconds = {m: {part: Histogram(one) for part, one in parts.items()} for m, parts in counts.items()}
+        return cls(processed, seconds)
+
+    def grown(self, member: Member, before: Scrape) -> float | None:
+        """Records that a member has processed since an earlier scrape; None = no part of it was in both.
+
+        A part that was not in the earlier one counts from the next scrape on: it may have missed that one only.
+        """
+        now, then = self.processed.get(member, {}), before.processed.get(member, {})
+        both = [(now[part], then[part]) for part in now if part in then]
+        return sum(count - since if count >= since else count for count, since in both) if both else None
+
+    def lately(self, member: Member, before: Scrape) -> Histogram:
+        """How long the batches of a member took since an earlier scrape; all of them, if that has nothing of it."""
+        now, then = self.seconds.get(member, {}), before.seconds.get(member, {})
+        found = Histogram()
+        for part, taken in now.items():
+            if not then or part in then:
+                found = found.plus(taken.since(then.get(part, Histogram())))
+        return found
 
 
 class Rates:
@@ -124,16 +146,20 @@ class Rates:
         before, passed = self._scrape, now - self._at
         for row in rows:
             member = row["kind"], row["name"]
-            counts, earlier = (scrape.processed, before.processed) if scrape else (done, self._done)
-            count, since = counts.get(member), earlier.get(member)
-            is_known = count is not None and since is not None and self._at and passed > 0 and count >= since
-            row["rate"] = round((count - since) / passed, 1) if is_known else None  # type: ignore[operator]
-            taken = scrape.seconds.get(member, Histogram()) if scrape else Histogram()
-            lately = taken.since(before.seconds.get(member, Histogram()))
+            if scrape:
+                grown, lately = scrape.grown(member, before), scrape.lately(member, before)
+            else:
+                grown, lately = self._further(member, done), Histogram()
+            row["rate"] = round(grown / passed, 1) if grown is not None and self._at and passed > 0 else None
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 found = quantile(lately, share)
                 row[name] = None if found is None else round(found, 4)
         self._at, self._done, self._scrape = now, done, scrape or Scrape({}, {})
+
+    def _further(self, member: Member, done: Mapping[Member, float]) -> float | None:
+        """Offsets that a member has done since the last look; None = unknown, or it was set back."""
+        count, since = done.get(member), self._done.get(member)
+        return count - since if count is not None and since is not None and count >= since else None
 
 
 def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -157,6 +157,7 @@ def resend(
     new_id = new_id or other is not None
     if letters:
         agreed(f"send {amount(len(letters), 'dead letter')} again, to be decided now?", yes=yes)
+        letters = letters if yes else burials.still(letters, which)
     for letter in letters:
         offset, id_ = burials.of(letter).resend(letter, why, id_=command_id() if new_id else "", body=other)
         if as_json:
@@ -200,6 +201,7 @@ def discard(
     letters = burials.waiting(which)
     if letters:
         agreed(f"discard {amount(len(letters), 'dead letter')}?", yes=yes)
+        letters = letters if yes else burials.still(letters, which)
     for letter in letters:
         burials.of(letter).discard(letter, why)
         if as_json:

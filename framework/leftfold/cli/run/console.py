@@ -11,6 +11,7 @@ import typer
 from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOption, examples
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
+from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, find_project, load_apps
 from leftfold.runtime.servers import Servers
 
@@ -67,6 +68,7 @@ def console(
         state = console_of(apps, connections, servers, access, roles, allow_acts=allow_acts, specs=app or ())
         api = FastAPI(title="Leftfold console", openapi_url=None)
         mount_console(api, state, access=access, hosts=local_names(host) if access.is_open else ())
+        open_report("console")  # for errors of pages that were not foreseen
         note(f"the console of {', '.join(one.name for one in apps.values())}: http://{host}:{port}")
         uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
 

@@ -118,6 +118,7 @@ def _add_console(
 ) -> None:
     """Adds the console at /console; visitors say who they are as callers of the gateway do."""
     from leftfold.cli.run.console import console_of
+    from leftfold.runtime.logging import open_report
 
     with extras():
         from leftfold.http.console import mount_console
@@ -125,6 +126,7 @@ def _add_console(
     named = {app.name: connection for app, connection in connections}
     state = console_of(apps, named, (*servers, None), access, roles, allow_acts=allow_acts, specs=specs or ())
     mount_console(api, state, "/console", access=access)
+    open_report("console")  # for errors of pages that were not foreseen
 
 
 def _raise_file_limit() -> None:

@@ -343,22 +343,28 @@ class Promotion:
         self._open_log, self._open_reader, self._report = open_log, open_reader, report
         self._options = replace(options, swap_anyway=True, hold=False)
 
-    def run(self, named: str) -> RebuildResult:
+    def run(self, named: str, only: str = "") -> RebuildResult:
         """Makes a generation live and retains the one it replaces.
 
         If it is live already, it is only claimed again for the projectors of this code.
 
         Args:
             named: `held`, `kept` (the one this code folded, else the newest), `live`, or an id.
+            only: the id that it must have, as an operator has seen it; '' = any.
 
         Raises:
             ViewNotBuilt: there is no such generation.
             ConfigurationError: it is live already, or must not go live, or no projector of the code that folds it is at
-                work.
+                work, or it is another one than `only`.
             Fenced: it was removed, or others went live too often meanwhile.
             InfrastructureError: the log or the store is not reachable, or catching up took too long.
         """
-        generation = self._meant(named)
+        generation = self.meant(named)
+        if only not in ("", generation.id):
+            raise ConfigurationError(
+                f"the {named} generation of view {self.view.name} is {generation.id} by now, and {only} was confirmed; "
+                f"nothing was changed. See what readers see: leftfold status"
+            )
         if self._store.registry(self.view.name).live_of(self.view.hash) == generation:
             if not may_fold(generation, self._options.fold):
                 return self._taken_back(generation, self._options.fold)
@@ -382,8 +388,12 @@ class Promotion:
         watch = Stopwatch(self._report)
         return Swap(self.view, generation, self._store, self._open_reader, self._options, watch).run(ends, 0)
 
-    def _meant(self, named: str) -> Generation:
-        """The generation of a name; of previous ones first one that this code folded, even the live one."""
+    def meant(self, named: str) -> Generation:
+        """The generation of a name; of previous ones first one that this code folded, even the live one.
+
+        Raises:
+            ViewNotBuilt: there is no such generation.
+        """
         registry, fold = self._store.registry(self.view.name), self._options.fold
         live = registry.live_of(self.view.hash)
         if named != "kept" or live is None or may_fold(live, fold):

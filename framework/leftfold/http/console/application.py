@@ -13,12 +13,13 @@ from nicegui import app as pages
 from nicegui import ui
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leftfold.http.access import Access, KnownHosts, Principal
 from leftfold.http.console.contracts import contracts
 from leftfold.http.console.dead_letters import dead_letters
-from leftfold.http.console.elements import button, heading, html, show_error, with_name, work_bar
+from leftfold.http.console.elements import button, end_with_token, heading, html, show_error, with_name, work_bar
 from leftfold.http.console.html import Html, tag
 from leftfold.http.console.log import sql, topics
 from leftfold.http.console.overview import overview
@@ -113,6 +114,7 @@ def frame(console: Console) -> Callable[[], None]:
                 work_bar(visitor)
                 _SubPages({route: make for route, (_, make) in ROUTES.items()}, data={"visitor": visitor})
         ui.skip_link(target=main)
+        end_with_token(visitor.principal.expires)
         router = ui.context.client.sub_pages_router
 
         def mark(path: str) -> None:
@@ -173,8 +175,19 @@ _HEADERS = (
 """No page of another site shows the console within itself, where a visitor could be led to press a button."""
 
 
+def _is_asset(scope: Scope) -> bool:
+    """Whether a request is for what pages load: a file of NiceGUI, or messages, which need the id of a page.
+
+    A path below that is no such route is a page, since NiceGUI answers every unknown path with one.
+    """
+    inner = scope["path"].removeprefix(scope.get("root_path", ""))
+    if not inner.startswith(("/_nicegui/", "/_nicegui_ws/")):
+        return False
+    return any(route.matches(scope)[0] is Match.FULL for route in pages.routes)
+
+
 class _Guard:
-    """Asks a browser who its user is before any page; what pages load needs the id of a page."""
+    """Asks a browser who its user is before any page; what pages load needs no credentials."""
 
     def __init__(self, app: ASGIApp, access: Access, console: Console) -> None:
         self._app, self._access, self._console = app, access, console
@@ -189,8 +202,7 @@ class _Guard:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        inner = scope["path"].removeprefix(scope.get("root_path", ""))
-        if not inner.startswith(("/_nicegui/", "/_nicegui_ws/")):
+        if not _is_asset(scope):
             try:
                 principal = scope[_PRINCIPAL] = await self._access.principal(with_key(Request(scope)))
                 if not self._console.may_look(principal):

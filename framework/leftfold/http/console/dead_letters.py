@@ -214,10 +214,11 @@ class _Letters:
 
         def do(who: str, reason: str, report: Report) -> str:
             burials, id_ = self._burials(), ""
-            for one in self._each(burials, which, report):
-                if not one.is_input:
-                    raise Usage(f"{one.place} is an event without an instance, so it cannot be sent again")
-                _, id_ = burials.of(one).resend(one, f"{who}: {reason}", id_=command_id(), body=other)
+            with self._console.alone("dead letters"):
+                for one in self._each(burials, which, report):
+                    if not one.is_input:
+                        raise Usage(f"{one.place} is an event without an instance, so it cannot be sent again")
+                    _, id_ = burials.of(one).resend(one, f"{who}: {reason}", id_=command_id(), body=other)
             return f"{amount(len(which), 'letter')} sent again, the last one under the id {id_}"
 
         changed = " with the corrected payload" if other is not None else ""
@@ -233,8 +234,9 @@ class _Letters:
 
         def do(who: str, reason: str, report: Report) -> str:
             burials = self._burials()
-            for one in self._each(burials, which, report):
-                burials.of(one).discard(one, f"{who}: {reason}")
+            with self._console.alone("dead letters"):
+                for one in self._each(burials, which, report):
+                    burials.of(one).discard(one, f"{who}: {reason}")
             return f"{amount(len(which), 'letter')} discarded"
 
         def line(reason: str) -> str:

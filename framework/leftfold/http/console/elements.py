@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +24,7 @@ __all__ = [
     "act_button",
     "ask",
     "button",
+    "end_with_token",
     "fetched",
     "form",
     "heading",
@@ -97,24 +100,31 @@ async def fetched(
     *,
     what: str = "loading",
     reports: Sequence[RebuildProgress] = (),
+    threads: Executor | None = None,
 ) -> bool:
     """Reads on a thread and shows what was read in the current element; an error is shown in its place.
 
-    Nothing is read before the page is open: a link on another site that is only loaded costs nothing.
+    Nothing is read before the page is open: a link on another site that is only loaded costs nothing. What still waits
+    for its thread when the page is left is not read.
 
     Args:
         what: shown while it reads. reports: what `read` has reported so far of its progress; the last one is shown.
+        threads: on which it reads; None = any.
 
     Returns:
         Whether it could be read.
     """
     waiting = html(tag("span", what, cls="lf-waiting"), cls="lf-loading").props('role="status"')
     await ui.context.client.connected()
-    reading = asyncio.ensure_future(asyncio.to_thread(read))
-    while not reading.done():
-        await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
-        if reports and not waiting.is_deleted:
-            waiting.set_content(tag("span", f"{what}: {_counted(reports[-1])}", cls="lf-waiting"))
+    reading = asyncio.get_running_loop().run_in_executor(threads, read)
+    try:
+        while not reading.done():
+            await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
+            if reports and not waiting.is_deleted:
+                waiting.set_content(tag("span", f"{what}: {_counted(reports[-1])}", cls="lf-waiting"))
+    except asyncio.CancelledError:
+        reading.cancel()
+        raise
     if waiting.is_deleted:
         return False
     waiting.delete()
@@ -259,28 +269,43 @@ async def _refuse(title: str, error: BaseException) -> None:
     dialog.delete()
 
 
+def end_with_token(until: float | None, leeway: float = 10.0) -> None:
+    """Has a page asked for again when its visitor's token expires, and ends one that is not.
+
+    Args:
+        until: in seconds since 1970; None = never. leeway: seconds for which the page may stay open after that.
+    """
+    if until is None:
+        return
+    left = max(0.0, until - time.time())
+    ui.timer(left, lambda: ui.run_javascript("location.reload()"), once=True)
+    ui.timer(left + leeway, ui.context.client.delete, once=True)
+
+
 def work_bar(visitor: Visitor) -> None:
     """Long work of all visitors with its progress, and its outcome until that is dismissed."""
     works = visitor.console.works
     bar = ui.element("div").classes("lf-works")
-    shown: dict[str, tuple[ui.html, ui.element]] = {}
+    shown: dict[str, tuple[Work, ui.html, ui.element]] = {}
 
     def refresh() -> None:
-        for name in [name for name in shown if name not in works]:
-            shown.pop(name)[1].delete()
+        for name, (work, _, box) in list(shown.items()):
+            if works.get(name) is not work:
+                del shown[name]
+                box.delete()
         for name, work in list(works.items()):
-            if name in shown and (shown[name][0].content == _progress(work)):
+            if name in shown and (shown[name][1].content == _progress(work)):
                 continue
             if name in shown and not work.outcome:
-                shown[name][0].set_content(_progress(work))
+                shown[name][1].set_content(_progress(work))
                 continue
             if name in shown:
-                shown.pop(name)[1].delete()
+                shown.pop(name)[2].delete()
             with bar, ui.element("div").classes(f"lf-work {'lf-bad' if work.failed else ''}") as box:
                 text = html(_progress(work))
-                if work.outcome:
+                if work.outcome and visitor.may_act:
                     button("Dismiss", partial(visitor.console.dismiss, name), label=f"Dismiss {name}")
-            shown[name] = text, box
+            shown[name] = work, text, box
 
     with bar:
         ui.timer(0.4, refresh)

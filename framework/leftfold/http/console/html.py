@@ -65,7 +65,8 @@ def joined(parts: Iterable[object]) -> Html:
     return Html("".join(part if isinstance(part, Html) else html.escape(str(part), quote=False) for part in parts))
 
 
-_COMMAND = re.compile(r"leftfold [a-z](?:'[^']*'|\"[^\"]*\"|[^;,.(\"']|[.,](?=\S))*")
+_COMMAND = re.compile(r"leftfold [a-z](?:'[^']*'|\"[^\"$`\\]*\"|[^;,.(\"'|&<>$`\\\r\n]|[.,](?=\S))*")
+"""A command line ends where a shell would begin another one: errors quote text from the log, and lines are copied."""
 
 
 def commands_in(text: str) -> list[str]:

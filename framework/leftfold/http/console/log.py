@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nicegui import ui
@@ -86,7 +86,8 @@ class _Session:
     """The one Spark session of a console, started by the first query; one query runs at a time."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()
+        self.threads = ThreadPoolExecutor(1, thread_name_prefix="sql")
+        """One thread: a query that is left runs to its end, and the next one waits for it."""
         self.queries: LogQuery | None = None
 
     def answer(self, visitor: Visitor, statement: str) -> tuple[list[str], list[tuple[Any, ...]], str]:
@@ -132,8 +133,7 @@ async def sql(visitor: Visitor, q: str = "") -> None:
         return
     with panel("Answer"):
         started = "running the query" if session.queries else "starting Spark, which takes some seconds"
-        async with session.lock:
-            await fetched(lambda: session.answer(visitor, q), _shown, what=started)
+        await fetched(lambda: session.answer(visitor, q), _shown, what=started, threads=session.threads)
 
 
 def _shown(found: tuple[list[str], list[tuple[Any, ...]], str]) -> None:

@@ -143,7 +143,8 @@ class _Timers:
         overdue = sum(1 for _, row in timers if row["overdue"])
         late = f", {overdue:,} overdue" if overdue else ""
         html(tag("p", f"{amount(len(keys), 'instance')}, {amount(len(timers), 'timer')}{late}.", cls="lf-quiet"))
-        for timer, row in timers[: _LISTED if not self._visitor.may_act else _LISTED // 4]:
+        most = _LISTED // 4 if self._visitor.may_act else _LISTED
+        for timer, row in timers[:most]:
             with ui.element("div").classes("lf-letter lf-row"):
                 html(self._line(timer, row))
                 if self._visitor.may_act:
@@ -154,7 +155,7 @@ class _Timers:
                             act_button(self._visitor, text, act, self._again, label=label)
         if not timers:
             html(tag("p", "No timer is set.", cls="lf-empty"))
-        elif len(timers) > _LISTED // 4:
+        elif len(timers) > most:
             html(tag("p", "Later timers are left out here; type the key of an instance.", cls="lf-quiet"))
         links = [self._instance(key) for key in keys[:_LISTED]]
         more = [f"and {len(keys) - _LISTED:,} more"] if len(keys) > _LISTED else []
@@ -182,8 +183,9 @@ class _Timers:
 
         def do(who: str, reason: str, report: Any) -> str:
             with TimerWork(self._app, self._process, self._visitor.console.servers[0], timer.key) as work:
+                work.check_set(timer)
                 order = Order(action, who, reason, log_time_now(work.told_time()))
-                done = work.give(work.timer(timer.key, timer.name), order, _WAIT)
+                done = work.give(timer, order, _WAIT)
             later = f"not taken within {_WAIT:g} s; it stays in the log until a worker runs: leftfold run {name}"
             return f"{action.value} {timer.name} of {timer.key}: {'taken' if done.taken else later}"
 

@@ -31,6 +31,8 @@ from leftfold.runtime.servers import store_of
 __all__ = ["browse", "compare_generation", "explain_row", "index_value"]
 
 _PAGE = 25
+_FOUND = 200
+"""Most rows of a search that are shown."""
 _STEPS = 60
 _SAMPLES = 8
 _COLUMNS = 8
@@ -89,7 +91,8 @@ async def browse(visitor: Visitor, app: App, view: View[Any, Any], key: str) -> 
             await following(None)
 
     def found_by(reader: Reader[Any, Any], field: str, text: str) -> list[tuple[Any, Any]]:
-        return list(reader.find(**{field: index_value(view, field, text)}).items())
+        wanted: dict[str, Any] = {} if "limit" in view.rows.index_types else {"limit": _FOUND + 1}
+        return list(reader.find(**wanted, **{field: index_value(view, field, text)}).items())
 
     def one() -> tuple[list[tuple[Any, Any]], None]:
         typed_key = _key_of(view, key)
@@ -116,7 +119,10 @@ _KEY = "key"
 def _show_rows(
     visitor: Visitor, view: View[Any, Any], found: tuple[Iterable[tuple[Any, Any]], str | None], following: Any
 ) -> None:
-    listed, cursor = found
+    listed, cursor = list(found[0]), found[1]
+    if following is None and len(listed) > _FOUND:
+        html(tag("p", f"Only the first {_FOUND:,} rows are shown.", cls="lf-quiet"))
+        del listed[_FOUND:]
     rows = [(unquote(view.keys.encode(key)), to_jsonable_python(row)) for key, row in listed]
     fields = list(view.rows.schema.get("properties", {})) or list(rows[0][1] if rows else ())
     shown = fields[:_COLUMNS]

@@ -8,7 +8,8 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -55,7 +56,7 @@ def explain_error(error: BaseException) -> str:
     """
     if isinstance(error, LeftfoldError):
         return veiled(str(error)) or type(error).__name__
-    _log.error("a page of the console failed", exc_info=error)
+    _log.error("a page of the console failed: %s", type(error).__name__, exc_info=error)
     return (
         f"{type(error).__name__}: {veiled(str(error))}. This was not foreseen; the log of the console has the details. "
         "Reload the page, or type the command in a shell"
@@ -70,14 +71,14 @@ class SharedSurvey:
     """
 
     def __init__(self, look: Callable[[], SurveyResult]) -> None:
-        self._look, self._due = look, 0.0
+        self._look, self._due, self._is_hastened = look, 0.0, False
         self._task: asyncio.Task[SurveyResult] | None = None
         self.latest = SurveyResult()
         self.history: list[SurveyResult] = []
 
     def hasten(self) -> None:
-        """Has the next page that asks get a new survey: something was changed."""
-        self._due = 0.0
+        """Has the next page that asks get a new survey: something was changed, maybe after the one under way began."""
+        self._due, self._is_hastened = 0.0, True
 
     async def result(self) -> SurveyResult:
         """The latest survey, or a new one when the pause is over; pages that ask together share it."""
@@ -86,14 +87,14 @@ class SharedSurvey:
         return await asyncio.shield(self._task)
 
     async def _survey(self) -> SurveyResult:
-        begun = time.monotonic()
+        begun, self._is_hastened = time.monotonic(), False
         try:
             self.latest = await asyncio.to_thread(self._look)
-        except LeftfoldError as error:
+        except Exception as error:  # noqa: BLE001  # every page shows it, and the pause stays
             self.latest = SurveyResult((), [explain_error(error)], time.time())
         self.history = [*self.history, self.latest][-_REMEMBERED:]
         ended = time.monotonic()
-        self._due = ended + max(_PAUSE, _SHARE * (ended - begun))
+        self._due = 0.0 if self._is_hastened else ended + max(_PAUSE, _SHARE * (ended - begun))
         return self.latest
 
 
@@ -157,6 +158,21 @@ class Console:
                 self._shared[name] = make()
             found: T = self._shared[name]
             return found
+
+    @contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Lets one visitor at a time do something to what would count twice.
+
+        Raises:
+            Usage: another visitor is doing it.
+        """
+        lock = self.shared(f"alone: {what}", threading.Lock)
+        if not lock.acquire(blocking=False):
+            raise Usage(f"another visitor is at work on {what}; wait for the end, and reload the page")
+        try:
+            yield
+        finally:
+            lock.release()
 
     def at_end(self, close: Callable[[], object]) -> None:
         """Has something closed when the console ends."""
@@ -284,7 +300,9 @@ class Visitor:
         """Checks that this visitor may act.
 
         Raises:
-            Usage: only reading is allowed.
+            Usage: only reading is allowed, or the visitor's token has expired.
         """
+        if (until := self.principal.expires) is not None and time.time() > until:
+            raise Usage(f"the token of {self.principal.name} has expired since the page was opened; reload the page")
         if not self.console.may_act(self.principal):
             raise Usage("this console only reads; to act, start it with: leftfold console --allow-acts")

@@ -24,6 +24,7 @@ from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.generations import (
     ParkedRow,
     Verifying,
+    generation_meant,
     parked_rows,
     plan_locally,
     promote_generation,
@@ -214,13 +215,17 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
         return Act(f"Rebuild {view.name}", happens, lambda reason: line, do, is_long=True, details=details)
 
     def swap(word: str, phase: str, happens: str) -> Act:
+        servers = visitor.console.servers
+        meant = generation_meant(app, view.name, phase, servers)
+
         def do(who: str, reason: str, report: Any) -> str:
-            result = promote_generation(app, view.name, phase, visitor.console.servers, keep=_KEEP, report=report)
+            result = promote_generation(app, view.name, phase, servers, keep=_KEEP, only=meant, report=report)
             kept = f" {result.kept} is kept for {lasting(_KEEP)}." if result.kept else ""
             return f"Readers see {result.generation} now, {amount(result.rows, 'row')}.{kept}"
 
         line = visitor.console.shell(word.lower(), view.name)
-        return Act(f"{word} {view.name}", happens, lambda reason: line, do, is_long=True)
+        which = f"It is {meant}; if it is another one by then, nothing is changed."
+        return Act(f"{word} {view.name}", f"{happens} {which}", lambda reason: line, do, is_long=True)
 
     def verify() -> Act:
         def do(who: str, reason: str, report: Any) -> str:

@@ -192,5 +192,17 @@ class AllDeadLetters:
                 )
         return [letter for letter in letters if letter.is_input]
 
+    def still(self, letters: Sequence[Letter], which: Sequence[str]) -> list[Letter]:
+        """Named letters as they are now, after an operator was asked about them, which may have taken long.
+
+        Raises:
+            Usage: one of them was handled meanwhile.
+        """
+        now = {letter.place: letter for letter in self.waiting(which)}
+        for letter in letters:
+            if letter.place not in now:
+                raise Usage(f"{letter.place} was handled meanwhile; nothing was changed. See: leftfold dead list --all")
+        return [now[letter.place] for letter in letters]
+
     def _letters(self, category: str) -> Any:
         return DeadLetters(category, self._settings)

@@ -43,6 +43,7 @@ __all__ = [
     "ParkedRow",
     "ShowProgress",
     "Verifying",
+    "generation_meant",
     "parked_rows",
     "plan_locally",
     "promote_generation",
@@ -189,27 +190,46 @@ class Verifying:
                 throttle.rest()
 
 
+def generation_meant(app: App, name: str, generation: str, servers: Servers) -> str:
+    """The id of the generation of a view that `promote_generation` would make live now.
+
+    Raises:
+        Usage: the App has no such view, or a stream keeps it. ViewNotBuilt: there is no such generation.
+    """
+    with _promotion(app, name, servers) as promotion:
+        return promotion.meant(generation).id
+
+
 def promote_generation(
-    app: App, name: str, generation: str, servers: Servers, *, keep: float, report: Report = lambda progress: None
-) -> RebuildResult:
+    app: App, name: str, generation: str, servers: Servers, *, keep: float, only: str = "",
+    report: Report = lambda progress: None,
+) -> RebuildResult:  # fmt: skip
     """Makes a generation of a view live; the replaced one is kept for some seconds.
 
     Args:
         generation: `held`, `kept` (a rollback), `live` or an id. servers: Kafka, Redis and the archive.
+        only: the id that it must have, as `generation_meant` gave it before; '' = any.
 
     Raises:
         Usage: the App has no such view, or a stream keeps it.
         ConfigurationError, ViewNotBuilt, Fenced, InfrastructureError: as `Promotion.run`.
     """
+    with _promotion(app, name, servers, keep, report) as promotion:
+        return promotion.run(generation, only)
+
+
+@contextmanager
+def _promotion(
+    app: App, name: str, servers: Servers, keep: float = 0.0, report: Report = lambda progress: None
+) -> Iterator[Promotion]:
     view = view_of(app, name)
     if view.streamed:
         raise Usage(f"view {name} is kept by a stream, which continues with its newest rows; leftfold rebuild {name}")
     with workbench(*servers) as bench:
         options = RebuildOptions(keep=keep, patience=3.0, fold=folds_of(app).get(name, ""))
-        promotion = Promotion(
+        yield Promotion(
             view, bench.store, open_log=bench.open_log, open_reader=bench.open_reader, options=options, report=report
         )
-        return promotion.run(generation)
 
 
 def retried(view: View[Any, Any], keys: Collection[str], servers: Servers) -> tuple[Generation, Retried]:

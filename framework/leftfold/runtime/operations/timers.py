@@ -135,6 +135,19 @@ class TimerWork:
         more = f" and {amount(len(known) - _NAMED, 'other')}" if len(known) > _NAMED else ""
         raise Usage(f"process {process} has no instance {key!r}{hint}{others}{more}")
 
+    def check_set(self, timer: SetTimer) -> None:
+        """Checks that a timer is still set as it was read some time ago.
+
+        Raises:
+            Usage: it is not set any more, or it was set again meanwhile.
+        """
+        now = self.timer(timer.key, timer.name)
+        if now.due != timer.due:
+            raise Usage(
+                f"timer {timer.name} of {self._process.name} {timer.key!r} was set again meanwhile, and is due "
+                f"{now.due.at} now; look at it again. Nothing was changed"
+            )
+
     def give(self, timer: SetTimer, order: Order, seconds: float) -> Ordered:
         """Writes an order and waits until a worker has taken it, or the timer has ended otherwise."""
         out, topic = order_record(self._app.name, self._process.name, timer, order), names.commands(self._process.name)
