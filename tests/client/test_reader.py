@@ -13,6 +13,8 @@ import pytest
 
 from leftfold import ConfigurationError, ContractError, Position, Receipt, StaleViewError, ViewNotBuilt
 from leftfold.client import Reader, Views
+from leftfold.client.lookup import Live
+from leftfold.client.steps import run
 from leftfold.engine.views.generations import change, open_generation
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import Phase
@@ -48,6 +50,19 @@ def test_get_many_and_entry_read_rows_by_key(reader: Reader[Spend, str]) -> None
     assert set(reader.many(["h01", "h02", "nobody", "h01"])) == {"h01", "h02"}
     assert reader.many([]) == {}
     assert reader.entry("nobody").row is None
+
+
+def test_an_entry_names_the_generation_that_holds_it(reader: Reader[Spend, str]) -> None:
+    assert reader.entry("h01").generation == reader.entry("nobody").generation == reader.describe().generation
+
+
+def test_another_thread_that_drops_the_known_generation_disturbs_no_read(bench: FoldBench) -> None:
+    """It does when a generation is swapped; here it is dropped behind each look at it."""
+    cached: list[Any] = []
+    known = property(lambda _: cached.pop() if cached else None, lambda _, found: cached.append(found))
+    live: Any = type("Dropped", (Live,), {"known": known})(household_spend)
+    for _ in range(2):  # the first asks the store, the second finds it in the cache
+        assert run(bench.store, live.generation()).id == bench.views[household_spend].describe().generation
 
 
 def test_after_a_position_that_is_covered_answers_at_once(bench: FoldBench, reader: Reader[Spend, str]) -> None:

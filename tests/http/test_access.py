@@ -24,7 +24,7 @@ from leftfold.http import access as access_module
 from leftfold.http.access import local_names
 from leftfold.http.settings import HttpSettings
 from tests.domains.shop import Add
-from tests.http.test_gateway import BASKETS, OPEN, called, is_problem
+from tests.http.test_gateway import BASKETS, NDJSON, OPEN, called, is_problem
 
 VIEW = "/views/open_baskets"
 
@@ -153,7 +153,7 @@ def test_a_rule_sees_the_command_and_the_key_and_of_a_batch_each_line() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         assert (await http.post(f"{BASKETS}/Open", json=OPEN)).status_code == 200
         lines = [{"basket_id": key, "product": "milk", "price": "1"} for key in ("b", "other", "b")]
-        answer = await http.post(f"{BASKETS}/Add:batch", content="\n".join(map(json.dumps, lines)))
+        answer = await http.post(f"{BASKETS}/Add:batch", content="\n".join(map(json.dumps, lines)), headers=NDJSON)
         own, others, last = map(json.loads, answer.text.splitlines())
         assert (own["version"], others["status"], last["version"]) == (2, 403, 3)
         is_problem(await http.post(f"{BASKETS}/Add", json=lines[1]), 403)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -18,11 +19,12 @@ from leftfold.errors import ChangesNotKept, InfrastructureError
 from leftfold.http import gateway
 from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame, listening
 from leftfold.http.problems import ProblemError
+from leftfold.http.streams import _EventSource
 from leftfold.http.tokens import token_of
 from leftfold.memory import World
 from leftfold.model.position import Position
-from tests.domains.shop import app
-from tests.http.serving import serving
+from tests.domains.shop import app, baskets
+from tests.http.serving import Caller, serving
 from tests.waiting import WAIT_SECONDS
 
 Sent = dict[str, Any]
@@ -192,6 +194,8 @@ class Numbers:
         self.kept_from = 0
         self.is_held = False
         """Whether the reading that was opened first finds nothing."""
+        self.others_are_held = False
+        self.held_reads = 0
 
     def make(self, key: str, value: int) -> None:
         self.log.append((key, value))
@@ -225,7 +229,8 @@ class Reading:
                     await self.numbers.written.wait()
         if self.numbers.failure is not None:
             raise self.numbers.failure
-        if self.is_first and self.numbers.is_held:
+        if self.numbers.is_held if self.is_first else self.numbers.others_are_held:
+            self.numbers.held_reads += 1
             await asyncio.sleep(min(timeout, 0.01))
             return []
         found = []
@@ -252,10 +257,10 @@ async def heard(listener: Any, count: int) -> list[int]:
     return found
 
 
-def fed(calls: Callable[[Feed, Numbers], Awaitable[None]]) -> None:
+def fed(calls: Callable[[Feed, Numbers], Awaitable[None]], **options: float) -> None:
     async def run() -> None:
         numbers = Numbers()
-        feed = Feed(numbers.open)
+        feed = Feed(numbers.open, **options)
         async with asyncio.timeout(30):
             await calls(feed, numbers)
             await feed.close()
@@ -396,4 +401,127 @@ def test_only_so_many_listeners_catch_up_at_once() -> None:
             await listener.aclose()
         assert await heard(feed.listen(start), 1) == [0]
 
+    fed(calls, queue_seconds=0.0)
+
+
+def test_a_listener_waits_for_its_turn_to_catch_up() -> None:
+    """A browser that is refused does not come back."""
+
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        numbers.make("k", 0)
+        start = Position.at("n", 0, 0)
+        catching_up = [feed.listen(start) for _ in range(_CATCHING_UP)]
+        for listener in catching_up:
+            await anext(listener)
+        later = asyncio.create_task(heard(feed.listen(start), 1))
+        await asyncio.sleep(0)
+        assert await heard(catching_up[0], 1) == [0]
+        numbers.make("k", 1)
+        assert await heard(catching_up[0], 1) == [1]  # it has joined
+        assert (await later)[0] == 0
+
     fed(calls)
+
+
+def test_a_listener_that_catches_up_while_the_feed_fails_joins_the_next_one() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        numbers.make("k", 0)
+        first = feed.listen(None)
+        await anext(first)
+        late = feed.listen(Position.at("n", 0, 0))
+        await anext(late)
+        numbers.failure = InfrastructureError("redis does not answer")
+        with pytest.raises(ProblemError, match="redis does not answer"):
+            await anext(first)
+        numbers.failure = None
+        assert await heard(late, 1) == [0]
+        numbers.make("k", 1)
+        assert await heard(late, 1) == [1]
+
+    fed(calls)
+
+
+def test_a_feed_that_ends_while_a_listener_joins_ends_the_listener() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        numbers.make("k", 0)
+        await anext(feed.listen(None))
+        late = feed.listen(Position.at("n", 0, 0))
+        await anext(late)
+        numbers.others_are_held = True
+        joining = asyncio.create_task(anext(late))
+        while numbers.held_reads < 2:  # noqa: ASYNC110  # the first is its own, the second that of the feed
+            await asyncio.sleep(0)
+        await feed.close()
+        with pytest.raises(ProblemError, match="the gateway ends"):
+            await joining
+
+    fed(calls)
+
+
+def test_a_position_is_never_sent_before_the_frames_that_end_there() -> None:
+    """News may come in the moment in which a listener has waited long enough for them."""
+
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        listener = feed.listen(None)
+        for _ in range(10):  # until the feed waits for news
+            await anext(listener)
+        for value in range(10):
+            numbers.make("k", value)
+            position, frames = await anext(listener)
+            while not frames:
+                assert position.next_offset("n", 0) == value
+                position, frames = await anext(listener)
+            assert (values(frames), position.next_offset("n", 0)) == ([value], value + 1)
+
+    fed(calls, silence_seconds=0.0)
+
+
+class HeldReader:
+    """A reader of a log whose reads take until they are released."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.is_reading, self.released, self.closed = (threading.Event() for _ in range(3))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def poll(self, most: int, timeout: float) -> Any:
+        self.is_reading.set()
+        self.released.wait(WAIT_SECONDS)
+        return self._reader.poll(most, timeout)
+
+    def close(self) -> None:
+        self._reader.close()
+        self.closed.set()
+
+
+def test_the_reader_of_a_listener_that_disconnects_is_closed_behind_its_last_read() -> None:
+    """Its request is cancelled again and again until it has ended, so also while it closes its source."""
+
+    async def run(reader: HeldReader) -> None:
+        source = _EventSource(baskets, lambda: reader)
+        await source.begin(None)
+        reading = asyncio.create_task(source.read(0.1))
+        await asyncio.to_thread(reader.is_reading.wait, WAIT_SECONDS)
+        closing = asyncio.create_task(source.close())
+        await asyncio.sleep(0)
+        for task in (reading, closing):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        reader.released.set()
+        assert await asyncio.to_thread(reader.closed.wait, WAIT_SECONDS)
+        await source.close()
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(HeldReader(world.log_reader())))
+
+
+def test_head_of_a_stream_is_answered_at_once_and_leaves_the_connection_for_the_next_request() -> None:
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+        for path in ("/changes/open_baskets", "/events/baskets"):
+            with Caller(server) as caller:
+                head = caller.send(f"HEAD {path} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode()).answer()
+                assert (head.status, head.headers["content-type"][:17]) == (200, "text/event-stream")
+                assert caller.get("/health/live").status == 200

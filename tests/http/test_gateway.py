@@ -11,16 +11,20 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import APIRouter, FastAPI
 
 from leftfold import memory
 from leftfold.errors import InfrastructureError, OutcomeUnknown
-from leftfold.http import Access, gateway
+from leftfold.http import Access, gateway, router
+from leftfold.http.commands import CommandRoutes, _Sent
+from leftfold.http.routes import ProblemRoute
 from leftfold.http.tokens import token_of
 from leftfold.memory import World
 from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
-from tests.domains.shop import app
+from tests.domains.shop import Open, app
 
+NDJSON = {"Content-Type": "application/x-ndjson"}
 BASKETS, OPEN, ADD = "/commands/baskets", {"basket_id": "b", "household": "h"}, {"basket_id": "b", "product": "milk"}
 PROBLEM = "application/problem+json"
 
@@ -121,12 +125,12 @@ def test_a_batch_is_answered_line_by_line_in_order() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         lines = [json.dumps({"basket_id": f"b{n}", "household": "h"}).encode() for n in range(450)]
         lines[3] = b'{"basket_id":7}'
-        answer = await http.post(f"{BASKETS}/Open:batch", content=b"\n".join(lines))
+        answer = await http.post(f"{BASKETS}/Open:batch", content=b"\n".join(lines), headers=NDJSON)
         found = [json.loads(line) for line in answer.text.splitlines()]
         assert len(found) == 450
         assert (found[3]["status"], found[3]["title"]) == (400, "the request is malformed")
         assert all(one["version"] == 1 for number, one in enumerate(found) if number != 3)
-        rejected = await http.post(f"{BASKETS}/Add:batch", content=json.dumps({**ADD, "price": "200"}))
+        rejected = await http.post(f"{BASKETS}/Add:batch", content=json.dumps({**ADD, "price": "200"}), headers=NDJSON)
         assert json.loads(rejected.text)["error"] == "TooDear"
 
     called(calls)
@@ -247,6 +251,52 @@ def test_what_became_of_a_command_without_an_answer_is_told_at_its_link() -> Non
         assert world.client.sent == ["one"] * 3
 
 
+def test_a_link_leads_to_the_command_also_below_a_prefix() -> None:
+    async def run(world: Any) -> None:
+        api = FastAPI()
+        api.include_router(router(app, world), prefix="/shop")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
+            answer = await http.post(f"/shop{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "a b"})
+            assert (answer.status_code, answer.headers["Location"]) == (202, f"/shop{BASKETS}/Open/a%20b")
+            still = await http.get(answer.headers["Location"])
+            assert (still.status_code, still.headers["Location"]) == (202, answer.headers["Location"])
+            assert (await http.get(answer.headers["Location"])).json()["version"] == 1
+
+    with silent_world(2) as world:
+        asyncio.run(run(world))
+
+
+def test_a_link_sends_no_command_again_whose_first_answer_may_be_forgotten() -> None:
+    times = [0.0]
+
+    async def run(world: Any) -> None:
+        routes, api = CommandRoutes(lambda: world.client, Access(), clock=lambda: times[-1]), FastAPI()
+        found = APIRouter(route_class=ProblemRoute)
+        routes.add(found, Open, "open")
+        api.include_router(found)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
+            link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})).json()["status"]
+            for now, status in ((59.0, 202), (60.0, 202), (61.0, 404), (1e6, 404)):
+                times.append(now)
+                assert (await http.get(link)).status_code == status
+        assert world.client.sent == ["one"] * 3
+
+    with silent_world(10) as world:
+        asyncio.run(run(world))
+
+
+def test_commands_whose_outcome_is_not_known_are_remembered_up_to_a_size() -> None:
+    routes = CommandRoutes(lambda: pytest.fail("it is not asked for"), Access())
+    command = Open(basket_id="b", household="h")
+    for number in range(100):
+        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
+        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
+    assert [id_ for _, id_ in routes._unknown] == [str(number) for number in range(36, 100)]
+    for number in range(100):
+        routes._forget(("path", str(number)))
+    assert routes._bytes == 0
+
+
 def test_respond_async_answers_before_the_decision_and_the_link_after_it() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         headers = {"Prefer": "respond-async", "Idempotency-Key": "later"}
@@ -279,7 +329,7 @@ def test_a_line_without_an_end_is_not_read_to_it() -> None:
                 read += 100_000
                 yield b"x" * 100_000
 
-        answer = await http.post(f"{BASKETS}/Open:batch", content=body())
+        answer = await http.post(f"{BASKETS}/Open:batch", content=body(), headers=NDJSON)
         first, last = (json.loads(line) for line in answer.text.splitlines())
         assert (first["version"], last["status"]) == (1, 413)
         assert read < 2_000_000

@@ -7,6 +7,7 @@ import gzip
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -16,16 +17,20 @@ import pytest
 from fastapi import FastAPI
 
 from leftfold import App, FoldView, memory
+from leftfold.client.results import Entry
 from leftfold.errors import InfrastructureError
-from leftfold.http import Access, gateway, hash_of, router
+from leftfold.http import Access, Permission, Principal, gateway, hash_of, router
 from leftfold.http.first_connection import FirstConnection
+from leftfold.http.views import _TypedView
 from leftfold.memory import World
-from tests.domains.shop import CheckedOut, Spend, baskets, household_spend, open_baskets, spend
+from leftfold.model.position import Position
+from tests.domains.shop import CheckedOut, Spend, Summary, baskets, household_spend, open_baskets, spend
 from tests.waiting import WAIT_SECONDS
 
 OPEN = "/commands/baskets/Open"
 PROBLEM = "application/problem+json"
 JSON = {"Content-Type": "application/json"}
+NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
 def place(event: CheckedOut) -> tuple[str, str]:
@@ -105,7 +110,7 @@ def test_odd_bodies_have_an_answer_and_the_gateway_lives_on(body: bytes, status:
     async def calls(http: httpx.AsyncClient) -> None:
         answer = await http.post(OPEN, content=body, headers=JSON)
         assert answer.status_code == status, answer.text
-        batch = await http.post(f"{OPEN}:batch", content=body.replace(b"\n", b""))
+        batch = await http.post(f"{OPEN}:batch", content=body.replace(b"\n", b""), headers=NDJSON)
         assert batch.status_code == 200
         assert all(json.loads(line) for line in batch.content.splitlines())
         assert (await open_basket(http, "next")).status_code == 200
@@ -156,6 +161,135 @@ def test_a_key_of_two_parts_is_found_part_by_part_and_as_answers_name_it(househo
         problem(await http.get("/views/places/one"), 400)
 
     called(calls)
+
+
+def test_a_rule_is_asked_for_the_key_whose_row_is_read() -> None:
+    """However the path is written, also with the / in front of the key quoted."""
+    asked: list[str | None] = []
+
+    def own(principal: Principal, permission: Permission) -> bool:
+        asked.append(permission.key)
+        return permission.kind == "command" or (permission.key or "").partition("/")[0] == "h-1"
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        await check_out(http, "b/2", "h-1")
+        await check_out(http, "b", "h-2")
+        del asked[:]
+        assert (await http.get("/views/places/h-1/b%2F2")).status_code == 200
+        assert (await http.get("/views/places/h-1%2Fb%252F2")).status_code == 200
+        problem(await http.get("/views/places/h-2/b"), 403)
+        assert asked == ["h-1/b%2F2", "h-1/b%2F2", "h-2/b"]
+        problem(await http.get("/views%2Fplaces/h-1/h-2/b"), 404)
+        problem(await http.get("/views%2Fplaces/h-2%2Fb"), 403)
+
+    called(calls, lambda world: gateway([(app, world)], access=Access(authorize=own)))
+
+
+def test_lines_of_another_type_are_refused_since_a_page_of_any_site_may_send_them() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        line = json.dumps({"basket_id": "b", "household": "h"})
+        for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "text/plain; application/x-ndjson"}):
+            answer = await http.post(f"{OPEN}:batch", content=line, headers=headers)
+            assert "Content-Type: application/x-ndjson" in problem(answer, 415)["detail"]
+        assert (await http.get("/streams/baskets/b")).status_code == 404
+        named = {"Content-Type": "Application/X-NDJSON; charset=utf-8"}
+        assert json.loads((await http.post(f"{OPEN}:batch", content=line, headers=named)).content)["version"] == 1
+
+    called(calls)
+
+
+class Skipping(asyncio.SelectorEventLoop):
+    """A loop whose time can be put forward."""
+
+    skipped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped
+
+
+class Slow:
+    """A client whose commands take a hundred seconds."""
+
+    def __init__(self, world: World, loop: Skipping) -> None:
+        self._world, self._loop = world, loop
+
+    def send_many(self, *values: Any, **options: Any) -> Any:
+        self._loop.skipped += 100.0
+        return self._world.client.send_many(*values, **options)
+
+
+class Connected:
+    """A connection with another client."""
+
+    def __init__(self, world: World, client: Any) -> None:
+        self.client, self.views, self.stream, self.log_reader = client, world.views, world.stream, world.log_reader
+
+
+def test_the_time_that_commands_take_is_not_that_of_the_next_part_of_a_batch() -> None:
+    lines = [json.dumps({"basket_id": f"b{number}", "household": "h"}).encode() + b"\n" for number in range(201)]
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"".join(lines[:200])
+        await asyncio.sleep(0)
+        yield lines[200]
+
+    async def run(connection: Any) -> None:
+        transport = httpx.ASGITransport(gateway([(app, connection)]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            answer = await http.post(f"{OPEN}:batch", content=parts(), headers=NDJSON)
+            assert [json.loads(line).get("version") for line in answer.content.splitlines()] == [1] * 201
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, asyncio.Runner(loop_factory=Skipping) as runner:
+        loop: Any = runner.get_loop()
+        runner.run(run(Connected(world, Slow(world, loop))))
+
+
+@dataclass(frozen=True)
+class Account:
+    limit: int
+    timeout: int
+    tier: str
+
+
+accounts = FoldView(
+    "accounts", events=CheckedOut, row=Account, indexes=("limit", "timeout", "tier"),
+    evolve=lambda row, event: Account(7, 8, event.household),
+)  # fmt: skip
+
+
+def test_an_index_may_have_the_name_of_a_query_parameter() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        for number in range(3):
+            await check_out(http, f"b{number}", "gold")
+        last = (await http.get("/streams/baskets/b2")).json()["events"][-1]
+        queries: list[dict[str, str]] = [{}, {"after": last["position"]}]
+        for query in queries:
+            found = (await http.get("/views/accounts", params={"tier": "gold", "limit": "2", **query})).json()
+            assert ([one["key"] for one in found["rows"]], found["more"]) == (["b0", "b1"], True)
+            assert (await http.get("/views/accounts:count", params={"tier": "gold", **query})).json() == {"count": 3}
+        between = {"between": "limit", "at_least": "7", "limit": "2"}
+        assert len((await http.get("/views/accounts", params=between)).json()["rows"]) == 2
+
+    other = App("shop", partitions=4, deciders=[baskets], views=[accounts])
+
+    async def run(world: World) -> None:
+        transport = httpx.ASGITransport(gateway([(other, world)]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            await calls(http)
+
+    with memory(other, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(world))
+
+
+def test_the_same_version_in_another_generation_has_another_etag() -> None:
+    """Other code may have folded it, with the same schema."""
+    typed = _TypedView(open_baskets)
+
+    def etag(generation: str) -> str:
+        return typed.headers_of(Entry(Summary(), 2, Position(), None, generation))["ETag"]
+
+    assert etag("7-ab12") == '"2-7-ab12"'
+    assert etag("8-cd34") != etag("7-ab12")
 
 
 def test_an_etag_is_known_in_every_form_that_a_cache_sends() -> None:
@@ -239,7 +373,7 @@ def test_rows_and_lines_are_compressed_for_those_who_ask() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         lines = [json.dumps({"basket_id": f"b{number}", "household": "h"}) for number in range(300)]
         for encoding in ("gzip", "identity"):
-            headers = {"Accept-Encoding": encoding, "Idempotency-Key": "all"}
+            headers = {"Accept-Encoding": encoding, "Idempotency-Key": "all", **NDJSON}
             async with http.stream("POST", f"{OPEN}:batch", content="\n".join(lines), headers=headers) as answer:
                 raw = b"".join([part async for part in answer.aiter_raw()])
             assert answer.headers.get("content-encoding", "identity") == encoding

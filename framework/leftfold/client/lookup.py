@@ -120,13 +120,14 @@ class Live(Generic[Row, K]):
         Raises:
             ViewNotBuilt: there is none.
         """
-        registry = Registry()
-        if fresh or self.known is None:
+        # In a variable of its own: another thread may drop `known` at any time.
+        registry, known = Registry(), self.known
+        if fresh or known is None:
             registry = yield from ask(Registered(self.view.name))
-            self.known = registry.live_of(self.view.hash, self._name)
-            if self.known is None and self._name:
+            known = self.known = registry.live_of(self.view.hash, self._name)
+            if known is None and self._name:
                 raise _no_such(self.view, self._name, registry)
-        if self.known is None:
+        if known is None:
             if self.view.streamed:
                 raise ViewNotBuilt(
                     f"view {self.view.name} has no live generation for this code; start its stream, as "
@@ -138,7 +139,7 @@ class Live(Generic[Row, K]):
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
                 f"{start_command(self.view)}, or build it: leftfold rebuild {self.view.name}"
             )
-        return self.known
+        return known
 
     def _so_far(self, building: Generation) -> Steps[str]:
         """The generation that is being built, and its progress."""
@@ -217,7 +218,7 @@ class Lookup(Generic[Row, K]):
         generation, snapshot = yield from self._read([encoded], after, timeout)
         checkpoint, fields = snapshot.checkpoints[place_of(generation, encoded)[0]], snapshot.rows[0]
         row = None if fields is None else self._view.rows.decode(fields)
-        return Entry(row, version_of(fields), checkpoint.position, checkpoint.parked.get(encoded))
+        return Entry(row, version_of(fields), checkpoint.position, checkpoint.parked.get(encoded), generation.id)
 
     def many(self, keys: Iterable[K], after: Position | None, timeout: float) -> Steps[dict[K, Row]]:
         """The rows that exist among some keys."""

@@ -94,10 +94,12 @@ class Change(Generic[Row, K]):
 class Entry(Generic[Row]):
     """A row with its state in the log.
 
-    That is its stream's version (None when not stream-keyed), its bucket's position, and why it is parked, if it is.
+    That is its stream's version (None when not stream-keyed), its bucket's position, why it is parked, if it is, and
+    the id of the generation that holds it.
     """
 
     row: Row | None
     version: int | None
     position: Position
     parked: Parked | None
+    generation: str

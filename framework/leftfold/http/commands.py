@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -34,7 +35,9 @@ from leftfold.model.position import Receipt
 __all__ = ["CommandRoutes"]
 
 _NDJSON = "application/x-ndjson"
-_MOST_KNOWN = 10_000
+_MOST_KNOWN, _MOST_KNOWN_BYTES = 10_000, 67_108_864
+_ANSWERED_SECONDS = 60.0
+"""How long a stream is sure to keep an answer, so that a command may be sent again to ask for it."""
 _MOST_BYTES = 1_048_576
 """The longest line of a batch."""
 _CHUNK = 200
@@ -64,27 +67,40 @@ class UnknownOutcome(BaseModel):
 
 
 class _Sent(NamedTuple):
-    """A command that was sent, so that its outcome can be asked for again."""
+    """A command that was sent, so that its outcome can be asked for again.
+
+    Args:
+        size: of its JSON, in bytes. at: when it was sent first, by the clock of the routes.
+    """
 
     command: Command
     expected: int | None
     principal: str
-    task: asyncio.Task[Receipt] | None
+    size: int
+    at: float
+    task: asyncio.Task[Receipt] | None = None
 
 
 class CommandRoutes:
     """The routes of an App's commands.
 
     A command is decided once for each Idempotency-Key, however often it is sent. The last 10,000 commands without a
-    known outcome are remembered, so that their status link tells what became of them.
+    known outcome, or 64 MiB of them, are remembered, so that their status link tells what became of them. It sends them
+    again for that, but only while their first answer is sure to be known: a GET must not make a command happen twice.
+
+    Args:
+        clock: the present, in seconds.
     """
 
-    def __init__(self, connect: Callable[[], Client], access: Access) -> None:
-        self._connection, self._access = FirstConnection(connect), access
+    def __init__(
+        self, connect: Callable[[], Client], access: Access, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connection, self._access, self._clock = FirstConnection(connect), access, clock
         self.shortcuts: dict[str, Shortcut] = {}
         """The shortcuts of commands, by path."""
         self._unknown: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         """By route and id: the right to send one command is no right to learn of another."""
+        self._bytes = 0
 
     def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
         """Adds the routes of a command class.
@@ -106,11 +122,14 @@ class CommandRoutes:
             timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
         ) -> Response:
             principal = await self._access.check_command(request, command, body)
-            _check_text(await request.body(), command)
-            id_, expected = idempotency_key or str(uuid4()), _version_in(if_match)
+            text = await request.body()
+            _check_text(text, command)
+            id_ = idempotency_key or str(uuid4())
+            link = f"{quote(request.scope['path'])}/{quote(id_)}"
+            sent = _Sent(body, _version_in(if_match), principal.name, len(text), self._clock())
             if prefer is not None and "respond-async" in prefer:
-                return await self._respond_later(path, id_, body, expected, principal.name, timeout)
-            return await self._answer(path, id_, _Sent(body, expected, principal.name, None), timeout)
+                return await self._respond_later((path, id_), link, sent, timeout)
+            return await self._answer((path, id_), link, sent, timeout)
 
         async def status(
             request: Request,
@@ -122,7 +141,10 @@ class CommandRoutes:
             if sent is None:
                 advice = f"send it again with Idempotency-Key {id_}: it is decided once"
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
-            return await self._answer(path, id_, sent, timeout)
+            if sent.task is None and self._clock() - sent.at > _ANSWERED_SECONDS:
+                advice = "read its stream, or send it again with If-Match"
+                raise refusal(404, f"command {id_[:80]!r} was sent too long ago to ask for its answer; {advice}")
+            return await self._answer((path, id_), quote(request.scope["path"]), sent, timeout)
 
         async def batch(
             request: Request,
@@ -132,6 +154,9 @@ class CommandRoutes:
             timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
         ) -> StreamingResponse:
             principal = await self._access.check_command(request, command)
+            # As with one command: without this type, a page of another site may send lines unasked (no CORS preflight).
+            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _NDJSON:
+                raise refusal(415, f"send one command per line, with the header Content-Type: {_NDJSON}")
             client = await self._connection.client()
             ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
             sender = _BatchSender(client, command, principal, self._access, ids, timeout)
@@ -148,8 +173,10 @@ class CommandRoutes:
             except ValidationError:
                 return None
             principal = await self._access.check_command(plain.request, command, body)
-            sent = _Sent(body, None, principal.name, None)
-            return await self._answer(path, str(uuid4()) if id_ is None else id_.decode(), sent, _WAIT_SECONDS)
+            name = str(uuid4()) if id_ is None else id_.decode()
+            link = f"{quote(plain.request.scope['path'])}/{quote(name)}"
+            sent = _Sent(body, None, principal.name, len(plain.body), self._clock())
+            return await self._answer((path, name), link, sent, _WAIT_SECONDS)
 
         self.shortcuts[path] = send_plainly
         send.__annotations__["body"] = command
@@ -174,59 +201,63 @@ class CommandRoutes:
         router.post(
             f"{path}:batch", summary=f"Send many {spec.name}, in order", operation_id=f"send_many_{operation}",
             name=f"batch of {spec.name}", tags=[tag], response_class=StreamingResponse,
-            responses={200: {"content": {_NDJSON: lines}}, **error_responses(400, 401, 403, 431, 500, 503)},
+            responses={200: {"content": {_NDJSON: lines}}, **error_responses(400, 401, 403, 415, 431, 500, 503)},
             openapi_extra={"requestBody": {"content": {_NDJSON: lines}}},
         )(batch)  # fmt: skip
 
     async def close(self) -> None:
         """Cancels waiting for commands without a request for their outcome; they may happen."""
-        for sent in self._unknown.values():
+        for sent in list(self._unknown.values()):
             if sent.task is not None:
                 sent.task.cancel()
                 with suppress(asyncio.CancelledError, LeftfoldError):
                     await sent.task
 
-    async def _respond_later(
-        self, path: str, id_: str, command: Command, expected: int | None, principal: str, timeout: float
-    ) -> Response:
-        asked = (await self._connection.client()).asend(
-            command, id=id_, expected_version=expected, principal=principal, timeout=timeout
-        )
-        self._remember((path, id_), _Sent(command, expected, principal, asyncio.ensure_future(asked)))
-        return _not_known(path, id_, "it was sent, and is not waited for")
+    async def _respond_later(self, place: tuple[str, str], link: str, sent: _Sent, timeout: float) -> Response:
+        task = asyncio.ensure_future(self._send(await self._connection.client(), place[1], sent, timeout))
+        self._remember(place, sent._replace(task=task))
+        return _not_known(link, place[1], "it was sent, and is not waited for")
 
-    async def _answer(self, path: str, id_: str, sent: _Sent, timeout: float) -> Response:
+    async def _answer(self, place: tuple[str, str], link: str, sent: _Sent, timeout: float) -> Response:
         """Waits for the outcome; a command without a waiting task is sent, again if it was before."""
-        command, expected, principal, task = sent
+        _, id_ = place
         try:
-            if task is not None:
-                receipt = await asyncio.wait_for(asyncio.shield(task), timeout)
+            if sent.task is not None:
+                receipt = await asyncio.wait_for(asyncio.shield(sent.task), timeout)
             else:
-                client = await self._connection.client()
-                receipt = await client.asend(
-                    command, id=id_, expected_version=expected, principal=principal, timeout=timeout
-                )
+                receipt = await self._send(await self._connection.client(), id_, sent, timeout)
         except OutcomeUnknown as error:
-            self._remember((path, id_), _Sent(command, expected, principal, None))
-            return _not_known(path, id_, error.why)
+            self._remember(place, sent._replace(task=None))
+            return _not_known(link, id_, error.why)
         except asyncio.CancelledError:
             # The server ends, and its time for running requests is over.
-            self._remember((path, id_), _Sent(command, expected, principal, None))
-            return _not_known(path, id_, "the gateway ends; send it again with the same Idempotency-Key")
+            self._remember(place, sent._replace(task=None))
+            return _not_known(link, id_, "the gateway ends; send it again with the same Idempotency-Key")
         except TimeoutError:
-            return _not_known(path, id_, f"no answer within {timeout:g} s")
+            return _not_known(link, id_, f"no answer within {timeout:g} s")
         except LeftfoldError as error:
             if not isinstance(error, InfrastructureError):
-                self._unknown.pop((path, id_), None)
-            raise ProblemError(problem_of(error, has_precondition=expected is not None)) from error
-        self._unknown.pop((path, id_), None)
+                self._forget(place)
+            raise ProblemError(problem_of(error, has_precondition=sent.expected is not None)) from error
+        self._forget(place)
         return _accepted(id_, receipt)
 
+    @staticmethod
+    async def _send(client: Client, id_: str, sent: _Sent, timeout: float) -> Receipt:
+        return await client.asend(
+            sent.command, id=id_, expected_version=sent.expected, principal=sent.principal, timeout=timeout
+        )
+
     def _remember(self, place: tuple[str, str], sent: _Sent) -> None:
+        self._forget(place)
         self._unknown[place] = sent
-        self._unknown.move_to_end(place)
-        while len(self._unknown) > _MOST_KNOWN:
-            self._unknown.popitem(last=False)
+        self._bytes += sent.size
+        while len(self._unknown) > _MOST_KNOWN or self._bytes > _MOST_KNOWN_BYTES:
+            self._forget(next(iter(self._unknown)))
+
+    def _forget(self, place: tuple[str, str]) -> None:
+        if (sent := self._unknown.pop(place, None)) is not None:
+            self._bytes -= sent.size
 
 
 class _BatchSender:
@@ -313,8 +344,7 @@ def _accepted(id_: str, receipt: Receipt) -> Response:
     return JSONResponse(body.model_dump(), headers={POSITION_HEADER: token, "ETag": f'"{receipt.version}"'})
 
 
-def _not_known(path: str, id_: str, why: str) -> Response:
-    link = f"{path}/{quote(id_)}"
+def _not_known(link: str, id_: str, why: str) -> Response:
     body = UnknownOutcome(id=id_, status=link, why=why)
     return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +38,7 @@ _LINGER_SECONDS = 10.0
 _CATCHING_UP = 16
 """Listeners that catch up at once; each has a source of its own until it has joined."""
 _JOIN_SECONDS = 1.0
+_QUEUE_SECONDS = 20.0
 _ENDS = refusal(503, "the gateway ends; come back with the last id, and nothing is missed").problem
 _EXPIRED = refusal(401, "the token has expired; come back with another one and the last id").problem
 
@@ -72,7 +73,7 @@ class Source(Protocol):
         """The next frames; none when the timeout, in seconds, passes before."""
 
     async def close(self) -> None:
-        """Ends it."""
+        """Ends it; once more does nothing."""
 
 
 class _Joining(NamedTuple):
@@ -94,10 +95,20 @@ class Feed:
 
     Args:
         open_source: a source behind a position, or from now on.
+        queue_seconds: how long a listener waits to catch up while many others do. Browsers give up a stream whose
+            answer is no 200, and after a restart all of them come back at once.
+        silence_seconds: how long a listener waits for news before it is sent its position.
     """
 
-    def __init__(self, open_source: Callable[[Position | None], Awaitable[Source]]) -> None:
+    def __init__(
+        self,
+        open_source: Callable[[Position | None], Awaitable[Source]],
+        *,
+        queue_seconds: float = _QUEUE_SECONDS,
+        silence_seconds: float = _SILENCE_SECONDS,
+    ) -> None:
         self._open = open_source
+        self._queue_seconds, self._silence_seconds = queue_seconds, silence_seconds
         self._task: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[None] | None = None
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
@@ -139,8 +150,6 @@ class Feed:
                 yield start, ()
             while True:
                 news.clear()
-                if number < self._first:
-                    raise _too_slow(self._first - number)
                 if number < self._end:
                     found = self._from(number)
                     number += len(found)
@@ -152,10 +161,12 @@ class Feed:
                     raise ProblemError(self._failure)
                 else:
                     try:
-                        async with asyncio.timeout(_SILENCE_SECONDS):
+                        async with asyncio.timeout(self._silence_seconds):
                             await news.wait()
                     except TimeoutError:
-                        yield self._position | ahead, ()
+                        # Frames may have come at this very moment, and their position is not to be sent before them.
+                        if number == self._end:
+                            yield self._position | ahead, ()
         finally:
             del self._listening[news]
 
@@ -164,11 +175,16 @@ class Feed:
         self._closed = True  # before Python 3.12 `wait_for` may swallow a cancellation
         if (task := self._task) is not None:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])  # an error of its source must not end the shutdown of the gateway
 
     def _from(self, number: int) -> list[Frame]:
-        """The kept frames from a number on, as many as are written at once."""
+        """The kept frames from a number on, as many as are written at once.
+
+        Raises:
+            ProblemError: they are not kept any more.
+        """
+        if number < self._first:
+            raise _too_slow(self._first - number)
         found, size = list[Frame](), 0
         for one in islice(self._frames, number - self._first, None):
             found.append(one)
@@ -226,8 +242,9 @@ class Feed:
         """Reads until there has been no listener for a while."""
         alone = 0.0
         while alone < _LINGER_SECONDS and not self._closed:
-            joining, self._joining = self._joining, []
+            joining = tuple(self._joining)
             await asyncio.gather(*map(self._join, joining))
+            del self._joining[: len(joining)]
             found = await source.read(_ROUND_SECONDS)
             alone = 0.0 if self._listening else alone + _ROUND_SECONDS
             self._keep(found)
@@ -262,37 +279,49 @@ class Feed:
 
     async def _catch_up(self, after: Position) -> AsyncGenerator[tuple[Position, Sequence[Frame], int], None]:
         """The frames from a position to the feed's, each time with the number of the feed's next frame."""
-        if self._catching_up.locked():
-            raise refusal(503, f"{_CATCHING_UP} listeners catch up already; come again in a second")
-        async with self._catching_up:
+        try:
+            async with asyncio.timeout(self._queue_seconds):
+                await self._catching_up.acquire()
+        except TimeoutError as error:
+            raise refusal(503, f"{_CATCHING_UP} listeners catch up already; come again in a second") from error
+        try:
             source, number = await self._open(after), None
             try:
                 yield after, (), 0
                 while number is None:
-                    while found := await source.read(0):
+                    while not source.position.covers(self._position):
+                        if not (found := await source.read(_ROUND_SECONDS)):
+                            break
                         yield source.position, found, 0
+                    await self._begin()  # the feed may have failed, and nothing else would begin it
+                    if self._failure is not None:
+                        raise ProblemError(self._failure)
                     joining = _Joining(source, asyncio.get_running_loop().create_future())
                     self._joining.append(joining)
                     number, found = await joining.done
-                    yield source.position, found, number or 0
+                    if number is None:
+                        yield source.position, found, 0
             finally:
                 await source.close()
+        finally:
+            self._catching_up.release()
+        yield source.position, found, number
 
     async def _join(self, joining: _Joining) -> None:
         """Reads what a listener lacks, while the feed does not read; it has to come again when that takes long."""
+        source, done = joining
         found: list[Frame] = []
-        deadline, number = time.monotonic() + _JOIN_SECONDS, None
+        deadline = time.monotonic() + _JOIN_SECONDS
         try:
-            while not joining.source.position.covers(self._position) and time.monotonic() < deadline:
-                found += await joining.source.read(_ROUND_SECONDS)
+            while not (done.done() or source.position.covers(self._position)) and time.monotonic() < deadline:
+                found += await source.read(_ROUND_SECONDS)
         except Exception as error:  # noqa: BLE001  # it belongs to this listener; the feed continues
-            if not joining.done.done():
-                joining.done.set_exception(error)
-            return
-        if joining.source.position.covers(self._position):
-            number = self._end
-        if not joining.done.done():
-            joining.done.set_result((number, found))
+            if not done.done():
+                done.set_exception(error)
+        if done.cancelled():
+            await source.close()  # its listener closed it too, but perhaps before this read began to wait
+        elif not done.done():
+            done.set_result((self._end if source.position.covers(self._position) else None, found))
 
 
 def event_id(position: Position) -> bytes:

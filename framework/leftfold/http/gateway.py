@@ -204,6 +204,8 @@ class _RequestLimits:
             nonlocal size, has_more, deadline
             if not has_more:
                 return await receive()  # it waits for the end of the connection
+            if is_batch:  # the time between its parts is that of the commands before
+                deadline = asyncio.get_running_loop().time() + self._seconds
             try:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
@@ -211,7 +213,6 @@ class _RequestLimits:
                 raise refusal(408, f"the body took more than {self._seconds:g} s") from error
             has_more = message.get("more_body", False)
             if is_batch:
-                deadline = asyncio.get_running_loop().time() + self._seconds
                 return message
             length = len(message.get("body", b""))
             size += length

@@ -54,9 +54,9 @@ class ProblemRoute(APIRoute):
         """Answers a request for this path, also one with another method."""
 
         async def send_head(message: Message) -> None:
-            if message["type"] != "http.response.body":
+            # The answer ends here: the body of a stream has no end, and the connection is wanted for the next request.
+            if message["type"] == "http.response.start":
                 await send(message)
-            elif not message.get("more_body", False):
                 await send({"type": "http.response.body", "body": b""})
 
         is_head = scope["method"] == "HEAD"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future as ConcurrentFuture
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
@@ -166,6 +167,7 @@ class _EventSource:
         self._open = open_reader
         self._reader: LogReader | None = None
         self._threads = ThreadPoolExecutor(1, f"leftfold-events-{decider.name}")
+        self._closing: ConcurrentFuture[None] | None = None
         self.position = Position()
 
     async def begin(self, after: Position | None) -> None:
@@ -176,8 +178,11 @@ class _EventSource:
         return found
 
     async def close(self) -> None:
-        await self._on_thread(self._close)
-        self._threads.shutdown(wait=False)
+        if self._closing is None:
+            self._closing = self._threads.submit(self._close)
+            self._threads.shutdown(wait=False)
+        # A listener that disconnects is cancelled here, too; its reader is closed nevertheless, behind its last read.
+        await asyncio.shield(asyncio.wrap_future(self._closing))
 
     def _begin(self, after: Position | None) -> Position:
         reader = self._reader = self._open()

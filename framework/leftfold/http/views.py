@@ -138,8 +138,7 @@ class ViewRoutes:
             as_of: Annotated[str, _AS_OF] = "",
             if_none_match: Annotated[str | None, Header(description="The ETag of a row that is known.")] = None,
         ) -> Response:
-            await self._access.check_view(request, view.name, key)
-            wanted = typed.key_in(request, key)
+            wanted = await self._allowed_key(request, typed, key)
             position = position_in(after) if after else None
             async with self._reading(view, as_of) as reader:
                 entry = await reader.aentry(wanted, after=position, timeout=timeout)
@@ -154,8 +153,7 @@ class ViewRoutes:
             _, _, after = plain.query.partition(b"after=")
             if (plain.query and plain.query != b"after=" + after) or not _TOKEN.fullmatch(after) or view.keys.composite:
                 return None
-            await self._access.check_view(plain.request, view.name, plain.rest)
-            wanted = typed.key_in(plain.request, plain.rest)
+            wanted = await self._allowed_key(plain.request, typed, plain.rest)
             position = position_in(after.decode()) if after else None
             async with self._reading(view, "") as reader:
                 return typed.one(await reader.aentry(wanted, after=position), plain.rest, None)
@@ -178,7 +176,7 @@ class ViewRoutes:
             await self._access.check_view(request, view.name)
             equal = typed.equal_in(request)
             _check_one(equal=equal, between=between, top=top, cursor=cursor)
-            waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
+            waiting = typed.waiting(after, timeout)
             async with self._reading(view, as_of) as reader:
                 # One more row than wanted tells whether there are more.
                 if between is not None:
@@ -187,7 +185,7 @@ class ViewRoutes:
                     typed.check_index(top)
                     found = await reader.atop(top, limit + 1, smallest=order == "smallest", **waiting)
                 elif equal:
-                    found = await reader.afind(**equal, limit=limit + 1, **waiting)
+                    found = await reader.afind(**equal, **typed.limited(limit + 1), **waiting)
                 else:
                     page = await _page(reader, cursor, limit, **waiting)
                     return typed.answer(page.rows, fields, cursor=page.cursor, more=page.cursor is not None)
@@ -204,7 +202,7 @@ class ViewRoutes:
             await self._access.check_view(request, view.name)
             equal = typed.equal_in(request)
             _check_one(equal=equal, between=between)
-            waiting: dict[str, Any] = {"after": position_in(after) if after else None, "timeout": timeout}
+            waiting = typed.waiting(after, timeout)
             async with self._reading(view, as_of) as reader:
                 if between is not None:
                     return Count(count=await reader.acount_between(between, **typed.ends_in(between, ends), **waiting))
@@ -233,6 +231,13 @@ class ViewRoutes:
             **common,
         )(count)  # fmt: skip
 
+    async def _allowed_key(self, request: Request, typed: _TypedView, text: str) -> Any:
+        """The key in a path, if the caller may read its row; a rule sees the key as answers show it."""
+        await self._access.principal(request)
+        key = typed.key_in(request, text)
+        await self._access.check_view(request, typed.view.name, typed.key_of(key))
+        return key
+
     @asynccontextmanager
     async def _reading(self, view: View[Any, Any], name: str) -> AsyncIterator[Reader[Any, Any]]:
         """The reader of a view, or of one as of the past; a name that there is not is the caller's mistake."""
@@ -244,7 +249,7 @@ class ViewRoutes:
 
 
 async def _page(
-    reader: Reader[Any, Any], cursor: str, limit: int, after: Position | None, timeout: float
+    reader: Reader[Any, Any], cursor: str, limit: int, after: Position | None = None, timeout: float = 2.0
 ) -> Page[Any, Any]:
     """A page of a scan; a view that is behind `after` is waited for first."""
     if cursor and number_in(cursor.partition(":")[2].partition(":")[0]) is None:
@@ -300,9 +305,11 @@ class _TypedView:
 
     def _parts_in(self, request: Request, text: str) -> str | Sequence[str]:
         path: str = request.scope["path"]
-        behind = path.removesuffix(text).count("/")
-        raw = request.scope.get("raw_path", quote(path).encode()).decode("ascii").split("/", behind)[behind]
-        for form in (raw, text):
+        raw = request.scope.get("raw_path", quote(path).encode()).decode("ascii")
+        for _ in range(path.removesuffix(text).count("/")):
+            raw = raw.partition("/")[2]
+        # With a %2F in front of the key, this is another end of the path, and so another key than rules are asked for.
+        for form in (raw, text) if unquote(raw) == text else (text,):
             if len(parts := form.split("/")) == len(self.view.keys.parts):
                 return [unquote(part) for part in parts]
         return text
@@ -318,6 +325,15 @@ class _TypedView:
         if len(dict(given)) < len(given):
             raise refusal(400, "a field is given twice; rows are found by one value of each")
         return {name: self.value(name, text) for name, text in given}
+
+    @staticmethod
+    def waiting(after: str | None, timeout: float) -> dict[str, Any]:
+        """The arguments of a read that waits; none when it does not: an index may have their names."""
+        return {"after": position_in(after), "timeout": timeout} if after else {}
+
+    def limited(self, limit: int) -> dict[str, Any]:
+        """The argument of a search for so many rows; none when an index has its name."""
+        return {} if "limit" in self.view.rows.indexes else {"limit": limit}
 
     def ends_in(self, field: str, ends: Ends) -> dict[str, Any]:
         """The typed ends of a range of an indexed field."""
@@ -352,8 +368,8 @@ class _TypedView:
         """The headers of the answer with a row."""
         found = {POSITION_HEADER: token_of(entry.position)}
         if entry.version is not None:
-            # The same version folded by other code is another row.
-            found["ETag"] = f'"{entry.version}-{self.view.hash}"'
+            # The same version in a rebuilt generation may be another row: other code has folded it.
+            found["ETag"] = f'"{entry.version}-{entry.generation}"'
         return found
 
     def one(self, entry: Entry[Any], key: str, fields: str | None) -> Response:
