@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,6 +94,10 @@ def show_error(error: BaseException) -> None:
     html(sentence(explain_error(error)), cls="lf-error").props('role="alert"')
 
 
+_THREADS = ThreadPoolExecutor(8, thread_name_prefix="page")
+"""Of their own: reads that take long must not keep surveys, acts and the gateway from theirs."""
+
+
 async def fetched(
     read: Callable[[], T],
     show: Callable[[T], Awaitable[None] | None],
@@ -109,14 +113,14 @@ async def fetched(
 
     Args:
         what: shown while it reads. reports: what `read` has reported so far of its progress; the last one is shown.
-        threads: on which it reads; None = any.
+        threads: on which it reads; None = those of all pages.
 
     Returns:
         Whether it could be read.
     """
     waiting = html(tag("span", what, cls="lf-waiting"), cls="lf-loading").props('role="status"')
     await ui.context.client.connected()
-    reading = asyncio.get_running_loop().run_in_executor(threads, read)
+    reading = asyncio.get_running_loop().run_in_executor(threads or _THREADS, read)
     try:
         while not reading.done():
             await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
