@@ -140,9 +140,11 @@ def test_dead_commands_stay_for_a_day_at_least(kafka: KafkaSettings, cluster: Cl
         ensure(new_app(category), kafka)
     with pytest.raises(ConfigurationError, match="dead_retention=.* must be a day at least"):
         App("hasty", dead_retention=timedelta(hours=1))
-    cluster.set_configs(f"{category}.dead", {"retention.ms": "-1"})
+    dead = f"{category}.dead"
+    cluster.set_configs(dead, {"retention.ms": "-1"})
+    wait_until(lambda: cluster.configs([dead])[dead]["retention.ms"] == "-1", "the setting")
     ensure(new_app(category), kafka)
-    assert cluster.configs([f"{category}.dead"])[f"{category}.dead"]["retention.ms"] == "-1", "what is there stays"
+    assert cluster.configs([dead])[dead]["retention.ms"] == "-1", "what is there stays"
 
 
 def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, category: str) -> None:

@@ -13,8 +13,6 @@ import psutil
 import pytest
 import redis
 
-from leftfold.cli.main import run
-from leftfold.cli.run.dev import _servers as dev_servers
 from leftfold.errors import ConfigurationError
 from leftfold.local import LocalSettings, Servers, down, embedded, status, up
 from leftfold.local import redis as local_redis
@@ -65,26 +63,6 @@ def test_each_data_directory_has_a_password_of_its_own_and_keeps_it(tmp_path: Pa
         with embedded(tmp_path / place, want=REDIS) as servers:
             found.append(urlsplit(servers.redis).password)
     assert found[0] == found[2] != found[1]
-
-
-def test_the_shell_prints_no_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LEFTFOLD_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    try:
-        assert run(["up"]) == run(["up", "--json"]) == 0
-        run(["status", "--app", "tests.cli.tower:app"])
-        run(["status", "--app", "tests.cli.tower:app", "--json"])
-        with dev_servers(None, None, lambda what, details: print(what, dict(details)), shown=False):
-            pass
-        told = capfd.readouterr()
-        assert "servers were there" in told.out
-        assert password(tmp_path / "data") not in told.out + told.err
-        assert veiled("redis://:secret@127.0.0.1") in told.out
-    finally:
-        down(tmp_path / "data")
 
 
 def test_the_next_up_gives_a_redis_of_an_older_version_a_password(

@@ -80,16 +80,6 @@ def test_a_trace_names_every_record_of_its_correlation_and_no_other(
     assert all(row["after"] is not None and row["appended"] for row in found if row["depth"])
 
 
-def test_the_tree_is_the_same_from_each_of_its_ids_which_is_marked(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = rows(capsys, traded, "place-x")
-    for row in (whole[0], whole[1], whole[-1]):
-        again = rows(capsys, traded, row["id"])
-        assert [(one["id"], one["depth"]) for one in again] == [(one["id"], one["depth"]) for one in whole]
-        assert [one["id"] for one in again if one["asked"]] == [row["id"]]
-
-
 def test_what_was_refused_or_could_not_be_read_is_shown_as_such(
     traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from tests.reactions.hooks import post
 __all__ = ["PATH", "VERSIONS", "Posted", "Thanked", "Total", "app", "total_of"]
 
 VERSIONS = "TESTS_POSTING_VERSIONS"
-"""What in the environment says which versions are at work: {"decider": 2}, and `again` adds a second reaction."""
+"""What in the environment says which versions are at work: {"decider": 2}."""
 PATH = "/hook"
 TOLD: dict[str, int] = json.loads(os.environ.get(VERSIONS, "{}"))
 
@@ -104,8 +104,5 @@ app = App(
         )
     ],
     views=[total_of(TOLD.get("view", 1))],
-    reactions=[
-        Reaction("telling", events=Posted, act=tell),
-        *([Reaction("telling-again", events=Posted, act=tell, since="start")] if TOLD.get("again") else ()),
-    ],
+    reactions=[Reaction("telling", events=Posted, act=tell)],
 )

@@ -12,11 +12,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
-    ResourceType,
 )
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -127,13 +123,11 @@ class Broker:
         self.alter(topic, cleanup_policy=policy)
 
     def alter(self, topic: str, **config: str) -> None:
-        """Changes a topic's configuration; `_` in a name stands for a dot."""
-        entries: Any = [
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in config.items()
-        ]
-        admin = AdminClient(self.settings.librdkafka())
-        _wait(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]))
+        """Changes a topic's configuration and waits until it is known; `_` in a name stands for a dot."""
+        wanted = {name.replace("_", "."): value for name, value in config.items()}
+        with ClusterAdmin(self.settings) as cluster:
+            cluster.set_configs(topic, wanted)
+            wait_until(lambda: wanted.items() <= cluster.configs([topic])[topic].items(), f"{wanted} of {topic}")
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Raises the number of partitions of a topic and waits until it is known."""

@@ -11,8 +11,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.worker import Worker
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
-from tests.worker.points import Points
-from tests.worker.shop import FaultyShop, Haste
+from tests.worker.shop import FaultyShop, Haste, Points
 
 __all__ = ["Running"]
 

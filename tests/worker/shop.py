@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.processing.recovery import TaskSpec
@@ -23,9 +25,63 @@ from leftfold.model.decider import Decider
 from leftfold.model.keys import partition_of
 from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import LogReader
-from tests.worker.points import Points
 
-__all__ = ["FaultyShop", "Haste"]
+__all__ = ["TRANSACTION", "FaultyShop", "Haste", "Point", "Points"]
+
+TRANSACTION = (
+    "fetched",
+    "decided",
+    "after begin_transaction",
+    "half produced",
+    "after flush",
+    "before send_offsets_to_transaction",
+    "after send_offsets_to_transaction",
+    "before commit_transaction",
+    "after commit_transaction",
+)
+"""The points of one batch, in order; the last one is passed before anybody is answered."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """At the `nth` passing of a point the process is killed, is stopped until continued, hangs, or sees a call fail."""
+
+    at: str
+    do: str = "kill"
+    nth: int = 1
+
+
+class Points:
+    """What is to happen where; `tell` hears of it before it does."""
+
+    def __init__(self, planned: Iterable[Point], tell: Callable[[str], None]) -> None:
+        self._planned, self._tell = tuple(planned), tell
+        self._passed = Counter[str]()
+
+    def planned(self, at: str) -> bool:
+        """Whether anything will happen there."""
+        return any(point.at == at for point in self._planned)
+
+    def reach(self, at: str) -> None:
+        """Passes a point."""
+        self._passed[at] += 1
+        for point in self._planned:
+            if point.at == at and point.nth == self._passed[at]:
+                self._tell(at)
+                self._act(point.do)
+
+    def _act(self, do: str) -> None:
+        match do:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "hang":
+                threading.Event().wait()
+            case "fail":
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT, f"as planned at {self._passed}"))
+            case _:
+                raise ValueError(do)
 
 
 @dataclass(frozen=True)
@@ -39,7 +95,6 @@ class Haste:
         check: seconds between looks at partition counts.
         checkpoints: False in the tests that show what happens when nobody says that work begins.
         asks_room: False where it is shown what happens when nobody asks what the topics allow.
-        reset: "earliest" where it is shown what happens when a worker reads on wherever a topic begins by now.
     """
 
     session: int = 1500
@@ -50,7 +105,6 @@ class Haste:
     check: float = 10.0
     checkpoints: bool = True
     asks_room: bool = True
-    reset: str = "error"
 
 
 class FaultyShop(KafkaClientSupplier):
@@ -85,7 +139,7 @@ class FaultyShop(KafkaClientSupplier):
 
     def _member(self, group: str, topic: str, leave: Callable[[list[PartitionId], bool], None]) -> GroupMember:
         session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
-        config = {**self._config, **session, "auto.offset.reset": self.haste.reset}
+        config = {**self._config, **session}
         return _Member(self.points, self.haste.checkpoints, config, group, [topic], leave, gap_of_commands)
 
     def restore_ports(self, member: GroupMember) -> RestorePorts:
@@ -119,20 +173,9 @@ class _Lane(CommandProcessor):
 class _Member(GroupMember):
     def __init__(self, points: Points, checkpoints: bool, *args: Any) -> None:
         self._points, self._marks = points, checkpoints
-        self._asked = SimpleQueue[tuple[Callable[[Consumer], None], threading.Event]]()
         super().__init__(*args)
 
-    def ask(self, what: Callable[[Consumer], None]) -> None:
-        """Has the worker's thread do something with its consumer: another one's calls wait for each `poll` of that."""
-        done = threading.Event()
-        self._asked.put((what, done))
-        assert done.wait(240.0), "the worker fetches no more"
-
     def fetch(self, limit: int, wait: float) -> Any:
-        while not self._asked.empty():
-            what, done = self._asked.get()
-            what(self.consumer)
-            done.set()
         records = super().fetch(limit, wait)
         if records:
             self._points.reach("fetched")

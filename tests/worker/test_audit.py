@@ -6,9 +6,8 @@ import pytest
 
 from leftfold.errors import ContractError
 from leftfold.model.position import Position, Receipt
-from tests.worker.audit import Fact, violations
 from tests.worker.bank import bank
-from tests.worker.load import Sent
+from tests.worker.load import Fact, Sent, violations
 
 ONE, TWO = ("account", 1, "one", 1, 2), ("account", 2, "one", 2, 2)
 THREE = ("account", 3, "two", 1, 1)
