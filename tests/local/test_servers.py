@@ -18,6 +18,7 @@ from tests.free_ports import free_port
 KAFKA = frozenset({"kafka"})
 
 
+@pytest.mark.faults
 @pytest.mark.servers
 def test_on_the_wheels_java_a_further_listener_sends_clients_to_the_proxy(data: Path) -> None:
     listener = Listener(name="PROXIED", port=free_port(), advertised_port=free_port())

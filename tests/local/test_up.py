@@ -80,7 +80,6 @@ def test_the_shell_prints_no_password(
 ) -> None:
     up(settings)
     monkeypatch.setenv("LEFTFOLD_DATA", str(settings.data))
-    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert run(["up"]) == run(["up", "--json"]) == 0
     run(["status", "--app", "tests.cli.tower:app"])
     run(["status", "--app", "tests.cli.tower:app", "--json"])

@@ -172,8 +172,8 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
         }
         assert [row["command"]["why"] for row in mine] == [LATE, LATE]
         assert not any(row["overdue"] for row in mine)
-        words = ("checkout", "early", "patience", "--reason", "a test", "--by", "anna", *PATIENTLY)
-        told = typed("timers", "fire", *words)
+        by = ("--reason", "a test", "--by", "anna", *PATIENTLY)
+        told = typed("timers", "fire", "checkout", "early", "patience", *by)
         (fired,) = told.rows()
         assert (told.code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
         trading.await_event("orders", Dropped(order="early", why=LATE))

@@ -1,35 +1,27 @@
-"""A client under load, whose commands are sent again until they are answered; and what must be true of the log behind.
-
-The audit is independent of the code that writes the log.
-"""
+"""A client under load, whose commands are sent again until they are answered; and what must be true of the log then."""
 
 from __future__ import annotations
 
-import json
 import threading
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count
-from types import TracebackType
-from typing import NamedTuple, Self
+from types import SimpleNamespace, TracebackType
+from typing import Any, NamedTuple, Self
 
 from leftfold.engine.processing.command_wire import command_id
-from leftfold.engine.processing.stream_state import MARK
-from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.errors import InfrastructureError, OutcomeUnknown
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.model.keys import partition_of
 from leftfold.model.messages import Command
-from leftfold.model.position import Receipt
-from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
+from leftfold.testing.simulation.witness import WitnessedCommand, is_undecided, violations
 from tests.waiting import wait_until
-from tests.worker.bank import Account, Bank
+from tests.worker.bank import Bank
 from tests.worker.broker import Broker
 
-__all__ = ["Fact", "Load", "Sent", "audit", "facts", "violations", "wait_decided"]
+__all__ = ["Fact", "Load", "Sent", "audit", "facts"]
 
 ACCOUNTS = 12
 ROUND = 40
@@ -37,15 +29,12 @@ PAUSE = 0.02
 _UNSETTLED = (OutcomeUnknown, InfrastructureError)
 
 
-@dataclass
-class Sent:
-    """A command, how many events it writes when accepted, and what it was answered."""
+class Sent(WitnessedCommand):
+    """A command that a client has sent, and what it was answered."""
 
-    id: str
-    account: str
-    command: Command
-    events: int
-    answer: Receipt | LeftfoldError | None = None
+    def __init__(self, id_: str, key: str, command: Command) -> None:
+        super().__init__([id_], key, type(command).__leftfold__.category)
+        self.command = command
 
 
 class Load:
@@ -115,141 +104,67 @@ class Load:
     def _next(self, number: int) -> Sent:
         account = f"account-{number % ACCOUNTS}"
         if number % 10 == 7:
-            return Sent(command_id(), account, self._bank.withdraw(account, 1_000_000_000), 0)
-        parts = 1 + number % 3
-        return Sent(command_id(), account, self._bank.deposit(account, number, parts), parts)
+            return Sent(command_id(), account, self._bank.withdraw(account, 1_000_000_000))
+        return Sent(command_id(), account, self._bank.deposit(account, number, 1 + number % 3))
 
 
 class Fact(NamedTuple):
-    """An event as an auditor sees it: the stream, its version, the command behind it and its place in the decision."""
+    """An event: its stream, its version and the command behind it."""
 
     key: str
     version: int
     command: str
-    k: int
-    n: int
-    partition: int
-    offset: int
 
 
 def facts(records: Iterable[RawRecord]) -> list[Fact]:
     """The events of an events topic."""
-    return [_fact(record) for record in records]
-
-
-def audit(broker: Broker, bank: Bank, sent: Sequence[Sent]) -> list[str]:
-    """Everything that is wrong with a bank's topics after these commands, empty when all is well."""
-    # A commit is answered once it is certain; what it wrote becomes visible a moment later.
-    wait_until(lambda: not _open(broker, bank), lambda: "\n".join(_open(broker, bank)))
-    # What ended a forgotten transaction is no event.
-    events = [record for record in broker.records(names.events(bank.name)) if record.key != MARK]
     return [
-        *violations(facts(events), sent),
-        *_misplaced(events, bank),
-        *_unfolded(events, broker.records(bank.state), bank),
-        *_undecided(broker, bank),
+        Fact(
+            (r.key or b"").decode(), int(header(r.headers, "ce_sequence")), header(r.headers, "ce_causationid").decode()
+        )
+        for r in records
     ]
 
 
-def wait_decided(broker: Broker, bank: Bank) -> None:
-    """Waits until nothing is left to decide: repeats of commands that are answered may still be in the topic."""
-    wait_until(lambda: not _undecided(broker, bank), lambda: "\n".join(_undecided(broker, bank)))
+def audit(broker: Broker, bank: Bank, sent: Sequence[Sent], lost: Sequence[str] = ()) -> list[str]:
+    """Everything that is wrong with a bank's topics after these commands, as the simulator's witness sees it.
 
-
-def violations(found: Sequence[Fact], sent: Sequence[Sent]) -> list[str]:
-    """What is wrong between commands and events."""
-    return [*_sequences(found), *_decisions(found), *_outcomes(found, sent)]
-
-
-def _sequences(found: Sequence[Fact]) -> list[str]:
-    """Per stream 1..n, in the order of the log (I4: no fork)."""
-    wrong, last = [], dict[str, int]()
-    for fact in found:
-        if fact.version != last.get(fact.key, 0) + 1:
-            wrong.append(f"fork: {fact.key} goes from version {last.get(fact.key, 0)} to {fact.version}")
-        last[fact.key] = fact.version
-    return wrong
-
-
-def _decisions(found: Sequence[Fact]) -> list[str]:
-    """Of each decision all parts, once and side by side (I3: no double, I5: not torn)."""
-    parts: dict[str, list[Fact]] = defaultdict(list)
-    for fact in found:
-        parts[fact.command].append(fact)
-    wrong = []
-    for command, group in parts.items():
-        n = group[0].n
-        if [fact.k for fact in group] != list(range(1, n + 1)):
-            torn = len(group) < n
-            wrong.append(f"{'torn' if torn else 'double'}: {command} has parts {[f'{f.k}/{f.n}' for f in group]}")
-    return wrong
-
-
-def _outcomes(found: Sequence[Fact], sent: Sequence[Sent]) -> list[str]:
-    """Every command has the one outcome that it was told (I1: ledger, I2: no loss)."""
-    written, last = Counter(fact.command for fact in found), {fact.command: fact.version for fact in found}
-    wrong = [f"unasked: {command}" for command in written.keys() - {one.id for one in sent}]
-    for one in sent:
-        answer, events = one.answer, written[one.id]
-        if answer is None:
-            wrong.append(f"unanswered: {one.id}")
-        elif isinstance(answer, Receipt):
-            if events != one.events or answer.events != one.events:
-                wrong.append(f"lost: {one.id} was told {answer.events} events, has {events} of {one.events}")
-            elif events and answer.version != last[one.id]:
-                wrong.append(f"misled: {one.id} was told version {answer.version}, is at {last[one.id]}")
-        elif events:
-            wrong.append(f"refused but written: {one.id} {answer!r}")
-    return wrong
-
-
-def _misplaced(events: Iterable[RawRecord], bank: Bank) -> list[str]:
-    home = {r.key or b"": partition_of(r.key or b"", bank.app.partitions) for r in events}
-    return [f"misplaced: {r.key!r} in {r.partition}" for r in events if r.partition != home[r.key or b""]]
-
-
-def _unfolded(events: Iterable[RawRecord], states: Iterable[RawRecord], bank: Bank) -> list[str]:
-    """Every state record is the fold of the events up to its version (I7), and the last one of all of them."""
-    decider, codec = bank.decider, MessageCodec(bank.decider.events)
-    folded: dict[str, list[Account]] = defaultdict(lambda: [decider.initial_state])
-    for record in events:
-        states_of = folded[(record.key or b"").decode()]
-        states_of.append(decider.evolve(states_of[-1], codec.decode(header(record.headers, "ce_type"), record.value)))
-    wrong, last = [], dict[str, int]()
-    for record in states:
-        key = (record.key or b"").decode()
-        if key != "@" and record.value is not None:
-            fields = json.loads(record.value)
-            last[key] = version = fields["version"]
-            if version >= len(folded[key]) or decider.state.decode(json.dumps(fields["state"])) != folded[key][version]:
-                wrong.append(f"unfolded: the state of {key} at {version} is {fields['state']}")
-    behind = {key for key, versions in folded.items() if last.get(key, 0) != len(versions) - 1}
-    return wrong + [f"behind: the state of {key} ends at {last.get(key)}" for key in sorted(behind)]
-
-
-def _open(broker: Broker, bank: Bank) -> list[str]:
-    """Transactions that are still open (I13)."""
-    wrong = []
-    for topic in (names.events(bank.name), bank.state, names.dead(bank.name)):
-        stable, high = broker.ends(topic, committed=True), broker.ends(topic, committed=False)
-        wrong += [f"open: {topic}[{p}] is stable to {stable[p]} of {high[p]}" for p in high if stable[p] != high[p]]
-    return wrong
-
-
-def _undecided(broker: Broker, bank: Bank) -> list[str]:
-    """Every command lies behind the committed offset (I12)."""
-    left, ends = broker.left(bank), broker.ends(names.commands(bank.name), committed=True)
-    return [f"undecided: commands[{p}] is at {left[p][0]} of {end}" for p, end in ends.items() if 0 < end != left[p][0]]
-
-
-def _fact(record: RawRecord) -> Fact:
-    k, n = header(record.headers, "ce_decision").split(b"/")
-    return Fact(
-        (record.key or b"").decode(),
-        int(header(record.headers, "ce_sequence")),
-        header(record.headers, "ce_causationid").decode(),
-        int(k),
-        int(n),
-        record.partition,
-        record.offset,
+    Args:
+        lost: ids of commands that end as dead letters.
+    """
+    # A commit is answered once it is certain; what it wrote becomes visible a moment later. Repeats may be there still.
+    wait_until(
+        lambda: not is_undecided(_seen(broker, bank), bank.app, lost),
+        lambda: f"the end: {violations(_seen(broker, bank), bank.app, sent, lost=lost)[:9]}",
     )
+    return violations(_seen(broker, bank), bank.app, sent, lost=lost)
+
+
+def _seen(broker: Broker, bank: Bank) -> Any:
+    """What a real broker holds of a bank, in the shape of a simulated cluster."""
+    topics = (names.commands(bank.name), names.events(bank.name), bank.state, names.dead(bank.name))
+    left = broker.left(bank)
+    committed = {(topics[0], p): SimpleNamespace(offset=offset) for p, (offset, _) in left.items()}
+    return SimpleNamespace(
+        topics={topic: SimpleNamespace(partitions=_partitions(broker, topic)) for topic in topics},
+        groups={bank.group: SimpleNamespace(committed=committed)},
+        coordinator=SimpleNamespace(open=lambda: ()),
+    )
+
+
+def _partitions(broker: Broker, topic: str) -> list[Any]:
+    stable, ends = (broker.ends(topic, committed=committed) for committed in (True, False))
+    found: dict[int, list[Any]] = {partition: [] for partition in ends}
+    for r in broker.records(topic):
+        one = SimpleNamespace(key=r.key, value=r.value, headers=r.headers, offset=r.offset, timestamp=r.time)
+        found[r.partition].append(one)
+    return [
+        SimpleNamespace(
+            topic=SimpleNamespace(name=topic),
+            number=number,
+            committed=lambda records=records: records,
+            stable_end=stable[number],
+            end=ends[number],
+        )
+        for number, records in found.items()
+    ]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -19,7 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.worker import Worker
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, bank
-from tests.worker.shop import FaultyShop, Haste, Point, Points
+from tests.worker.running import Haste, HastySupplier
 
 __all__ = ["Circumstances", "Start", "Supervisor", "WorkerProcess"]
 
@@ -28,15 +28,14 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Where a worker works, at what, and what will happen to it."""
+    """Where a worker works, and at what."""
 
     kafka: str
     bank: str
     version: int = 1
     partitions: int = PARTITIONS
     batch: int = 200
-    haste: Haste = field(default_factory=Haste)
-    points: tuple[Point, ...] = ()
+    haste: Haste = Haste()  # noqa: RUF009  # it is frozen
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -44,8 +43,7 @@ class Circumstances:
     @classmethod
     def from_json(cls, text: str) -> Self:
         fields = json.loads(text)
-        haste, points = Haste(**fields.pop("haste")), tuple(Point(**p) for p in fields.pop("points"))
-        return cls(**fields, haste=haste, points=points)
+        return cls(**fields | {"haste": Haste(**fields["haste"])})
 
 
 def _tell(what: str, details: Mapping[str, Any]) -> None:
@@ -58,8 +56,7 @@ def main(given: Circumstances) -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     one = bank(given.bank, version=given.version, partitions=given.partitions)
-    points = Points(given.points, lambda at: _tell("point", {"at": at}))
-    shop = FaultyShop(KafkaSettings(bootstrap_servers=given.kafka), given.haste, points)
+    shop = HastySupplier(KafkaSettings(bootstrap_servers=given.kafka), given.haste)
     try:
         worker = Worker(one.app, one.name, shop, stop=stop, batch=given.batch, report=_tell)
         try:
@@ -131,15 +128,8 @@ class WorkerProcess:
         """Waits until it serves so many partitions."""
         wait_until(lambda: self._alive() and len(self.serves) >= partitions, lambda: f"serving: {self}", seconds)
 
-    def wait_point(self, seconds: float = 240.0) -> None:
-        """Waits until it has met its fate at a point."""
-        wait_until(
-            lambda: bool(self.told("point")) or self.code is not None, lambda: f"a point to be reached: {self}", seconds
-        )
-        assert self.told("point"), f"ended before its point: {self}"
-
     def wait_stopped(self, seconds: float = 240.0) -> None:
-        """Waits until it has stopped itself."""
+        """Waits until it stands still."""
         wait_until(lambda: self._alive() and self.stopped, lambda: f"a stop: {self}", seconds)
 
     def wait_end(self, seconds: float = 240.0) -> int:

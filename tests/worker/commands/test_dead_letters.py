@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError
 
 from leftfold.engine.processing.process_wire import BARRIER
 from leftfold.engine.processing.stream_state import MARK
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
@@ -30,7 +31,6 @@ from tests.worker.hostile import ACCOUNT, Letter, good, hostile
 from tests.worker.load import facts
 from tests.worker.raw_headers import produce_with_header
 from tests.worker.running import Running
-from tests.worker.shop import Haste
 
 pytestmark = pytest.mark.servers
 
@@ -158,7 +158,8 @@ def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
         return
     if way == "neither":
         monkeypatch.setattr("leftfold.kafka.worker.worker.REFUSED", frozenset[int]())
-    with Running(bank, broker.address, haste=Haste(asks_room=False)) as running:
+    monkeypatch.setattr(KafkaClientSupplier, "room", lambda self, task: 1_000_000)
+    with Running(bank, broker.address) as running:
         if way == "neither":
             wait_until(lambda: running.worker.counts["aborted"] >= 3, "the same transaction, again and again")
             assert not running.worker.counts["accepted"]

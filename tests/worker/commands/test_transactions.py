@@ -15,10 +15,7 @@ from leftfold.ports.outgoing import Outgoing
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
-from tests.worker.load import Load, audit
-from tests.worker.processes import Circumstances, Start
 from tests.worker.proxy import Api, Fault, Proxy
-from tests.worker.shop import Haste, Point
 
 SOCKET_MS = 1500
 
@@ -72,17 +69,21 @@ def test_a_late_commit_shows_an_aborted_record_unless_the_producer_is_rotated(
 
 
 @pytest.mark.servers
-@pytest.mark.faults
-def test_a_worker_whose_call_hangs_ends_to_be_restarted(broker: Broker, bank: Bank, start: Start) -> None:
-    point = Point("before commit_transaction", "hang", 3)
-    hanging = start(Circumstances(broker.distant, bank.name, haste=Haste(call=5.0), points=(point,)))
-    with Load(broker.settings, bank) as load:
-        hanging.wait_point()
-        assert hanging.wait_end() == 75
-        assert "did not return within" in str(hanging)
-        start(Circumstances(broker.distant, bank.name)).wait_serving(4)
-        load.wait_answered(50)
-    assert audit(broker, bank, load.sent) == []
+def test_a_transaction_that_hangs_is_noticed(broker: Broker, bank: Bank) -> None:
+    expired: list[str] = []
+    watchdog = Watchdog(lambda what, seconds: expired.append(what))
+    transactions = Transactions({"bootstrap.servers": broker.address}, f"hangs-{bank.name}", watchdog)
+    transactions._timeout = 0.1
+
+    def hang() -> Iterator[tuple[str, Sequence[Outgoing]]]:
+        wait_until(lambda: bool(expired), "the watchdog")
+        raise KeyError("over")
+        yield
+
+    with pytest.raises(KeyError):
+        transactions.run(hang(), [], None)
+    watchdog.close()
+    assert set(expired) == {f"a transaction of {transactions.id}"}
 
 
 def test_a_hanging_call_without_a_watchdog_hangs_on() -> None:

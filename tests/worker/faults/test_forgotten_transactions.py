@@ -203,7 +203,7 @@ def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_over
 
 
 def _send(client: KafkaClient, bank: Bank, number: int) -> Sent:
-    sent = Sent(f"id-{number}", ACCOUNT, bank.deposit(ACCOUNT, number), 1)
+    sent = Sent(f"id-{number}", ACCOUNT, bank.deposit(ACCOUNT, number))
     sent.answer = client.send(sent.command, id=sent.id, timeout=SECONDS)
     return sent
 

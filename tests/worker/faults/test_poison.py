@@ -9,10 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import ContractError
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.worker.transactions import Transactions
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.messages import Command
@@ -23,8 +26,7 @@ from tests.worker.broker import Broker
 from tests.worker.hostile import ACCOUNT, Letter, good
 from tests.worker.load import Sent, audit, facts
 from tests.worker.processes import Circumstances, Start
-from tests.worker.running import CALM, Running
-from tests.worker.shop import Haste, Point, Points
+from tests.worker.running import CALM, Haste, Running
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
@@ -52,31 +54,40 @@ def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
         one.answer = answer
     assert 5 <= len(lives) <= 8, [life.code for life in lives]
     assert [one.id for one in sent if isinstance(one.answer, ContractError)] == ["poison"]
-    assert audit(broker, bank, sent) == []
+    assert audit(broker, bank, sent, ["poison"]) == []
     assert b"died 3 times" in dict(broker.records(names.dead(bank.name))[0].headers)["dead_reason"]
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])
 def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_before_it_begins(
-    broker: Broker, bank: Bank, checkpoints: bool
+    broker: Broker, bank: Bank, checkpoints: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not checkpoints:
+        monkeypatch.setattr(GroupMember, "commit", lambda self, offsets: None)
     _post(broker, bank, [good(bank, "poison", bank.strike(ACCOUNT, "leave")), good(bank, "n", bank.deposit(ACCOUNT))])
     lives = 0
     while lives < 6 and not broker.settled(names.events(bank.name)):
         lives += 1
-        with suppress(SystemExit), Running(bank, broker.distant, haste=Haste(checkpoints=checkpoints)) as running:
+        with suppress(SystemExit), Running(bank, broker.distant, haste=Haste()) as running:
             wait_until(lambda: running.going and running.worker.counts["accepted"] > 0, "the command behind it")
     dead = broker.records(names.dead(bank.name))
     assert (lives, len(dead)) == ((5, 1) if checkpoints else (6, 0))
 
 
 def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_killer(
-    broker: Broker, bank: Bank
+    broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _post(broker, bank, [good(bank, f"n{n}", bank.deposit(ACCOUNT)) for n in range(3)])
     broker.leave(bank, {HOME: (0, "s")})
-    points = Points([Point("before send_offsets_to_transaction", "fail", nth) for nth in range(2, 8)], lambda at: None)
-    with Running(bank, broker.distant, points=points) as running:
+    fails, call = [False] + 6 * [True], Transactions._call
+
+    def failing(self: Transactions, function: Any, *args: Any) -> Any:
+        if function.__name__ == "send_offsets_to_transaction" and fails and fails.pop(0):
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "as planned"))
+        return call(self, function, *args)
+
+    monkeypatch.setattr(Transactions, "_call", failing)
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, lambda: f"{running.reports}")
         assert (running.worker.counts["aborted"], running.worker.counts["dead"]) == (6, 0)
     assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == ["n0", "n1", "n2"]
@@ -115,8 +126,8 @@ def _is_mark(record: RawRecord) -> bool:
 def _around(bank: Bank, poison: Command) -> list[Sent]:
     """Commands of many accounts, and the poison in the middle of them."""
     accounts = [f"account-{n % 9}" for n in range(NEIGHBOURS)]
-    sent = [Sent(f"n{n}", account, bank.deposit(account, n), 1) for n, account in enumerate(accounts)]
-    return [*sent[: NEIGHBOURS // 2], Sent("poison", ACCOUNT, poison, 0), *sent[NEIGHBOURS // 2 :]]
+    sent = [Sent(f"n{n}", account, bank.deposit(account, n)) for n, account in enumerate(accounts)]
+    return [*sent[: NEIGHBOURS // 2], Sent("poison", ACCOUNT, poison), *sent[NEIGHBOURS // 2 :]]
 
 
 def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:

@@ -82,8 +82,9 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
         wait_until(lambda: standing(running, places[0]), "the report, again")
         assert len(broker.settled(names.dead(bank.name))) == 1
         for look in ("status", "doctor"):
-            said = typed(look)
-            assert f"{places[0]} cannot be folded, so {bank.name}.commands[{HIT}] is not served" in said.out + said.err
+            shown = typed(look)
+            why = f"{places[0]} cannot be folded, so {bank.name}.commands[{HIT}] is not served"
+            assert why in shown.out + shown.err
         assert client.send(bank.deposit(ACCOUNTS[REST]), timeout=SECONDS).version == 2
         for place in places:
             wait_until(lambda: standing(running, place), place)  # noqa: B023  # called at once

@@ -24,8 +24,7 @@ from leftfold.ports.codec import header
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
-from tests.worker.running import Running
-from tests.worker.shop import Haste
+from tests.worker.running import Haste, Running
 
 pytestmark = pytest.mark.servers
 

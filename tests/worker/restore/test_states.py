@@ -161,7 +161,7 @@ def _forge(broker: Broker, topic: str, partition: int, records: list[tuple[bytes
 
 
 def _send(client: KafkaClient, bank: Bank, sent: list[Sent], *, accounts: list[str] = ACCOUNTS) -> None:
-    new = [Sent(f"id-{len(sent) + n}", account, bank.deposit(account, n), 1) for n, account in enumerate(accounts)]
+    new = [Sent(f"id-{len(sent) + n}", account, bank.deposit(account, n)) for n, account in enumerate(accounts)]
     answers = client.send_many([one.command for one in new], ids=[one.id for one in new], timeout=SECONDS)
     for one, answer in zip(new, answers, strict=True):
         one.answer = answer
@@ -171,7 +171,7 @@ def _send(client: KafkaClient, bank: Bank, sent: list[Sent], *, accounts: list[s
 def _compacted(broker: Broker, bank: Bank, client: KafkaClient, sent: list[Sent]) -> bool:
     """Writes on, which rolls segments, until every partition has lost records that were replaced."""
     _send(client, bank, sent)
-    wanted = Counter(one.account for one in sent)
+    wanted = Counter(one.key for one in sent)
     found = Counter((r.key or b"").decode() for r in broker.records(bank.state))
     return all(found[account] < number / 2 for account, number in wanted.items())
 
