@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import redis
+from pydantic import SecretStr
 
 from leftfold.errors import ConfigurationError
 from leftfold.local import LocalSettings, Servers, down, embedded, status, up
@@ -38,11 +39,21 @@ def everything_told(data: Path) -> str:
     return "\n".join([*lines, repr(status(data)), *(log.read_text("utf-8") for log in data.rglob("*.log"))])
 
 
-def test_only_who_can_read_the_data_directory_gets_into_its_redis(tmp_path: Path) -> None:
-    with embedded(tmp_path / "data", want=REDIS) as servers:
+@pytest.mark.parametrize("chosen", ["", 'p@ss "word"'])
+def test_only_who_can_read_the_data_directory_gets_into_its_redis(tmp_path: Path, chosen: str) -> None:
+    settings = LocalSettings(redis_password=SecretStr(chosen) if chosen else None)
+    with embedded(tmp_path / "data", settings=settings, want=REDIS) as servers:
         data = servers.data
+        assert servers == Servers(kafka="", redis=servers.redis, data=data)
         assert stat.S_IMODE(data.stat().st_mode) == 0o700
-        for name in ("redis/password", "redis/redis.conf", "plan.json", "keeper.json", "servers.json"):
+        files = [
+            "redis/redis.conf",
+            "plan.json",
+            "keeper.json",
+            "servers.json",
+            *([] if chosen else ["redis/password"]),
+        ]
+        for name in files:
             assert stat.S_IMODE((data / name).stat().st_mode) == 0o600, name
         without = f"redis://{servers.redis.rpartition('@')[2]}"
         with redis.Redis.from_url(without) as stranger, pytest.raises(redis.AuthenticationError):
@@ -52,9 +63,9 @@ def test_only_who_can_read_the_data_directory_gets_into_its_redis(tmp_path: Path
             for words in ("CONFIG SET dir /tmp", "MODULE LIST", "DEBUG SLEEP 0", "REPLICAOF h 1", "SLAVEOF h 1"):
                 with pytest.raises(redis.ResponseError, match="unknown command"):
                     client.execute_command(*words.split())
-        assert len(password(data)) >= 32
-        assert password(data) in servers.redis
-        assert password(data) not in everything_told(data) + repr(servers)
+        assert chosen or len(password(data)) >= 32
+        assert chosen or password(data) in servers.redis
+        assert (chosen or password(data)) not in everything_told(data) + repr(servers)
 
 
 def test_each_data_directory_has_a_password_of_its_own_and_keeps_it(tmp_path: Path) -> None:

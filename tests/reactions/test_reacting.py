@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from leftfold import App, ConfigurationError, ContractError, Delivery, InfrastructureError
+from leftfold import ConfigurationError, ContractError, Delivery, InfrastructureError
 from leftfold.kafka import group_member
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces, StartOffsets
@@ -175,45 +175,26 @@ def test_what_is_under_way_is_finished_when_it_is_told_to_stop(settings: KafkaSe
     assert post.numbers("finishes") == [1, 2]
 
 
-def test_a_topic_of_another_id_is_refused_until_it_is_said_where_to_go_on(settings: KafkaSettings) -> None:
+def test_a_topic_that_is_another_one_or_ends_before_what_was_done_is_refused(settings: KafkaSettings) -> None:
+    """What was recorded before topics had ids gets one first."""
     app = made(settings, "moved", Post().act)
-    begun = beginnings(app, "moved")
-    begin(app, settings, "moved")
-    RecordedPlaces(begun, settings).write({(EVENTS, 0): 0}, {EVENTS: "another"})
-    with pytest.raises(ConfigurationError, match=r"with id another, .* leftfold reactions begin moved --since TIME"):
-        begin(app, settings, "moved")
-    StartOffsets(app, app.reaction("moved"), settings).again("end")
-    begin(app, settings, "moved")
-
-
-def test_what_was_recorded_without_an_id_gets_one(settings: KafkaSettings) -> None:
-    app = made(settings, "older", Post().act)
-    begin(app, settings, "older")
-    places = RecordedPlaces(beginnings(app, "older"), settings)
+    places = RecordedPlaces(names.begun("moved"), settings)
+    offsets = StartOffsets(app, app.reaction("moved"), settings)
+    offsets.begin()
     places.write(places.read())
-    begin(app, settings, "older")
-    again = RecordedPlaces(beginnings(app, "older"), settings)
+    offsets.begin()
     with ClusterAdmin(settings) as cluster:
-        assert again.read().keys() == again.ids.keys()
-        assert set(again.ids.values()) == {cluster.identity(EVENTS)}
-
-
-def test_a_topic_that_ends_before_what_was_done_is_refused(settings: KafkaSettings) -> None:
-    app = made(settings, "cut", Post().act)
-    begin(app, settings, "cut")
-    with Consumer({**settings.librdkafka(), "group.id": names.reacting(app.name, "cut")}) as consumer:
+        assert places.read().keys() == places.ids.keys()
+        assert set(places.ids.values()) == {cluster.identity(EVENTS)}
+    places.write({(EVENTS, 0): 0}, {EVENTS: "another"})
+    with pytest.raises(ConfigurationError, match=r"with id another, .* leftfold reactions begin moved --since TIME"):
+        offsets.begin()
+    offsets.again("end")
+    offsets.begin()
+    with Consumer({**settings.librdkafka(), "group.id": names.reacting(app.name, "moved")}) as consumer:
         consumer.commit(offsets=[TopicPartition(EVENTS, 0, 1_000_000)], asynchronous=False)
-    with pytest.raises(ConfigurationError, match=r"ends at \d+, but reaction cut has read it up to offset 1000000"):
-        begin(app, settings, "cut")
-
-
-def begin(app: App, settings: KafkaSettings, name: str) -> None:
-    StartOffsets(app, app.reaction(name), settings).begin()
-
-
-def beginnings(app: App, name: str) -> str:
-    """The topic of where it began."""
-    return names.begun(app.reaction(name).name)
+    with pytest.raises(ConfigurationError, match=r"ends at \d+, but reaction moved has read it up to offset 1000000"):
+        offsets.begin()
 
 
 def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSettings) -> None:
