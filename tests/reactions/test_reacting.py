@@ -179,22 +179,26 @@ def test_a_topic_that_is_another_one_or_ends_before_what_was_done_is_refused(set
     """What was recorded before topics had ids gets one first."""
     app = made(settings, "moved", Post().act)
     places = RecordedPlaces(names.begun("moved"), settings)
-    offsets = StartOffsets(app, app.reaction("moved"), settings)
-    offsets.begin()
+
+    def begin() -> None:
+        StartOffsets(app, app.reaction("moved"), settings).begin()
+
+    begin()
     places.write(places.read())
-    offsets.begin()
+    begin()
+    again = RecordedPlaces(names.begun("moved"), settings)
     with ClusterAdmin(settings) as cluster:
-        assert places.read().keys() == places.ids.keys()
-        assert set(places.ids.values()) == {cluster.identity(EVENTS)}
+        assert again.read().keys() == again.ids.keys()
+        assert set(again.ids.values()) == {cluster.identity(EVENTS)}
     places.write({(EVENTS, 0): 0}, {EVENTS: "another"})
     with pytest.raises(ConfigurationError, match=r"with id another, .* leftfold reactions begin moved --since TIME"):
-        offsets.begin()
-    offsets.again("end")
-    offsets.begin()
+        begin()
+    StartOffsets(app, app.reaction("moved"), settings).again("end")
+    begin()
     with Consumer({**settings.librdkafka(), "group.id": names.reacting(app.name, "moved")}) as consumer:
         consumer.commit(offsets=[TopicPartition(EVENTS, 0, 1_000_000)], asynchronous=False)
     with pytest.raises(ConfigurationError, match=r"ends at \d+, but reaction moved has read it up to offset 1000000"):
-        offsets.begin()
+        begin()
 
 
 def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSettings) -> None:

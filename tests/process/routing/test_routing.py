@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from leftfold.engine.processing.log_time import SourceClock, SourceTime, Watermark
 from leftfold.engine.processing.process_wire import MAX_BYTES
@@ -34,8 +34,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 GROUP = "leftfold.trade.checkout.router"
-NOBODY_KNOWS = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
-"""What a new broker says until it has made the topic of offsets."""
 HEAVY, LIMIT, DEFAULT, BEHIND = 400_000, 300_000, 1_048_588, 100
 LIVE, LOADED = datetime.now(UTC), datetime(2017, 1, 1, tzinfo=UTC)
 
@@ -71,17 +69,9 @@ def test_a_broker_that_takes_too_long_ends_the_router_in_a_sentence(
 
 
 def acknowledged(settings: KafkaSettings, partition: int) -> int:
-    """How far routers have acknowledged a partition; below zero when they have not, or nobody knows yet."""
-    consumer = Consumer({**settings.librdkafka(), "group.id": GROUP, "enable.auto.commit": False})
-    try:
-        (place,) = consumer.committed([TopicPartition(EVENTS, partition)], 20)
-        return place.offset
-    except KafkaException as error:
-        if error.args[0].code() not in NOBODY_KNOWS:
-            raise
-        return OFFSET_INVALID
-    finally:
-        consumer.close()
+    """How far routers have acknowledged a partition."""
+    with Groups(settings) as groups:
+        return groups.committed(GROUP, [EVENTS]).next_offset(EVENTS, partition)
 
 
 @pytest.mark.faults
@@ -182,9 +172,8 @@ def told(settings: KafkaSettings) -> list[Watermark]:
 def is_acknowledged(settings: KafkaSettings, partitions: list[int]) -> bool:
     """Whether routers have acknowledged all that is in these partitions."""
     with Groups(settings) as groups:
-        done = groups.committed(names.group(app.name, "checkout.router"), [EVENTS])
         ends = groups.ends([EVENTS])
-    return all(done.next_offset(EVENTS, p) >= ends.next_offset(EVENTS, p) for p in partitions)
+    return all(acknowledged(settings, p) >= ends.next_offset(EVENTS, p) for p in partitions)
 
 
 @pytest.mark.parametrize("forgets", [True, False])

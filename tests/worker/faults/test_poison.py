@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults]
 HOME = partition_of(ACCOUNT.encode(), 4)
 
 NEIGHBOURS = 40
-BACKLOG = 4_000
+BACKLOG = 12_000
 
 
 def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
