@@ -25,10 +25,10 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.runtime.operations import components as process_survey
 from tests.cli.shell import Typed
-from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserved, app, checkout_with
+from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserved
 from tests.process.alarms import Wind
 from tests.process.alarms import app as belfry
-from tests.process.trading import Trading, committed
+from tests.process.trading import Trading, committed, raised
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -39,12 +39,7 @@ OLD, LATER = datetime(2017, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 LATE, PATIENTLY = "not paid in time", ("--timeout", "2m")
 
 
-def in_version(version: int) -> App:
-    """The trade with a checkout of another version."""
-    return App("trade", partitions=app.partitions, deciders=app.deciders, processes=[checkout_with(version=version)])
-
-
-newer, third, never = (in_version(number) for number in (2, 3, 9))
+newer, third, never = (raised(number) for number in (2, 3, 9))
 punctual = App("belfry", partitions=4, deciders=belfry.deciders, processes=belfry.processes, lateness=timedelta())
 Typing = Callable[..., Typed]
 

@@ -25,10 +25,10 @@ from leftfold.model.messages import Event
 from leftfold.model.position import Position
 from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
-from tests.domains.trade import app
+from tests.domains.trade import app, checkout_with
 from tests.waiting import wait_until
 
-__all__ = ["PARTS", "Trading", "committed", "happened", "inputs", "routed", "sent", "states", "twice"]
+__all__ = ["PARTS", "Trading", "committed", "happened", "inputs", "raised", "routed", "sent", "states", "twice"]
 
 PARTS = ("orders", "stock", "payments", "checkout", "router")
 
@@ -169,3 +169,9 @@ def states(settings: KafkaSettings, app: App = app) -> dict[str, bytes]:
     """The states that workers have written, by key."""
     records = committed(settings, names.state("checkout", app.process("checkout").version))
     return {(r.key or b"").decode(): r.value or b"" for r in records if r.key != MARK}
+
+
+def raised(version: int = 2) -> App:
+    """The same App, in which the process has another version."""
+    process = checkout_with(version=version)
+    return App("trade", partitions=app.partitions, deciders=app.deciders, processes=[process])
