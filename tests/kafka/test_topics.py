@@ -16,7 +16,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from tests.kafka.conftest import MakeTopic
 from tests.waiting import wait_until
-from tests.worker.bank import bank
+from tests.worker.bank import Account, bank
 
 pytestmark = pytest.mark.servers
 
@@ -108,7 +108,7 @@ def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, catego
     class Happened(Event, category=category, key="id"):
         id: str
 
-    view: FoldView[Happened, int] = FoldView("counts", events=Happened, row=int, evolve=lambda row, event: 1)
+    view = FoldView("accounts", events=Happened, row=Account, evolve=lambda row, event: Account())
     reading = App(f"reader-{category}", views=[view])
     with pytest.raises(InfrastructureError, match=rf"reads {category}\.events, which no App has made yet"):
         ensure(reading, kafka)
