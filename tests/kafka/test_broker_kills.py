@@ -1,4 +1,4 @@
-"""Twenty kills of the broker under a process that asks it everything: it gets errors and answers, never a signal."""
+"""A broker that is lost and comes back: readers wait, clients name it, and a process that asks gets no signal."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 
+from leftfold.errors import OutcomeUnknown
 from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
+from leftfold.model.position import Position
+from leftfold.ports.codec import header
+from tests.domains.shop import Add, app
+from tests.kafka.conftest import read_to
+from tests.kafka.responder import Responder, accepted
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.faults]
+pytestmark = pytest.mark.servers
 
 KILLS = 20
 MOST = 100
@@ -63,6 +74,7 @@ def _more(child: subprocess.Popen[str], name: str, what: str, than: int) -> bool
     return _counts(child)[name][what] > than
 
 
+@pytest.mark.faults
 def test_no_question_aborts_the_process(tmp_path: Path) -> None:
     topic = f"t{uuid4().hex[:8]}.events"
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
@@ -80,6 +92,7 @@ def test_no_question_aborts_the_process(tmp_path: Path) -> None:
             assert child.wait(240.0) == 0
 
 
+@pytest.mark.faults
 def test_twin_the_newer_questions_about_groups_abort_the_process(tmp_path: Path) -> None:
     """The twin: librdkafka asserts in its own thread (librdkafka#4605), which no process can catch."""
     with (
@@ -96,3 +109,34 @@ def test_twin_the_newer_questions_about_groups_abort_the_process(tmp_path: Path)
         with suppress(BrokenPipeError):
             child.stdin.close()
         assert child.wait(240.0) == -signal.SIGABRT
+
+
+def test_a_lost_broker_is_named_and_waited_for_and_the_same_id_works_once_it_is_back(tmp_path: Path) -> None:
+    add, topic = Add(basket_id="s-1", product="p", price=Decimal(1)), "baskets.events"
+    with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        ensure(app, settings)
+        with KafkaClient("shop", settings) as client, closing(KafkaLogReader(settings)) as reader:
+            with Responder(settings, "baskets.commands", lambda record: [accepted(1)]):
+                client.send(add)
+            _write(settings, topic)
+            reader.seek(Position.at(topic, 0, 0))
+            assert [record.value for record in read_to(reader, 1)] == [b"v"]
+            assert reader.trouble == ""
+            kill(tmp_path, "kafka")
+            with pytest.raises(OutcomeUnknown, match=r"no broker at .* answered"):
+                client.send(add, id="my id", timeout=0.5)
+            wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble != "", "the reader to notice")
+            restart(tmp_path, "kafka")
+            with Responder(settings, "baskets.commands", lambda record: [accepted(1)]) as responder:
+                assert client.send(add, id="my id").version == 1
+            wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble == "", "the reader to recover")
+            _write(settings, topic)
+            assert [record.value for record in read_to(reader, 2)] == [b"v"]
+    assert {header(record.headers, "ce_id") for record in responder.seen} == {b"my id"}
+
+
+def _write(settings: KafkaSettings, topic: str) -> None:
+    producer = Producer(settings.librdkafka())
+    producer.produce(topic, b"v", b"k", 0)
+    assert producer.flush(240.0) == 0

@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +19,6 @@ from leftfold.errors import ConflictError, ContractError, DecisionFailed, Infras
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import embedded, kill, restart
 from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
 from leftfold.ports.codec import MessageCodec, header
@@ -79,18 +78,17 @@ def test_a_command_on_the_wire_is_read_by_a_processor(client: KafkaClient, setti
     assert received.deadline - record.time <= 1000 * DELIVERY_SECONDS, "the broker's time of it, on this machine"
 
 
-def test_a_refusal_raises_the_commands_own_error(client: KafkaClient, settings: KafkaSettings) -> None:
-    error = TooDear(price=Decimal("12.50"))
-    with Responder(settings, COMMANDS, lambda record: [refused(error)]), pytest.raises(TooDear) as caught:
-        client.send(add())
-    assert caught.value == error
-
-
-def test_other_errors_keep_their_classes(client: KafkaClient, settings: KafkaSettings) -> None:
-    errors = [ConflictError("s-1", 3, 4), ContractError("unreadable"), DecisionFailed("a bug")]
-    answers = iter([refused(error) for error in errors])
+def test_a_refusal_raises_the_commands_own_error_and_others_keep_their_classes(
+    client: KafkaClient, settings: KafkaSettings
+) -> None:
+    own = TooDear(price=Decimal("12.50"))
+    errors = [own, ConflictError("s-1", 3, 4), ContractError("unreadable"), DecisionFailed("a bug")]
+    answers = iter([refused(error) for error in (own, *errors)])
     with Responder(settings, COMMANDS, lambda record: [next(answers)]):
+        with pytest.raises(TooDear) as caught:
+            client.send(add())
         got = client.send_many(add() for _ in errors)
+    assert caught.value == own
     assert [(type(e), str(e)) for e in got] == [(type(e), str(e)) for e in errors]
 
 
@@ -166,10 +164,10 @@ def test_many_answers_come_in_the_order_of_their_commands(settings: KafkaSetting
         return [refused(TooDear(price=Decimal(n)))] if n % 3 == 0 else [accepted(n)]
 
     with Responder(settings, COMMANDS, script), KafkaClient("shop", settings, most=50) as client:
-        outcomes = client.send_many(add(f"s-{n}") for n in range(500))
+        outcomes = client.send_many(add(f"s-{n}") for n in range(200))
     assert [
         getattr(o, "price", None) if n % 3 == 0 else getattr(o, "version", None) for n, o in enumerate(outcomes)
-    ] == [*range(500)]
+    ] == [*range(200)]
 
 
 def test_many_commands_carry_their_own_ids_versions_and_times(client: KafkaClient, settings: KafkaSettings) -> None:
@@ -183,24 +181,12 @@ def test_many_commands_carry_their_own_ids_versions_and_times(client: KafkaClien
     ]
 
 
-def test_fewer_ids_than_commands_are_refused(client: KafkaClient) -> None:
-    with pytest.raises(ValueError, match="more commands than ids"):
-        client.send_many([add("s"), add("s")], ids=["a"], timeout=0.1)
-
-
-def test_one_silent_command_among_many_is_one_unknown_outcome(client: KafkaClient, settings: KafkaSettings) -> None:
-    def script(record: RawRecord) -> list[bytes]:
-        return [] if record.key == b"s-1" else [accepted(1)]
-
-    with Responder(settings, COMMANDS, script):
-        outcomes = client.send_many((add(f"s-{n}") for n in range(4)), timeout=4.0)
-    assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "OutcomeUnknown", "Receipt", "Receipt"]
-
-
-def test_an_oversized_command_is_refused_and_the_others_go(client: KafkaClient, settings: KafkaSettings) -> None:
-    with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
-        outcomes = client.send_many(add(key) for key in ("s", "x" * 2_000_000, "s"))
-    assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "ContractError", "Receipt"]
+def test_of_many_commands_a_silent_one_is_of_unknown_outcome_and_an_oversized_one_is_refused(
+    client: KafkaClient, settings: KafkaSettings
+) -> None:
+    with Responder(settings, COMMANDS, lambda record: [] if record.key == b"silent" else [accepted(1)]):
+        outcomes = client.send_many((add(key) for key in ("a", "silent", "x" * 2_000_000, "b")), timeout=4.0)
+    assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "OutcomeUnknown", "ContractError", "Receipt"]
 
 
 @pytest.mark.parametrize(("key", "id_"), [("", "a"), ("@", "a"), ("s", "")])
@@ -224,28 +210,23 @@ def test_a_topic_that_is_not_there_is_named_at_once(client: KafkaClient) -> None
 
 
 def test_threads_share_a_client(client: KafkaClient, settings: KafkaSettings) -> None:
-    versions: dict[int, int] = {}
+    def work(n: int) -> int:
+        return [client.send(add(f"s-{n}")).version for _ in range(10)][-1]
 
-    def work(n: int) -> None:
-        for _ in range(20):
-            versions[n] = client.send(add(f"s-{n}")).version
-
-    with Responder(settings, COMMANDS, lambda r: [accepted(int((r.key or b"").decode().rpartition("-")[2]))]):
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert versions == {n: n for n in range(1, 9)}
+    with (
+        Responder(settings, COMMANDS, lambda r: [accepted(int((r.key or b"").decode().rpartition("-")[2]))]),
+        ThreadPoolExecutor(8) as pool,
+    ):
+        assert list(pool.map(work, range(1, 9))) == [*range(1, 9)]
 
 
 def test_asyncio_gathers_answers(client: KafkaClient, settings: KafkaSettings) -> None:
     async def work() -> list[int]:
-        receipts = await asyncio.gather(*(client.asend(add(f"s-{n}")) for n in range(1, 200)))
+        receipts = await asyncio.gather(*(client.asend(add(f"s-{n}")) for n in range(1, 100)))
         return [receipt.version for receipt in receipts]
 
     with Responder(settings, COMMANDS, lambda r: [accepted(int((r.key or b"").decode().rpartition("-")[2]))]):
-        assert asyncio.run(work()) == [*range(1, 200)]
+        assert asyncio.run(work()) == [*range(1, 100)]
 
 
 @pytest.mark.usefixtures("_asks_patiently")
@@ -277,22 +258,6 @@ def test_a_broker_that_is_not_there_is_named() -> None:
         InfrastructureError, match=r"no broker at 127\.0\.0\.1:1: nothing listens.*is the address right"
     ):
         KafkaClient("shop", settings)
-
-
-def test_a_lost_broker_is_named_and_the_same_id_works_once_it_is_back(tmp_path: Path) -> None:
-    with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
-        ensure(app, settings)
-        with KafkaClient("shop", settings) as client:
-            with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
-                client.send(add())
-            kill(tmp_path, "kafka")
-            with pytest.raises(OutcomeUnknown, match=r"no broker at .* answered"):
-                client.send(add(), id="my id", timeout=0.5)
-            restart(tmp_path, "kafka")
-            with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
-                assert client.send(add(), id="my id").version == 1
-    assert {header(record.headers, "ce_id") for record in responder.seen} == {b"my id"}
 
 
 def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,10 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.log_reader import KafkaLogReader, reader_config
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import embedded, kill, restart
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord
 from tests.kafka.conftest import MakeTopic, read_to
@@ -90,30 +87,18 @@ def test_records_come_as_they_stand_in_the_log(log: Log) -> None:
     assert (second.key, second.value, tuple(second.headers)) == (None, None, ())
 
 
-def test_aborted_records_are_seen_by_no_reader(log: Log) -> None:
-    log.write(b"1", b"2")
-    log.write(b"lost", commit=False)
-    log.write(b"3")
-    records = log.read(0, log.reader.ends([log.topic]).next_offset(log.topic, 0))
-    assert [record.value for record in records] == [b"1", b"2", b"3"]
-
-
-def test_a_reader_of_uncommitted_records_sees_aborted_ones(log: Log) -> None:
-    log.write(b"lost", commit=False)
-    consumer = Consumer(
-        {**reader_config(log.kafka), "isolation.level": "read_uncommitted", "enable.partition.eof": False}
-    )
-    consumer.assign([TopicPartition(log.topic, 0, 0)])
-    wait_until(lambda: [m.value() for m in consumer.consume(1, 0.1)] == [b"lost"], "the aborted record")
-    consumer.close()
-
-
-def test_the_position_passes_markers_and_aborted_records_at_the_end(log: Log) -> None:
+def test_aborted_records_are_seen_by_no_reader_whose_position_passes_them(log: Log) -> None:
+    """The twin reads what is not committed."""
     log.write(b"1", b"2")
     log.write(b"lost", commit=False)
     records = log.read(0, 5)
-    assert [record.offset for record in records] == [0, 1]
+    assert [(record.offset, record.value) for record in records] == [(0, b"1"), (1, b"2")]
     assert log.reader.position() == log.at(5) == log.reader.ends([log.topic]).only([log.topic], 0)
+    config = {**reader_config(log.kafka), "isolation.level": "read_uncommitted", "enable.partition.eof": False}
+    consumer = Consumer(config)
+    consumer.assign([TopicPartition(log.topic, 0, 3)])
+    wait_until(lambda: [m.value() for m in consumer.consume(1, 0.1)] == [b"lost"], "the aborted record")
+    consumer.close()
 
 
 def test_ends_are_behind_open_transactions(log: Log) -> None:
@@ -136,23 +121,19 @@ def test_an_open_transaction_holds_back_what_comes_behind_it(log: Log) -> None:
     assert [record.value for record in read_to(log.reader, 4)] == [b"open", b"behind"]
 
 
-def test_no_more_than_the_limit_comes_at_once(log: Log) -> None:
-    log.write(*[b"%d" % n for n in range(50)])
+def test_a_reader_takes_no_more_than_its_limit_and_reads_from_wherever_it_seeks(log: Log) -> None:
+    log.write(*[b"%d" % n for n in range(20)])
+    log.write(b"there", partition=1)
     log.reader.seek(log.at(10))
     for limit in (1, 7):
         records: list[RawRecord] = []
         while not records:
             records = log.reader.poll(limit, 5.0)
         assert len(records) <= limit
-    assert [record.offset for record in read_to(log.reader, 51)][-1] == 49
-
-
-def test_seeking_reads_again_and_elsewhere(log: Log) -> None:
-    for partition in (0, 1):
-        log.write(*[b"%d" % partition] * 3, partition=partition)
-    assert [(r.partition, r.offset) for r in log.read(1, 4)] == [(0, 1), (0, 2)]
-    assert [(r.partition, r.offset) for r in log.read(2, 4, 1)] == [(1, 2)]
-    assert log.reader.position() == log.at(4, 1)
+    assert [record.offset for record in read_to(log.reader, 21)][-1] == 19
+    assert [record.offset for record in log.read(18, 21)] == [18, 19]
+    assert [(r.partition, r.offset) for r in log.read(0, 2, 1)] == [(1, 0)]
+    assert log.reader.position() == log.at(2, 1)
 
 
 def test_deleted_records_are_a_gap_and_not_skipped(log: Log) -> None:
@@ -174,34 +155,13 @@ def test_a_log_shorter_than_the_position_is_a_gap(log: Log) -> None:
         log.read(500, 501)
 
 
-def test_partition_counts_and_missing_topics(log: Log, make_topic: MakeTopic) -> None:
-    assert log.reader.partitions(make_topic(5)) == 5
-    with pytest.raises(InfrastructureError, match=r"topic nothing\.events does not exist"):
-        log.reader.partitions("nothing.events")
-    with pytest.raises(InfrastructureError, match=r"topic nothing\.events does not exist"):
-        log.reader.ends(["nothing.events"])
-
-
-def test_a_deleted_topic_is_an_error(log: Log) -> None:
+def test_topics_that_are_missing_or_deleted_are_named(log: Log) -> None:
+    assert log.reader.partitions(log.topic) == 2
+    for ask in (lambda: log.reader.partitions("nothing.events"), lambda: log.reader.ends(["nothing.events"])):
+        with pytest.raises(InfrastructureError, match=r"topic nothing\.events does not exist"):
+            ask()
     log.write(b"1")
     admin = AdminClient(log.kafka.librdkafka())
     admin.delete_topics([log.topic])[log.topic].result(WAIT_SECONDS)
     with pytest.raises(InfrastructureError, match=rf"topic {log.topic} was deleted"):
         log.read(0, 2)
-
-
-def test_a_lost_broker_is_waited_for(tmp_path: Path) -> None:
-    with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
-        ClusterAdmin(settings).create("log.events", 1, 1, {})
-        with closing(KafkaLogReader(settings)) as reader:
-            log = Log(settings, "log.events", reader)
-            log.write(b"1")
-            assert [record.value for record in log.read(0, 2)] == [b"1"]
-            assert reader.trouble == ""
-            kill(tmp_path, "kafka")
-            wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble != "", "the reader to notice")
-            restart(tmp_path, "kafka")
-            wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble == "", "the reader to recover")
-            log.write(b"2")
-            assert [record.value for record in read_to(reader, 4)] == [b"2"]

@@ -72,12 +72,9 @@ def test_a_confluent_file_is_taken_as_it_is(tmp_path: Path) -> None:
     Consumer({**rendered, "group.id": "g"}).close()
 
 
-def test_a_java_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_java_file_is_taken_as_it_is_and_the_login_for_java_survives_the_round_trip(tmp_path: Path) -> None:
     rendered = KafkaSettings(properties=write(tmp_path, JAVA)).librdkafka()
     assert (rendered["sasl.username"], rendered["sasl.password"]) == ("KEY", "S3cret")
-
-
-def test_the_login_for_java_survives_the_round_trip(tmp_path: Path) -> None:
     java = KafkaSettings(properties=write(tmp_path, CONFLUENT)).java()
     assert java["sasl.jaas.config"] == (
         "org.apache.kafka.common.security.plain.PlainLoginModule required "

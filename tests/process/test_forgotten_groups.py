@@ -1,4 +1,4 @@
-"""Brokers forget what a group has committed when nobody uses it for a week: nothing is done again, and nothing lost."""
+"""Brokers forget what a group has committed when it is not used for a week: nothing is done again, and nothing lost."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
 from tests.domains.trade import Confirmed, Pay, Place, Reserved, app
-from tests.process.effects import happened, routed, sent, twice
-from tests.process.test_begun_again import raised
-from tests.process.trading import Trading, committed
+from tests.process.trading import Trading, committed, happened, raised, routed, sent, twice
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 
-def forget(settings: KafkaSettings) -> None:
+def forget_groups(settings: KafkaSettings) -> None:
     """Has the broker forget the groups of the process's routers and workers."""
     admin = AdminClient(settings.librdkafka())
     groups = [names.group(app.name, of) for of in ("checkout", "checkout.router")]
@@ -51,7 +49,7 @@ def test_routers_whose_group_is_forgotten_route_everything_again_and_nothing_hap
         trading.client.send(Place(order=missed, product=missed, at=datetime.now(UTC)), timeout=240.0)
         trading.client.send(Pay(order=missed), timeout=240.0)
     before = sum(routed(settings).values())
-    forget(settings)
+    forget_groups(settings)
     with Trading(settings) as trading:
         trading.await_event("orders", Confirmed(order=missed))
         buy(trading, later)
@@ -75,7 +73,7 @@ def test_a_raised_version_whose_group_is_forgotten_sends_nothing_again(
     with Trading(settings) as trading:
         buy(trading, order)
     before = sent(settings)
-    forget(settings)
+    forget_groups(settings)
     ensure(newer, settings)
     with Trading(settings, newer) as trading:
         buy(trading, f"{order}-later")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -14,45 +11,31 @@ import psutil
 import pytest
 
 from events.baskets import BasketPaid, BasketReopened
-from leftfold import App, connect
+from leftfold import connect
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.testing import fold
 from tests.process.shopping import Log, Shopping, send
-from tests.reference import careless
+from tests.reactions.shell import Shell
 from tests.reference.chain import chain
 from tests.reference.sums import disagreements
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
-ROOT = Path(__file__).parents[2]
-
 
 @contextmanager
-def running(app: App, module: str, place: Path) -> Iterator[tuple[psutil.Process, Servers]]:
-    """`leftfold run` with everything in the App, on servers of its own."""
-    path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)])}
+def running(place: Path) -> Iterator[tuple[psutil.Process, Servers]]:
+    """`leftfold run` with all services, on servers of its own."""
     short = LocalSettings(kafka_properties={"group.min.session.timeout.ms": "500"})
-    with embedded(place / "servers", settings=short) as servers, (place / "log").open("wb") as log:
-        ensure(app, KafkaSettings(bootstrap_servers=servers.kafka))
-        words = ["run", "--plain-logs", "--app", f"{module}:chain"]
-        words += ["--kafka", servers.kafka, "--redis", servers.redis]
-        run = subprocess.Popen(
-            [sys.executable, "-m", "leftfold.cli", *words],
-            cwd=place,
-            env={**os.environ, **path},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        try:
+    with embedded(place / "servers", settings=short) as servers:
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        ensure(chain, settings)
+        shell = Shell("tests.reference.chain:chain", settings, place, {"LEFTFOLD_REDIS_URL": servers.redis})
+        with shell.running() as run:
             yield psutil.Process(run.pid), servers
-        finally:
-            run.terminate()
-            run.wait(240.0)
 
 
 def kill(run: psutil.Process, name: str) -> None:
@@ -94,7 +77,7 @@ def assert_views_tell_all(servers: Servers, log: Log) -> None:
 
 def test_the_services_agree_though_workers_routers_and_tails_are_killed(tmp_path: Path) -> None:
     shopping = Shopping.of(baskets=100, patience=timedelta(seconds=30))
-    with running(chain, "tests.reference.chain", tmp_path) as (run, servers):
+    with running(tmp_path) as (run, servers):
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
         with KafkaClient("chain", settings) as client, closing(Log(chain, settings)) as log:
             send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
@@ -111,20 +94,3 @@ def test_the_services_agree_though_workers_routers_and_tails_are_killed(tmp_path
     assert {"not", "household"} <= why, "some were late, and some had no points"
     assert any("are wanted" in event.reason for event in ends if isinstance(event, BasketReopened))
     assert any(isinstance(event, BasketPaid) for event in ends)
-
-
-def test_a_checkout_that_gives_no_stock_back_leaves_some_reserved(tmp_path: Path) -> None:
-    shopping = Shopping.of(baskets=25, patience=timedelta(seconds=10))
-    with running(careless.chain, "tests.reference.careless", tmp_path) as (_, servers):
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
-        with KafkaClient("chain", settings) as client, closing(Log(careless.chain, settings)) as log:
-            send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
-            send(client, shopping.commands)
-            settle(log, client, shopping.checkouts)
-            wait_until(
-                lambda: all("reserved" in text for text in disagreements(log.look())),
-                lambda: f"all else to agree: {disagreements(log.events)[:9]}",
-            )
-    void = {f"{event.basket_id}/1" for event in log.events["baskets"] if isinstance(event, BasketReopened)}
-    wrong = disagreements(log.events)
-    assert any("is still reserved" in text and any(name in text for name in void) for text in wrong)

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold.cli.health.doctor import look_for_open
-from leftfold.cli.main import run
 from leftfold.engine.processing.log_time import SourceTime, Watermark
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.dead_letters import write_record
@@ -22,6 +21,7 @@ from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
 from leftfold.runtime.operations import components as process_survey
 from tests.domains.trade import Place, Reserved, app, checkout
+from tests.process.conftest import Typing
 from tests.process.trading import Trading
 from tests.waiting import wait_until
 
@@ -31,17 +31,13 @@ Telling = Callable[[], tuple[dict[str, Any], str]]
 
 
 @pytest.fixture
-def told(
-    settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Telling:
+def told(typed: Typing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """What status says of the process, and what it remarks."""
     monkeypatch.chdir(tmp_path)
 
     def tell() -> tuple[dict[str, Any], str]:
-        capsys.readouterr()
-        run(["status", "--app", "tests.domains.trade:app", "--kafka", settings.bootstrap_servers, "--json"])
-        out, err = capsys.readouterr()
-        return next(row for row in map(json.loads, out.splitlines()) if row["kind"] == "process"), err
+        said = typed("status", "--app", "tests.domains.trade:app", "--json")
+        return next(row for row in said.rows() if row["kind"] == "process"), said.err
 
     return tell
 
@@ -106,7 +102,7 @@ def event() -> Outgoing:
 
 @pytest.mark.usefixtures("impatient")
 def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings, told: Telling) -> None:
-    """Runs behind the one in which they worked: now nobody does."""
+    """Runs behind the one in which they worked: now none does."""
     row, said = told()
     assert (row["workers"], row["routers"], row["unrouted"], row["untaken"]) == (0, 0, 0.0, 0.0)
     assert "process checkout has no workers; start: leftfold run checkout" in said
@@ -120,23 +116,15 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
 
 
 @pytest.mark.usefixtures("impatient", "overdue")
-def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(told: Telling) -> None:
+def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(told: Telling, typed: Typing) -> None:
     wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
     assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
     assert "leftfold timers list checkout" in told()[1]
-
-
-@pytest.mark.usefixtures("impatient", "overdue")
-def test_the_doctor_tells_the_same(
-    settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["doctor", "--app", "tests.domains.trade:app", "--kafka", settings.bootstrap_servers, "--json"]) == 1
-    found = {row["about"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert not found["processes"]["well"]
+    doctor = typed("doctor", "--app", "tests.domains.trade:app", "--json")
+    found = {row["about"]: row for row in doctor.rows()}
+    assert (doctor.code, found["processes"]["well"], found["transactions"]["well"]) == (1, False, True)
     assert "has no routers" in found["processes"]["message"]
     assert "1 timer overdue" in found["processes"]["message"]
-    assert found["transactions"]["well"]
     assert "1 process" in found["app"]["message"]
 
 

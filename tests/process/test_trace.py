@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.cli.main import run
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.protocols import RawRecord
 from tests.domains.trade import Confirmed, Dropped, Pay, Place, app
+from tests.process.conftest import Typing
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
 
@@ -61,108 +60,83 @@ def plant(
         (producer.commit_transaction if transaction else producer.abort_transaction)(30)
 
 
-def rows(capsys: pytest.CaptureFixture[str], settings: KafkaSettings, id_: str, *words: str) -> list[dict[str, Any]]:
+def rows(typed: Typing, id_: str, *words: str) -> list[dict[str, Any]]:
     """What the command prints as JSON."""
-    capsys.readouterr()
-    assert run(["log", "trace", id_, "--kafka", settings.bootstrap_servers, "--json", *words]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = typed("log", "trace", id_, "--json", *words)
+    assert told.code == 0
+    return told.rows()
 
 
-def test_a_trace_names_every_record_of_its_correlation_and_no_other(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_names_every_record_of_its_correlation_and_no_other(traded: KafkaSettings, typed: Typing) -> None:
     topics = [f"{category}.{kind}" for category in ("orders", "stock") for kind in ("commands", "events")]
     records = [record for topic in (*topics, "checkout.commands") for record in committed(traded, topic)]
     wanted = {(r.topic, r.partition, r.offset) for r in records if ("ce_correlationid", b"place-paid") in r.headers}
-    found = rows(capsys, traded, "place-paid")
+    found = rows(typed, "place-paid")
     assert {(row["topic"], row["partition"], row["offset"]) for row in found} == wanted
     assert [row["id"] for row in found if row["depth"] == 0] == ["place-paid"]
     assert all(row["after"] is not None and row["appended"] for row in found if row["depth"])
 
 
-def test_the_tree_is_the_same_from_each_of_its_ids_which_is_marked(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = rows(capsys, traded, "place-x")
-    for row in (whole[0], whole[1], whole[-1]):
-        again = rows(capsys, traded, row["id"])
-        assert [(one["id"], one["depth"]) for one in again] == [(one["id"], one["depth"]) for one in whole]
-        assert [one["id"] for one in again if one["asked"]] == [row["id"]]
-
-
-def test_what_was_refused_or_could_not_be_read_is_shown_as_such(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_refused_or_could_not_be_read_is_shown_as_such(traded: KafkaSettings, typed: Typing) -> None:
     rejected = [
-        row
-        for order in ("paid", "x", "y")
-        for row in rows(capsys, traded, f"place-{order}")
-        if row["kind"] == "rejected"
+        row for order in ("paid", "x", "y") for row in rows(typed, f"place-{order}") if row["kind"] == "rejected"
     ]
     assert [row["told"]["message"] for row in rejected] == ["no p left"]
-    (dead,) = rows(capsys, traded, "broken")[0]["dead"]
+    (dead,) = rows(typed, "broken")[0]["dead"]
     assert dead["topic"] == "orders.commands"
     assert "orders.Place.v1" in dead["reason"]
-    assert run(["log", "trace", "broken", "--kafka", traded.bootstrap_servers]) == 0
-    assert "dead-lettered at" in capsys.readouterr().out
+    assert "dead-lettered at" in typed("log", "trace", "broken").out
 
 
 def test_a_second_record_of_an_id_is_a_duplicate_and_an_aborted_one_is_not_there(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
+    traded: KafkaSettings, typed: Typing
 ) -> None:
     first = next(r for r in committed(traded, "checkout.commands") if ("ce_correlationid", b"pay") in r.headers)
     again(traded, first, commit=False)
-    assert not [row for row in rows(capsys, traded, "pay") if "duplicates" in row]
+    assert not [row for row in rows(typed, "pay") if "duplicates" in row]
     again(traded, first, commit=True)
-    (row,) = [row for row in rows(capsys, traded, "pay") if "duplicates" in row]
+    (row,) = [row for row in rows(typed, "pay") if "duplicates" in row]
     assert (row["kind"], row["offset"]) == ("input", first.offset)
     assert [place["offset"] > first.offset for place in row["duplicates"]] == [True]
 
 
 def test_twin_that_reads_what_is_not_committed_shows_what_never_was(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    traded: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = reader.reader_config
     monkeypatch.setattr(reader, "reader_config", lambda s: {**real(s), "isolation.level": "read_uncommitted"})
     first = next(r for r in committed(traded, "checkout.commands") if ("ce_correlationid", b"place-x") in r.headers)
     again(traded, first, commit=False)
-    assert [row["offset"] for row in rows(capsys, traded, "place-x") if "duplicates" in row] == [first.offset]
+    assert [row["offset"] for row in rows(typed, "place-x") if "duplicates" in row] == [first.offset]
 
 
 def again(settings: KafkaSettings, record: RawRecord, *, commit: bool) -> None:
     plant(settings, record.topic, record.key or b"", record.value or b"", list(record.headers), transaction=commit)
 
 
-def test_the_tree_is_drawn_and_a_cause_that_is_gone_is_said_to_be(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tree_is_drawn_and_a_cause_that_is_gone_is_said_to_be(traded: KafkaSettings, typed: Typing) -> None:
     cause = {"ce_causationid": "long-gone", "ce_correlationid": "long-gone"}
     plant(traded, "orders.events", b"o", b"{}", headers("orphan", "orders.Confirmed.v1", **cause))
-    assert run(["log", "trace", "orphan", "--kafka", traded.bootstrap_servers]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = typed("log", "trace", "orphan").out.splitlines()
     assert first == "long-gone is not in the log"
     assert second.startswith("└── > event Confirmed o  orders.events[")
-    assert run(["log", "trace", "place-paid", "--kafka", traded.bootstrap_servers]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = typed("log", "trace", "place-paid").out.splitlines()
     assert lines[0].startswith("> command Place paid  orders.commands[")
     assert any("└── checkout takes Placed paid  checkout.commands[" in line for line in lines)
 
 
 @pytest.mark.parametrize("since", ["2h", "2026-01-01T00:00:00Z"])
-def test_only_what_is_new_enough_is_looked_at(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str], since: str
-) -> None:
-    assert rows(capsys, traded, "place-paid", "--since", since)
+def test_only_what_is_new_enough_is_looked_at(traded: KafkaSettings, typed: Typing, since: str) -> None:
+    assert rows(typed, "place-paid", "--since", since)
     future = "2999-01-01T00:00:00Z"
-    assert run(["log", "trace", "place-paid", "--since", future, "--kafka", traded.bootstrap_servers]) == 2
-    told = capsys.readouterr().err
+    refused = typed("log", "trace", "place-paid", "--since", future)
+    assert refused.code == 2
+    told = refused.err
     assert "no command, event or correlation has the id 'place-paid'; searched 0 records of checkout.commands" in told
     assert "say a longer --since" in told.lower()
 
 
 @pytest.mark.parametrize(("since", "said"), [("soon", "or an age: 12h, 90d"), ("2026-01-01", "no time zone")])
-def test_a_time_that_cannot_be_meant_is_told(
-    settings: KafkaSettings, capsys: pytest.CaptureFixture[str], since: str, said: str
-) -> None:
-    assert run(["log", "trace", "x", "--since", since, "--kafka", settings.bootstrap_servers]) == 2
-    assert said in capsys.readouterr().err
+def test_a_time_that_cannot_be_meant_is_told(typed: Typing, since: str, said: str) -> None:
+    told = typed("log", "trace", "x", "--since", since)
+    assert (told.code, said in told.err) == (2, True)

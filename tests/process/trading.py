@@ -1,13 +1,19 @@
-"""The trade at work: a worker for each decider and process and a router, on threads of the test's own process."""
+"""The trade at work: a worker for each decider and process and a router, on threads of the test's own process.
+
+And what became of it: every step that was taken, and whether any was taken twice.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from leftfold import App
+from leftfold.engine.processing.process_wire import ACK, DUE, NACK
+from leftfold.engine.processing.stream_state import MARK
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.process_router import ProcessRouter
@@ -17,12 +23,12 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.messages import Event
 from leftfold.model.position import Position
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
-from tests.domains.trade import app
+from tests.domains.trade import app, checkout_with
 from tests.waiting import wait_until
 
-__all__ = ["PARTS", "Trading", "committed"]
+__all__ = ["PARTS", "Trading", "committed", "happened", "inputs", "raised", "routed", "sent", "states", "twice"]
 
 PARTS = ("orders", "stock", "payments", "checkout", "router")
 
@@ -121,3 +127,51 @@ def committed(settings: KafkaSettings, topic: str) -> list[RawRecord]:
         return sorted(found, key=lambda record: (record.partition, record.offset))
     finally:
         log.close()
+
+
+def happened(settings: KafkaSettings, app: App = app) -> Counter[object]:
+    """How often each event was written, in all services."""
+    found: Counter[object] = Counter()
+    for decider in app.deciders:
+        codec: MessageCodec[Event] = MessageCodec(decider.events)
+        for record in committed(settings, names.events(decider.name)):
+            found[codec.wanted(header(record.headers, "ce_type"), record.value)] += 1
+    return found
+
+
+def sent(settings: KafkaSettings, app: App = app) -> Counter[bytes]:
+    """How often each command of the process and each answer to one was written, by id."""
+    topics = [names.commands(decider.name) for decider in app.deciders]
+    records = [record for topic in topics for record in committed(settings, topic)]
+    asked = [record for record in records if header(record.headers, "reply_key")]
+    answers = [r for r in inputs(settings) if header(r.headers, "ce_type") in (ACK, NACK)]
+    return Counter(header(record.headers, "ce_id") for record in [*asked, *answers])
+
+
+def inputs(settings: KafkaSettings) -> list[RawRecord]:
+    """Everything that the process was given, but barriers."""
+    return [record for record in committed(settings, "checkout.commands") if record.key != MARK]
+
+
+def routed(settings: KafkaSettings) -> Counter[bytes]:
+    """How often each event was routed, by the id of the input."""
+    ours = (ACK, NACK, DUE)
+    found = [record for record in inputs(settings) if header(record.headers, "ce_type") not in ours]
+    return Counter(header(record.headers, "ce_id") for record in found)
+
+
+def twice(counts: Counter[bytes] | Counter[object]) -> dict[object, int]:
+    """What there is more than once."""
+    return {what: count for what, count in counts.items() if count > 1}
+
+
+def states(settings: KafkaSettings, app: App = app) -> dict[str, bytes]:
+    """The states that workers have written, by key."""
+    records = committed(settings, names.state("checkout", app.process("checkout").version))
+    return {(r.key or b"").decode(): r.value or b"" for r in records if r.key != MARK}
+
+
+def raised(version: int = 2) -> App:
+    """The same App, in which the process has another version."""
+    process = checkout_with(version=version)
+    return App("trade", partitions=app.partitions, deciders=app.deciders, processes=[process])

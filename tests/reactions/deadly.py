@@ -17,7 +17,7 @@ from tests.reactions.hooks import post
 __all__ = ["KILLER", "NAME", "PATIENCE", "TWIN", "app"]
 
 TWIN = "TESTS_DEADLY_TWIN"
-"""What in the environment takes a part of the mechanism away: `forgetful` or `together`; `late` has it kill late."""
+"""What in the environment takes a part of the mechanism away: `forgetful` or `together`."""
 NAME, KILLER, PATIENCE = "deadly", "killer", 5.0
 _innocents: set[str] = set()
 _is_begun = threading.Event()
@@ -44,14 +44,6 @@ def act(event: Paid, delivery: Delivery) -> None:
     _innocents.discard(event.visit)
 
 
-def act_late(event: Paid, delivery: Delivery) -> None:
-    """Dies when its time has been over for a while; others are done at once."""
-    post(f"/{event.visit}", delivery, delivery.idempotency_key)
-    if event.visit == KILLER:
-        _awaited(lambda: False)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _together(self: PoisonPillTracker, pending: PendingDelivery) -> int:
     deaths = _deaths(self, pending)
     return deaths if deaths >= DEATHS else 0
@@ -62,8 +54,4 @@ if os.environ.get(TWIN) == "forgetful":
     PoisonPillTracker.hold = lambda self, place, left: None  # type: ignore[method-assign]
 if os.environ.get(TWIN) == "together":
     PoisonPillTracker.deaths = _together  # type: ignore[method-assign]
-is_late = os.environ.get(TWIN) == "late"
-deadly = Reaction(
-    NAME, events=Paid, act=act_late if is_late else act, since="start", timeout=PATIENCE / 2 if is_late else 30.0
-)
-app = app_with(deadly)
+app = app_with(Reaction(NAME, events=Paid, act=act, since="start"))

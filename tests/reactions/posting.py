@@ -1,33 +1,21 @@
-"""A shop with a decider, a process, a view and a reaction that posts; the environment raises their versions."""
+"""A shop with a decider, a view and a reaction that posts; the environment raises their versions."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from leftfold import App, Command, Decider, Delivery, Event, FoldView, Process, Reaction
-from tests.domains.visits import Left, Paid, Pay
+from leftfold import App, Decider, Delivery, FoldView, Reaction
+from tests.domains.visits import Left, Paid, Pay, visits
 from tests.reactions.hooks import post
 
-__all__ = ["PATH", "VERSIONS", "Posted", "Thanked", "Total", "app", "total_of"]
+__all__ = ["PATH", "VERSIONS", "Total", "app", "total_of"]
 
 VERSIONS = "TESTS_POSTING_VERSIONS"
-"""What in the environment says which versions are at work: {"decider": 2}, and `again` adds a second reaction."""
+"""What in the environment says which versions are at work: {"decider": 2}."""
 PATH = "/hook"
 TOLD: dict[str, int] = json.loads(os.environ.get(VERSIONS, "{}"))
-
-
-class Thanked(Event, category="thanks", key="visit"):
-    visit: str
-    times: int
-
-
-class Thank(Command, category="thanks", key="visit"):
-    visit: str
-    times: int
 
 
 @dataclass(frozen=True)
@@ -35,21 +23,6 @@ class Total:
     visit: str
     paid: int
     weighed: int
-
-
-Posted: TypeAlias = Paid | Thanked
-
-
-def pay(command: Pay, paid: int) -> Sequence[Paid | Left]:
-    return [Paid(visit=command.visit, number=paid + 1), Left(visit=command.visit)]
-
-
-def count(paid: int, event: Paid | Left) -> int:
-    return event.number if isinstance(event, Paid) else paid
-
-
-def thank(event: Left, left: int) -> Sequence[Thank]:
-    return [Thank(visit=event.visit, times=left + 1)]
 
 
 def total_of(version: int) -> FoldView[Paid, Total]:
@@ -62,50 +35,24 @@ def total_of(version: int) -> FoldView[Paid, Total]:
     return FoldView("totals", events=Paid, row=Total, evolve=add, version=version)
 
 
-def tell(event: Posted, delivery: Delivery) -> None:
+def tell(event: Paid, delivery: Delivery) -> None:
     post(PATH, delivery, delivery.idempotency_key)
 
 
+_visits = Decider(
+    "visits",
+    commands=Pay,
+    events=Paid | Left,
+    state=int,
+    initial_state=0,
+    decide=visits.decide,
+    evolve=visits.evolve,
+    version=TOLD.get("decider", 1),
+)
 app = App(
     "posting",
     partitions=2,
-    deciders=[
-        Decider(
-            "visits",
-            commands=Pay,
-            events=Paid | Left,
-            state=int,
-            initial_state=0,
-            decide=pay,
-            evolve=count,
-            version=TOLD.get("decider", 1),
-        ),
-        Decider(
-            "thanks",
-            commands=Thank,
-            events=Thanked,
-            state=int,
-            initial_state=0,
-            decide=lambda command, state: [Thanked(visit=command.visit, times=command.times)],
-            evolve=lambda state, event: event.times,
-        ),
-    ],
-    processes=[
-        Process(
-            "thanking",
-            inputs=Left,
-            sends=Thank,
-            state=int,
-            initial_state=0,
-            correlate=lambda event: event.visit,
-            react=thank,
-            evolve=lambda left, event: left + 1,
-            version=TOLD.get("process", 1),
-        )
-    ],
+    deciders=[_visits],
     views=[total_of(TOLD.get("view", 1))],
-    reactions=[
-        Reaction("telling", events=Posted, act=tell),
-        *([Reaction("telling-again", events=Posted, act=tell, since="start")] if TOLD.get("again") else ()),
-    ],
+    reactions=[Reaction("telling", events=Paid, act=tell)],
 )

@@ -84,14 +84,6 @@ def test_what_kills_its_process_each_time_is_parked_and_nothing_else(tmp_path: P
         assert scene.deaths() <= 2 * (DEATHS + 1), "one before it was noted, and three of its own"
 
 
-def test_what_kills_its_process_when_its_time_is_over_is_parked_too(tmp_path: Path) -> None:
-    with scene_of(tmp_path, "late") as scene:
-        wait_until(scene.is_through, scene.told, 400.0)
-        parked = committed(scene.settings, names.dead(NAME))
-        assert [(record.key or b"").decode() for record in parked] == [KILLER, KILLER]
-        assert {header(record.headers, "attempts") for record in parked} == {str(DEATHS).encode()}
-
-
 @pytest.mark.parametrize("twin", ["forgetful", "together"])
 def test_without_memory_it_kills_for_ever_and_without_solitude_innocents_are_parked(tmp_path: Path, twin: str) -> None:
     with scene_of(tmp_path, twin) as scene:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from leftfold import ContractError, Delivery, InfrastructureError
-from leftfold.engine.reactions.delivery import Frontier
+from leftfold import ConfigurationError, ContractError, Delivery, InfrastructureError
 from leftfold.kafka import group_member
-from leftfold.kafka.reactions.start_offsets import StartOffsets
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.reactions.start_offsets import RecordedPlaces, StartOffsets
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from tests.domains.visits import Paid
 from tests.process.trading import committed
-from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, notes, write
+from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, write
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -30,41 +30,30 @@ def numbered(visit: str, *numbers: int) -> list[Paid]:
     return [Paid(visit=visit, number=number) for number in numbers]
 
 
-def test_a_new_reaction_begins_at_the_end_and_goes_on_where_it_was(settings: KafkaSettings) -> None:
-    post = Post()
-    app = made(settings, "begins", post.act)
-    write(settings, *numbered("begins", 1))
-    with acting(app, "begins", settings):
-        write(settings, *numbered("begins", 2))
-        wait_until(lambda: post.numbers("begins") == [2], lambda: f"the second: {post.numbers('begins')}")
-    write(settings, *numbered("begins", 3))
-    with acting(app, "begins", settings):
-        wait_until(lambda: post.numbers("begins") == [2, 3], lambda: f"the third, once: {post.numbers('begins')}")
+def test_a_reaction_begins_at_the_end_or_where_it_is_said_to_and_continues_where_it_was(
+    settings: KafkaSettings,
+) -> None:
+    """`leftfold run` says where each of them begins before it starts any."""
+    visit, posts = "begins", {name: Post() for name in ("begins", "early", "past", "dated")}
+    since = {"past": "start", "dated": datetime(2020, 1, 1, tzinfo=UTC)}
+    apps = {name: made(settings, name, post.act, since=since.get(name, "end")) for name, post in posts.items()}
+    write(settings, *numbered(visit, 1))
+    StartOffsets(apps["early"], apps["early"].reaction("early"), settings).begin()
+    with acting(apps["begins"], "begins", settings):
+        write(settings, *numbered(visit, 2))
+        wait_until(lambda: posts["begins"].numbers(visit) == [2], lambda: f"the second: {posts['begins'].deliveries}")
+    write(settings, *numbered(visit, 3))
+    StartOffsets(apps["early"], apps["early"].reaction("early"), settings).begin()
+    for name, numbers in {"begins": [2, 3], "early": [2, 3], "past": [1, 2, 3], "dated": [1, 2, 3]}.items():
+        with acting(apps[name], name, settings):
+            wait_until(partial(_has, posts[name], visit, numbers), lambda: f"all since the beginning: {posts}")
 
 
-def test_run_says_where_a_reaction_begins_before_anybody_acts(settings: KafkaSettings) -> None:
-    post = Post()
-    app = made(settings, "early", post.act)
-    write(settings, *numbered("early", 1))
-    StartOffsets(app, app.reaction("early"), settings).begin()
-    write(settings, *numbered("early", 2))
-    StartOffsets(app, app.reaction("early"), settings).begin()
-    with acting(app, "early", settings):
-        wait_until(lambda: post.numbers("early") == [2], lambda: f"what came since: {post.numbers('early')}")
-
-
-@pytest.mark.parametrize("since", ["start", datetime(2020, 1, 1, tzinfo=UTC)], ids=["start", "date"])
-def test_who_wants_the_past_says_so(settings: KafkaSettings, since: Any) -> None:
-    post, name = Post(), f"past-{'start' if since == 'start' else 'date'}"
-    write(settings, *numbered(name, 1))
-    app = made(settings, name, post.act, since=since)
-    with acting(app, name, settings):
-        wait_until(lambda: post.numbers(name) == [1], "the past")
+def _has(post: Post, visit: str, numbers: list[int]) -> bool:
+    return post.numbers(visit) == numbers
 
 
 def test_an_event_of_a_transaction_that_is_open_at_the_beginning_happens_after_it(settings: KafkaSettings) -> None:
-    from confluent_kafka import Producer
-
     post = Post()
     app = made(settings, "open", post.act)
     producer = Producer({**settings.librdkafka(), "transactional.id": "open"})
@@ -82,30 +71,19 @@ def test_an_event_of_a_transaction_that_is_open_at_the_beginning_happens_after_i
         wait_until(lambda: post.numbers("open") == [1], "the event")
 
 
-def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:
-    post = Post()
-    app = made(settings, "aborts", post.act)
-    with acting(app, "aborts", settings):
-        write(settings, *numbered("aborts", 1), commit=False)
-        write(settings, *numbered("aborts", 2))
-        wait_until(lambda: bool(post.numbers("aborts")), "the committed event")
-    assert post.numbers("aborts") == [2]
-
-
-def test_read_as_it_stands_in_the_log_an_aborted_event_would_arrive(
-    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_an_aborted_event_is_not_acted_on(
+    settings: KafkaSettings, isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    careful = group_member.member_config
-
-    def careless(*given: Any) -> dict[str, Any]:
-        return {**careful(*given), "isolation.level": "read_uncommitted"}
-
-    monkeypatch.setattr(group_member, "member_config", careless)
+    """The twin reads the log as it stands."""
+    careful, name = group_member.member_config, isolation.replace("_", "-")
+    monkeypatch.setattr(group_member, "member_config", lambda *given: {**careful(*given), "isolation.level": isolation})
     post = Post()
-    app = made(settings, "careless", post.act)
-    with acting(app, "careless", settings):
-        write(settings, *numbered("careless", 1), commit=False)
-        wait_until(lambda: post.numbers("careless") == [1], "the aborted event")
+    with acting(made(settings, name, post.act), name, settings):
+        write(settings, *numbered(name, 1), commit=False)
+        write(settings, *numbered(name, 2))
+        wait_until(lambda: 2 in post.numbers(name), "the committed event")
+    assert post.numbers(name) == ([2] if isolation == "read_committed" else [1, 2])
 
 
 def test_the_order_of_a_stream_holds_while_some_are_tried_again_and_what_fails_is_parked(
@@ -119,12 +97,12 @@ def test_the_order_of_a_stream_holds_while_some_are_tried_again_and_what_fails_i
 
     post = Post(refuse)
     app = made(settings, "order", post.act, attempts=4)
-    good = [f"good-{number}" for number in range(6)]
+    good = [f"good-{number}" for number in range(3)]
     with acting(app, "order", settings) as one:
-        for number in range(1, 8):
+        for number in range(1, 5):
             write(settings, *(Paid(visit=visit, number=number) for visit in ["bad", *good]))
         wait_until(
-            lambda: len(post.deliveries) == 7 * len(good) + 6,
+            lambda: len(post.deliveries) == 4 * len(good) + 3,
             lambda: f"all but one: {len(post.deliveries)} {one.failures} {one.reports[-3:]}",
         )
         ends = {r.partition: r.offset + 1 for r in committed(settings, EVENTS)}
@@ -133,8 +111,8 @@ def test_the_order_of_a_stream_holds_while_some_are_tried_again_and_what_fails_i
             lambda: all(done_up_to(settings, group)[p] >= end for p, end in ends.items()),
             lambda: f"all to be done: {done_up_to(settings, group)} of {ends}",
         )
-    assert [post.numbers(visit) for visit in good] == [list(range(1, 8))] * len(good)
-    assert post.numbers("bad") == [1, 3, 4, 5, 6, 7]
+    assert [post.numbers(visit) for visit in good] == [[1, 2, 3, 4]] * len(good)
+    assert post.numbers("bad") == [1, 3, 4]
     (dead,) = committed(settings, names.dead("order"))
     assert (dead.key, header(dead.headers, "dead_reason")) == (
         b"bad",
@@ -177,33 +155,6 @@ def forget(settings: KafkaSettings, group: str) -> None:
         future.result(240.0)
 
 
-def test_two_processes_share_the_partitions_and_nothing_is_lost_when_one_leaves(settings: KafkaSettings) -> None:
-    post = Post()
-    app = made(settings, "shared", post.act)
-    visits = [f"shared-{number}" for number in range(8)]
-
-    def all_sent(upto: int) -> bool:
-        return all(set(post.numbers(visit)) == set(range(1, upto + 1)) for visit in visits)
-
-    with acting(app, "shared", settings) as first:
-        from tests.reactions.reacting import Acting
-
-        second = Acting(app, "shared", settings)
-        wait_until(
-            lambda: [len(one.reacting.served) for one in (first, second)] == [1, 1],
-            lambda: f"one partition each: {first.reports} {second.reports} {second.failures}",
-        )
-        for number in (1, 2):
-            write(settings, *(Paid(visit=visit, number=number) for visit in visits))
-        wait_until(lambda: all_sent(2), lambda: f"all: {post.deliveries}")
-        second.end()
-        write(settings, *(Paid(visit=visit, number=3) for visit in visits))
-        wait_until(lambda: all_sent(3), lambda: f"all: {post.deliveries}")
-    assert not second.failures
-    assert [post.numbers(visit) for visit in visits] == [[1, 2, 3]] * len(visits), "both left in order"
-    assert max(Counter(post.keys()).values()) == 1
-
-
 def test_what_is_under_way_is_finished_when_it_is_told_to_stop(settings: KafkaSettings) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -224,55 +175,30 @@ def test_what_is_under_way_is_finished_when_it_is_told_to_stop(settings: KafkaSe
     assert post.numbers("finishes") == [1, 2]
 
 
-def test_who_leaves_in_order_leaves_no_suspicion_though_something_is_under_way(settings: KafkaSettings) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+def test_a_topic_that_is_another_one_or_ends_before_what_was_done_is_refused(settings: KafkaSettings) -> None:
+    """What was recorded before topics had ids gets one first."""
+    app = made(settings, "moved", Post().act)
+    places = RecordedPlaces(names.begun("moved"), settings)
 
-    def hold(event: Paid, delivery: Delivery) -> None:
-        begun.set()
-        go_on.wait(240.0)
+    def begin() -> None:
+        StartOffsets(app, app.reaction("moved"), settings).begin()
 
-    app = made(settings, "orderly", Post(hold).act)
-    group = names.reacting(app.name, "orderly")
-    try:
-        with acting(app, "orderly", settings):
-            write(settings, *numbered("orderly", 1))
-            assert begun.wait(240.0)
-            home = partition_of(b"orderly", PARTITIONS)
-            assert notes(settings, group)[home] == "w", "before anything began"
-        assert set(notes(settings, group).values()) == {""}
-    finally:
-        go_on.set()
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_what_is_not_done_is_not_committed_whatever_comes_behind_it(
-    settings: KafkaSettings, ours: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever dies then loses nothing; the twin takes what is read for done."""
-    go_on, name = threading.Event(), f"held-{ours}".lower()
-
-    def hold(event: Paid, delivery: Delivery) -> None:
-        assert event.visit != held or go_on.wait(240.0)
-
-    if not ours:
-        monkeypatch.setattr(Frontier, "offsets", lambda self: dict(self._reached))
-    visits = [f"{name}-{number}" for number in range(100)]
-    held, behind = [visit for visit in visits if partition_of(visit.encode(), PARTITIONS) == 0][:2]
-    other = next(visit for visit in visits if partition_of(visit.encode(), PARTITIONS) == 1)
-    post = Post(hold)
-    app = made(settings, name, post.act)
-    group = names.reacting(app.name, name)
-    with acting(app, name, settings):
-        for visit in (held, behind, other):
-            write(settings, Paid(visit=visit))
-        at = {(r.key or b"").decode(): r.offset for r in committed(settings, EVENTS)}
-        wait_until(lambda: post.numbers(behind) == [1], "what comes behind")
-        wait_until(lambda: done_up_to(settings, group)[1] > at[other], "the other partition")
-        if not ours:
-            wait_until(lambda: done_up_to(settings, group)[0] > at[behind], "the loss")
-        passed = done_up_to(settings, group)[0] > at[held]
-        go_on.set()
-    assert passed is not ours
+    begin()
+    places.write(places.read())
+    begin()
+    again = RecordedPlaces(names.begun("moved"), settings)
+    with ClusterAdmin(settings) as cluster:
+        assert again.read().keys() == again.ids.keys()
+        assert set(again.ids.values()) == {cluster.identity(EVENTS)}
+    places.write({(EVENTS, 0): 0}, {EVENTS: "another"})
+    with pytest.raises(ConfigurationError, match=r"with id another, .* leftfold reactions begin moved --since TIME"):
+        begin()
+    StartOffsets(app, app.reaction("moved"), settings).again("end")
+    begin()
+    with Consumer({**settings.librdkafka(), "group.id": names.reacting(app.name, "moved")}) as consumer:
+        consumer.commit(offsets=[TopicPartition(EVENTS, 0, 1_000_000)], asynchronous=False)
+    with pytest.raises(ConfigurationError, match=r"ends at \d+, but reaction moved has read it up to offset 1000000"):
+        begin()
 
 
 def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSettings) -> None:

@@ -1,23 +1,29 @@
-"""What is parked is tried again: as many streams at once as the reaction itself takes, each in its order."""
+"""What is parked is tried again, streams at once and each in its order; notes of deaths fit into what brokers keep."""
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Iterator
 from threading import BrokenBarrierError
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from leftfold import Delivery
 from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.domains.visits import Paid
-from tests.reactions.reacting import Post, acting, made, write
+from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, made, notes, write
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-VISITS = [f"visit-{number}" for number in range(4)]
-EACH = 3
+VISITS = [f"visit-{number}" for number in range(3)]
+EACH = 2
+AT_ONCE, FAR = 64, 10**17
 
 
 @pytest.mark.parametrize("at_once", [len(VISITS), 1], ids=["at once", "one by one"])
@@ -69,7 +75,49 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
         done, parked = ReactionRetry(app, "hung", settings).run()
         assert (done, list(parked.values())) == (1, ["TimeoutError: no end within 4 s"])
         assert events.count() == 1
-        assert ReactionRetry(app, "hung", settings).run().done == 0
         assert post.numbers("good") == [1]
     finally:
         is_over.set()
+
+
+def left_behind(settings: KafkaSettings, group: str, note: str) -> None:
+    """A process has died at the first event of partition 0."""
+    consumer = Consumer({**settings.librdkafka(), "group.id": group, "enable.auto.commit": False})
+    try:
+        done = consumer.commit(offsets=[TopicPartition(EVENTS, 0, 0, note)], asynchronous=False)
+        assert not any(tp.error for tp in done or ())
+    finally:
+        consumer.close()
+
+
+def visits_of_the_first_partition() -> Iterator[str]:
+    """As many as are acted on at once."""
+    found = (visit for number in range(100_000) if partition_of((visit := f"v{number}").encode(), PARTITIONS) == 0)
+    return (next(found) for _ in range(AT_ONCE))
+
+
+def test_a_reaction_begins_though_its_predecessors_have_left_all_that_a_broker_takes(settings: KafkaSettings) -> None:
+    hang = threading.Event()
+
+    def wait(event: Paid, delivery: Delivery) -> None:
+        begun.append(event.visit)
+        hang.wait(240.0)
+
+    name, begun, post = "verbose", list[str](), Post(wait)
+    app = made(settings, name, post.act, since="start", at_once=AT_ONCE)
+    group = names.reacting(app.name, name)
+    suspects = {str(FAR + number): 1 for number in range(115)}
+    at = [FAR + 115 + number for number in range(AT_ONCE)]
+    left_behind(settings, group, json.dumps({"deaths": suspects, "at": at}, separators=(",", ":")))
+    write(settings, *(Paid(visit=visit) for visit in visits_of_the_first_partition()))
+    try:
+        with acting(app, name, settings):
+            wait_until(lambda: len(begun) == AT_ONCE, lambda: f"all of them: {len(begun)}, {notes(settings, group)}")
+            note = json.loads(notes(settings, group)[0])
+            assert len(note["at"]) == AT_ONCE
+            assert set(note["deaths"].values()) == {1}
+            assert min(note["deaths"]) == str(FAR), "the lowest are kept"
+            hang.set()
+            wait_until(lambda: len(post.deliveries) == AT_ONCE, "their ends")
+    finally:
+        hang.set()

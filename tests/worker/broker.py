@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,17 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
-    ResourceType,
 )
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.records import raw
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.protocols import RawRecord
 from tests.settled import wait_settled
-from tests.waiting import wait_until
+from tests.waiting import read_until, wait_until
 from tests.worker.bank import PARTITIONS, Bank, bank
 
 __all__ = ["Broker"]
@@ -65,30 +62,19 @@ class Broker:
 
     def ends(self, topic: str, *, committed: bool) -> dict[int, int]:
         """The last stable offsets or the high watermarks."""
-        consumer = self._consumer(committed)
-        try:
-            return {p: consumer.get_watermark_offsets(p_of, SECONDS)[1] for p, p_of in self._places(topic).items()}
-        finally:
-            consumer.close()
+        with ClusterAdmin(self.settings) as cluster:
+            return dict((cluster.stable_ends if committed else cluster.ends)([topic]).offsets[topic])
 
     def starts(self, topic: str) -> dict[int, int]:
         """The first offsets."""
-        consumer = self._consumer(committed=True)
-        try:
-            return {p: consumer.get_watermark_offsets(p_of, SECONDS)[0] for p, p_of in self._places(topic).items()}
-        finally:
-            consumer.close()
+        with ClusterAdmin(self.settings) as cluster:
+            return dict(cluster.starts([topic]).offsets[topic])
 
-    def records(self, topic: str, *, committed: bool = True) -> list[RawRecord]:
-        """Everything in a topic that is visible now, each partition in order."""
-        consumer = self._consumer(committed)
-        places = self._places(topic)
-        consumer.assign(list(places.values()))
-        found: list[RawRecord] = []
-        try:
-            wait_until(lambda: self._read(consumer, places, found), f"the end of {topic}, at {places}")
-        finally:
-            consumer.close()
+    def records(self, topic: str) -> list[RawRecord]:
+        """Everything in a topic that is committed now, each partition in order."""
+        with ClusterAdmin(self.settings) as cluster, closing(KafkaLogReader(self.settings)) as reader:
+            reader.seek(cluster.starts([topic]))
+            found = read_until(reader, cluster.stable_ends([topic]), 1000)
         return sorted(found, key=lambda record: (record.partition, record.offset))
 
     def settled(self, topic: str) -> list[RawRecord]:
@@ -98,22 +84,15 @@ class Broker:
 
     def left(self, one: Bank) -> dict[int, tuple[int, str]]:
         """The stable committed offset and metadata of each partition of the commands."""
-        consumer = Consumer({**self._config(committed=True), "group.id": one.group})
-        try:
+        with closing(self._member(one)) as consumer:
             places = [TopicPartition(names.commands(one.name), p) for p in range(one.app.partitions)]
             return {tp.partition: (tp.offset, tp.metadata or "") for tp in consumer.committed(places, SECONDS)}
-        finally:
-            consumer.close()
 
     def leave(self, one: Bank, left: Mapping[int, tuple[int, str]]) -> None:
         """Commits offsets and metadata as the last owner of these partitions, while the group is empty."""
-        consumer = Consumer({**self._config(committed=True), "group.id": one.group})
-        try:
-            topic = names.commands(one.name)
-            places = [TopicPartition(topic, p, offset, metadata) for p, (offset, metadata) in left.items()]
+        places = [TopicPartition(names.commands(one.name), p, offset, told) for p, (offset, told) in left.items()]
+        with closing(self._member(one)) as consumer:
             consumer.commit(offsets=places, asynchronous=False)
-        finally:
-            consumer.close()
 
     def wipe(self, topic: str, before: Mapping[int, int] | None = None) -> None:
         """Deletes the records of a topic up to some offsets; all of them when none are named."""
@@ -127,13 +106,11 @@ class Broker:
         self.alter(topic, cleanup_policy=policy)
 
     def alter(self, topic: str, **config: str) -> None:
-        """Changes a topic's configuration; `_` in a name stands for a dot."""
-        entries: Any = [
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in config.items()
-        ]
-        admin = AdminClient(self.settings.librdkafka())
-        _wait(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]))
+        """Changes a topic's configuration and waits until it is known; `_` in a name stands for a dot."""
+        wanted = {name.replace("_", "."): value for name, value in config.items()}
+        with ClusterAdmin(self.settings) as cluster:
+            cluster.set_configs(topic, wanted)
+            wait_until(lambda: wanted.items() <= cluster.configs([topic])[topic].items(), f"{wanted} of {topic}")
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Raises the number of partitions of a topic and waits until it is known."""
@@ -163,32 +140,9 @@ class Broker:
         assert self.ends(topic, committed=False)[partition] == before + records
         return before
 
-    def _read(self, consumer: Consumer, places: dict[int, TopicPartition], found: list[RawRecord]) -> bool:
-        for message in consumer.consume(1000, 0.05):
-            error = message.error()
-            if error is None:
-                found.append(raw(message))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                places.pop(message.partition() or 0, None)
-        return not places
-
-    def _places(self, topic: str) -> dict[int, TopicPartition]:
-        with ClusterAdmin(self.settings) as cluster:
-            return {p: TopicPartition(topic, p, 0) for p in range(cluster.partitions(topic))}
-
-    def _consumer(self, committed: bool) -> Consumer:
-        return Consumer(self._config(committed))
-
-    def _config(self, committed: bool) -> dict[str, Any]:
-        return {
-            **self.settings.librdkafka(),
-            "group.id": f"test-{uuid4().hex}",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 10,
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
-        }
+    def _member(self, one: Bank) -> Consumer:
+        """What asks and commits in the name of the bank's workers."""
+        return Consumer({**self.settings.librdkafka(), "group.id": one.group, "enable.auto.commit": False})
 
 
 def _wait(asked: Mapping[Any, Future[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""One broker for all tests of the worker: short sessions, and a second listener for the proxy."""
+"""One broker for all tests of the worker: short sessions, rights, and a second listener for the proxy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from typing import TypeAlias
 import pytest
 
 from leftfold.cli.main import run
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.local import Listener, LocalSettings, embedded
+from tests.cli.shell import Typed
 from tests.free_ports import free_port
+from tests.worker import bank as bank_module
+from tests.worker.bank import Bank
 from tests.worker.broker import Broker
 from tests.worker.processes import Start, WorkerProcess
 from tests.worker.proxy import Proxy
 
-Typing: TypeAlias = Callable[..., tuple[int, str]]
-"""Types a command about the bank that is `tests.worker.bank:app`; exit code, and all that was said."""
+Typing: TypeAlias = Callable[..., Typed]
+"""Types a command about the bank of the test."""
 HOST = "127.0.0.1"
 LATENCY = 0.01
 """Seconds each way between clients at `Broker.distant` and the broker: 20 ms a round trip, as between data centres."""
@@ -26,18 +30,35 @@ LATENCY = 0.01
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker."""
+    """A running broker, where everybody may do everything that no test forbids."""
     behind, front, far, distant = free_port(), free_port(), free_port(), free_port()
     settings = LocalSettings(
         kafka_listeners=(
             Listener(name="PROXIED", port=behind, advertised_port=front),
             Listener(name="DISTANT", port=far, advertised_port=distant),
         ),
-        kafka_properties={"group.min.session.timeout.ms": "500"},
+        kafka_properties={
+            "group.min.session.timeout.ms": "500",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        },
     )
     data = tmp_path_factory.mktemp("broker")
     with embedded(data, settings=settings, want=frozenset({"kafka"})) as servers, Proxy(distant, far, latency=LATENCY):
         yield Broker(servers.kafka, f"{HOST}:{front}", f"{HOST}:{distant}", behind, data)
+
+
+@pytest.fixture
+def bank(broker: Broker) -> Bank:
+    """A bank of the test's own."""
+    return broker.bank()
+
+
+@pytest.fixture
+def client(broker: Broker, bank: Bank) -> Iterator[KafkaClient]:
+    """A client of the bank."""
+    with KafkaClient(bank.name, broker.settings) as client:
+        yield client
 
 
 @pytest.fixture
@@ -56,13 +77,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def typed(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Typing:
-    """The command line."""
+def typed(broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typing:
+    """The command line, which knows the bank as its App."""
+    monkeypatch.setattr(bank_module, "app", bank.app, raising=False)
+    monkeypatch.setenv("LEFTFOLD_APP", "tests.worker.bank:app")
 
-    def type_(*words: str) -> tuple[int, str]:
+    def type_(*words: str) -> Typed:
         capsys.readouterr()
-        code = run([*words, "--app", "tests.worker.bank:app", "--kafka", broker.address])
+        code = run([*words, "--kafka", broker.address])
         said = capsys.readouterr()
-        return code, said.out + said.err
+        return Typed(code, said.out, said.err)
 
     return type_

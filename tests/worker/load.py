@@ -1,23 +1,27 @@
-"""A client under load: unique commands, each sent again with the same id until it is answered."""
+"""A client under load, whose commands are sent again until they are answered; and what must be true of the log then."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import count
-from types import TracebackType
-from typing import Self
+from types import SimpleNamespace, TracebackType
+from typing import Any, NamedTuple, Self
 
 from leftfold.engine.processing.command_wire import command_id
-from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.errors import InfrastructureError, OutcomeUnknown
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
 from leftfold.model.messages import Command
-from leftfold.model.position import Receipt
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
+from leftfold.testing.simulation.witness import WitnessedCommand, is_undecided, violations
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
+from tests.worker.broker import Broker
 
-__all__ = ["Load", "Sent"]
+__all__ = ["Fact", "Load", "Sent", "audit", "facts"]
 
 ACCOUNTS = 12
 ROUND = 40
@@ -25,15 +29,12 @@ PAUSE = 0.02
 _UNSETTLED = (OutcomeUnknown, InfrastructureError)
 
 
-@dataclass
-class Sent:
-    """A command, how many events it writes when accepted, and what it was answered."""
+class Sent(WitnessedCommand):
+    """A command that a client has sent, and what it was answered."""
 
-    id: str
-    account: str
-    command: Command
-    events: int
-    answer: Receipt | LeftfoldError | None = None
+    def __init__(self, id_: str, key: str, command: Command) -> None:
+        super().__init__([id_], key, type(command).__leftfold__.category)
+        self.command = command
 
 
 class Load:
@@ -103,6 +104,67 @@ class Load:
     def _next(self, number: int) -> Sent:
         account = f"account-{number % ACCOUNTS}"
         if number % 10 == 7:
-            return Sent(command_id(), account, self._bank.withdraw(account, 1_000_000_000), 0)
-        parts = 1 + number % 3
-        return Sent(command_id(), account, self._bank.deposit(account, number, parts), parts)
+            return Sent(command_id(), account, self._bank.withdraw(account, 1_000_000_000))
+        return Sent(command_id(), account, self._bank.deposit(account, number, 1 + number % 3))
+
+
+class Fact(NamedTuple):
+    """An event: its stream, its version and the command behind it."""
+
+    key: str
+    version: int
+    command: str
+
+
+def facts(records: Iterable[RawRecord]) -> list[Fact]:
+    """The events of an events topic."""
+    return [
+        Fact(
+            (r.key or b"").decode(), int(header(r.headers, "ce_sequence")), header(r.headers, "ce_causationid").decode()
+        )
+        for r in records
+    ]
+
+
+def audit(broker: Broker, bank: Bank, sent: Sequence[Sent], lost: Sequence[str] = ()) -> list[str]:
+    """Everything that is wrong with a bank's topics after these commands, as the simulator's witness sees it.
+
+    Args:
+        lost: ids of commands that end as dead letters.
+    """
+    # A commit is answered once it is certain; what it wrote becomes visible a moment later. Repeats may be there still.
+    wait_until(
+        lambda: not is_undecided(_seen(broker, bank), bank.app, lost),
+        lambda: f"the end: {violations(_seen(broker, bank), bank.app, sent, lost=lost)[:9]}",
+    )
+    return violations(_seen(broker, bank), bank.app, sent, lost=lost)
+
+
+def _seen(broker: Broker, bank: Bank) -> Any:
+    """What a real broker holds of a bank, in the shape of a simulated cluster."""
+    topics = (names.commands(bank.name), names.events(bank.name), bank.state, names.dead(bank.name))
+    left = broker.left(bank)
+    committed = {(topics[0], p): SimpleNamespace(offset=offset) for p, (offset, _) in left.items()}
+    return SimpleNamespace(
+        topics={topic: SimpleNamespace(partitions=_partitions(broker, topic)) for topic in topics},
+        groups={bank.group: SimpleNamespace(committed=committed)},
+        coordinator=SimpleNamespace(open=lambda: ()),
+    )
+
+
+def _partitions(broker: Broker, topic: str) -> list[Any]:
+    stable, ends = (broker.ends(topic, committed=committed) for committed in (True, False))
+    found: dict[int, list[Any]] = {partition: [] for partition in ends}
+    for r in broker.records(topic):
+        one = SimpleNamespace(key=r.key, value=r.value, headers=r.headers, offset=r.offset, timestamp=r.time)
+        found[r.partition].append(one)
+    return [
+        SimpleNamespace(
+            topic=SimpleNamespace(name=topic),
+            number=number,
+            committed=lambda records=records: records,
+            stable_end=stable[number],
+            end=ends[number],
+        )
+        for number, records in found.items()
+    ]

@@ -1,4 +1,4 @@
-"""Worker processes as a test holds them: started, stopped, continued, killed, and waited for."""
+"""Workers as processes of their own, and a supervisor of them: `python -m tests.worker.processes '<Circumstances>'`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,66 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from leftfold.errors import LeftfoldError
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker.worker import Worker
 from tests.waiting import wait_until
-from tests.worker.process import Circumstances
+from tests.worker.bank import PARTITIONS, bank
+from tests.worker.running import Haste, HastySupplier
 
-__all__ = ["Start", "WorkerProcess"]
+__all__ = ["Circumstances", "Start", "Supervisor", "WorkerProcess"]
 
 ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Where a worker works, and at what."""
+
+    kafka: str
+    bank: str
+    version: int = 1
+    partitions: int = PARTITIONS
+    batch: int = 200
+    haste: Haste = Haste()  # noqa: RUF009  # it is frozen
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        fields = json.loads(text)
+        return cls(**fields | {"haste": Haste(**fields["haste"])})
+
+
+def _tell(what: str, details: Mapping[str, Any]) -> None:
+    """One line in one write: a process that is killed leaves whole lines."""
+    os.write(sys.stdout.fileno(), (json.dumps({"what": what, **details}) + "\n").encode())
+
+
+def main(given: Circumstances) -> int:
+    """Works until SIGTERM; returns the exit code."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    one = bank(given.bank, version=given.version, partitions=given.partitions)
+    shop = HastySupplier(KafkaSettings(bootstrap_servers=given.kafka), given.haste)
+    try:
+        worker = Worker(one.app, one.name, shop, stop=stop, batch=given.batch, report=_tell)
+        try:
+            worker.run()
+        finally:
+            _tell("counts", worker.counts)
+    except LeftfoldError as error:
+        _tell("ended", {"error": type(error).__name__, "why": str(error)})
+        return error.exit_code
+    return 0
 
 
 class WorkerProcess:
@@ -30,7 +79,7 @@ class WorkerProcess:
     def __init__(self, given: Circumstances, told: Path) -> None:
         self._told, self._errors = told, told.with_suffix(".err")
         with told.open("wb") as out, self._errors.open("wb") as err:
-            command = [sys.executable, "-m", "tests.worker.process", given.to_json()]
+            command = [sys.executable, "-m", "tests.worker.processes", given.to_json()]
             self._process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT)
 
     def __enter__(self) -> Self:
@@ -79,15 +128,8 @@ class WorkerProcess:
         """Waits until it serves so many partitions."""
         wait_until(lambda: self._alive() and len(self.serves) >= partitions, lambda: f"serving: {self}", seconds)
 
-    def wait_point(self, seconds: float = 240.0) -> None:
-        """Waits until it has met its fate at a point."""
-        wait_until(
-            lambda: bool(self.told("point")) or self.code is not None, lambda: f"a point to be reached: {self}", seconds
-        )
-        assert self.told("point"), f"ended before its point: {self}"
-
     def wait_stopped(self, seconds: float = 240.0) -> None:
-        """Waits until it has stopped itself."""
+        """Waits until it stands still."""
         wait_until(lambda: self._alive() and self.stopped, lambda: f"a stop: {self}", seconds)
 
     def wait_end(self, seconds: float = 240.0) -> int:
@@ -109,3 +151,41 @@ class WorkerProcess:
 
 Start: TypeAlias = Callable[[Circumstances], WorkerProcess]
 """Starts a worker that does not outlive the test."""
+
+
+class Supervisor:
+    """Starts a number of workers, and another one for each that ends, while the block runs."""
+
+    def __init__(self, start: Start, given: Circumstances, number: int) -> None:
+        self._start, self._given = start, given
+        self.lives: list[WorkerProcess] = []
+        self.workers = [self._next() for _ in range(number)]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def served(self) -> set[int]:
+        """The partitions that somebody serves."""
+        return {partition for worker in self.workers if worker.code is None for partition in worker.serves}
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            for place, worker in enumerate(self.workers):
+                if worker.code is not None:
+                    self.workers[place] = self._next()
+
+    def _next(self) -> WorkerProcess:
+        self.lives.append(self._start(self._given))
+        return self.lives[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main(Circumstances.from_json(sys.argv[1])))

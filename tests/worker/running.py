@@ -1,20 +1,67 @@
-"""A worker on a thread of the test's own process, whose inside a test may look at."""
+"""A worker on a thread of the test's own process, whose inside a test may look at; it waits for less long."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from leftfold.engine.processing.recovery import TaskSpec
+from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker.clients import KafkaClientSupplier, gap_of_commands
+from leftfold.kafka.worker.transactions import Transactions
 from leftfold.kafka.worker.worker import Worker
+from leftfold.model.app import App
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
-from tests.worker.points import Points
-from tests.worker.shop import FaultyShop, Haste
 
-__all__ = ["Running"]
+__all__ = ["CALM", "Haste", "HastySupplier", "Running"]
+
+
+@dataclass(frozen=True)
+class Haste:
+    """Shorter waits than in production.
+
+    Args:
+        session: of the group, in ms. socket: librdkafka's timeout of one request, in ms.
+        call: seconds that a transactional call may take. transaction: when the broker ends it, in ms.
+        longest: seconds that a transaction is planned to last at most, 0 = what `transaction` says.
+        check: seconds between looks at partition counts.
+    """
+
+    session: int = 1500
+    socket: int = 10_000
+    call: float = 10.0
+    transaction: int = 10_000
+    longest: float = 0.0
+    check: float = 10.0
+
+
+class HastySupplier(KafkaClientSupplier):
+    """A client supplier whose clients wait for less long."""
+
+    def __init__(self, settings: KafkaSettings, haste: Haste | None = None) -> None:
+        self.haste = haste or Haste()
+        super().__init__(settings, check_seconds=self.haste.check)
+
+    def transactions(self, app: App, task: TaskSpec) -> Transactions:
+        config = {
+            **self._config,
+            "batch.size": self.room(task),
+            "socket.timeout.ms": self.haste.socket,
+            "transaction.timeout.ms": self.haste.transaction,
+        }
+        id_ = f"{app.name}.{task.name}.{self._suffix}"
+        transactions = Transactions(config, id_, self._watchdog, timeout=self.haste.call)
+        transactions.longest = self.haste.longest or transactions.longest
+        return transactions
+
+    def _member(self, group: str, topic: str, leave: Callable[[list[PartitionId], bool], None]) -> GroupMember:
+        session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
+        return GroupMember({**self._config, **session}, group, [topic], leave, gap_of_commands)
 
 
 CALM = Haste(session=30_000)
@@ -34,14 +81,13 @@ class Running:
         address: str,
         *,
         haste: Haste | None = None,
-        points: Points | None = None,
         batch: int = 2000,
         stopped: frozenset[int] = frozenset(),
     ) -> None:
         self._bank, self._stop, self.stopped = bank, threading.Event(), stopped
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failure: BaseException | None = None
-        self.shop = FaultyShop(KafkaSettings(bootstrap_servers=address), haste or CALM, points)
+        self.shop = HastySupplier(KafkaSettings(bootstrap_servers=address), haste or CALM)
         self.worker = Worker(
             bank.app,
             bank.name,

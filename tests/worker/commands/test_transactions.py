@@ -1,0 +1,141 @@
+"""Transactions: a late commit commits nothing else (librdkafka#5423), and a call that hangs ends its process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
+from leftfold.model import keys as names
+from leftfold.ports.outgoing import Outgoing
+from tests.waiting import wait_until
+from tests.worker.bank import Bank
+from tests.worker.broker import Broker
+from tests.worker.proxy import Api, Fault, Proxy
+
+SOCKET_MS = 1500
+
+
+class Paced(Transactions):
+    """Transactions that let a test do something between their first topic and their second."""
+
+    between: Callable[[], None] = staticmethod(lambda: None)
+
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
+        super()._produce(topic, records, ends)
+        self._producer.flush(240.0)
+        self.between()
+
+
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    watchdog = Watchdog()
+    yield watchdog
+    watchdog.close()
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("rotate", [True, False])
+def test_a_late_commit_shows_an_aborted_record_unless_the_producer_is_rotated(
+    broker: Broker, bank: Bank, proxy: Proxy, watchdog: Watchdog, rotate: bool
+) -> None:
+    """Where it is rotated, librdkafka's log line about the request is all that is noticed, and trouble is over then."""
+    transactions = _transactions(broker, watchdog, rotate=rotate)
+    if rotate:
+        transactions._slow = float("inf")
+    late = _commit_late(proxy, transactions, bank)
+    assert transactions.dirty.startswith("REQTMOUT") or not rotate
+    assert transactions.dirty
+    assert transactions.rotations == 0
+
+    def let_it_arrive() -> None:
+        late.release()
+        late.wait_replies()
+        transactions.between = lambda: None
+
+    transactions.between = let_it_arrive
+    assert isinstance(_run(transactions, bank, b"two", b"x" * 2_000_000), Aborted)
+    assert transactions.rotations == (2 if rotate else 1)
+    seen = [record.value for record in broker.records(names.events(bank.name))]
+    assert seen == ([b"one"] if rotate else [b"one", b"two"])
+    if rotate:
+        for number in range(2):
+            assert isinstance(_run(transactions, bank, b"%d" % number), Committed)
+            assert (transactions.rotations, transactions.dirty) == (2, "")
+
+
+@pytest.mark.servers
+def test_a_transaction_that_hangs_is_noticed(broker: Broker, bank: Bank) -> None:
+    expired: list[str] = []
+    watchdog = Watchdog(lambda what, seconds: expired.append(what))
+    transactions = Transactions({"bootstrap.servers": broker.address}, f"hangs-{bank.name}", watchdog)
+    transactions._timeout = 0.1
+
+    def hang() -> Iterator[tuple[str, Sequence[Outgoing]]]:
+        wait_until(lambda: bool(expired), "the watchdog")
+        raise KeyError("over")
+        yield
+
+    with pytest.raises(KeyError):
+        transactions.run(hang(), [], None)
+    watchdog.close()
+    assert set(expired) == {f"a transaction of {transactions.id}"}
+
+
+def test_a_hanging_call_without_a_watchdog_hangs_on() -> None:
+    expired: list[str] = []
+    watchdog, over = Watchdog(lambda what, seconds: expired.append(what)), threading.Event()
+
+    def hang() -> None:
+        with watchdog.within(0.1, "a call"):
+            over.wait()
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    wait_until(lambda: len(expired) > 1, "the watchdog")
+    assert thread.is_alive()
+    over.set()
+    thread.join()
+    watchdog.close()
+
+
+def test_a_call_that_returns_in_time_is_left_alone() -> None:
+    expired: list[str] = []
+    watchdog = Watchdog(lambda what, seconds: expired.append(what))
+    with watchdog.within(60.0, "a quick call"):
+        pass
+    with watchdog.within(0.1, "a slow call"):
+        wait_until(lambda: bool(expired), "the watchdog")
+    watchdog.close()
+    assert set(expired) == {"a slow call"}
+
+
+def _commit_late(proxy: Proxy, transactions: Transactions, bank: Bank) -> Fault:
+    """A transaction whose first commit request is held up, and which librdkafka commits by a second one."""
+    late = proxy.fault(Api.END_TXN, "hold request")
+    assert isinstance(_run(transactions, bank, b"one"), Committed)
+    assert late.caught == 1
+    return late
+
+
+def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
+    """One transaction with an event of each of these values."""
+    events = names.events(bank.name)
+    writes = [(events, [Outgoing(0, b"key", value, [])]) for value in values]
+    with Consumer({"bootstrap.servers": "127.0.0.1", "group.id": bank.group, "log_level": 0}) as nobody:
+        group = nobody.consumer_group_metadata()
+    transactions.refresh()
+    return transactions.run(writes, [TopicPartition(names.commands(bank.name), 0, 0, "t")], group, watch=events)
+
+
+def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool) -> Paced:
+    config = {
+        "bootstrap.servers": broker.proxied,
+        "socket.timeout.ms": SOCKET_MS,
+        "transaction.timeout.ms": 60_000,
+    }
+    return Paced(config, f"late-{uuid4().hex}", watchdog, timeout=60.0, rotate=rotate)
