@@ -28,7 +28,7 @@ __all__ = ["Watches", "bench_on"]
 
 OPTIONS = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
-    max_examples=15,
+    max_examples=8,
 )
 SOON = 240.0
 

@@ -180,8 +180,7 @@ def test_any_text_is_a_time_with_its_zone_or_none(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"", b"yesterday", b"2026-01-01", b"2026-01-01T00:00:00", b"0001-01-01T00:00:00+23:59", b"\xff"],
+    "text", [b"", b"yesterday", b"2026-01-01", b"2026-01-01T00:00:00", b"0001-01-01T00:00:00+23:59", b"\xff"]
 )
 def test_a_text_without_date_time_and_zone_is_no_time(text: bytes) -> None:
     assert time_in(text) is None

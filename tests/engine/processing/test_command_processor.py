@@ -19,18 +19,7 @@ from leftfold.memory import MemoryStates
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import MessageCodec, event_id
 from leftfold.ports.protocols import RawRecord
-from tests.domains.shop import (
-    Add,
-    Added,
-    Basket,
-    BasketCommand,
-    CheckOut,
-    Closed,
-    Open,
-    TooDear,
-    baskets,
-    baskets_with,
-)
+from tests.domains.shop import Add, Added, Basket, BasketCommand, CheckOut, Closed, Open, baskets, baskets_with
 from tests.engine.processor_bench import PARTITIONS, CommandBench, header, headers
 
 ONE = Decimal(1)
@@ -113,13 +102,6 @@ def test_a_duplicate_writes_nothing_and_is_answered_as_before(bench: CommandBenc
     ((to, id_, _, version, events, error),) = batch.replies
     assert (to, id_, version, events, error) == (b"replies/0", b"c1", 2, 2, None)
     assert batch.counts == {"duplicates": 1}
-
-
-def test_a_duplicate_within_one_batch_is_one_too(bench: CommandBench) -> None:
-    record = bench.record(add(), "c1")
-    batch = bench.run(record, record._replace(offset=99))
-    assert len(batch.events) == 1
-    assert [reply.version for reply in batch.replies] == [1, 1]
 
 
 def test_a_rejection_and_a_conflict_are_remembered_in_the_state(bench: CommandBench) -> None:
@@ -226,12 +208,6 @@ def test_a_command_without_a_return_address_is_decided_and_not_answered(bench: C
     assert (len(batch.events), batch.replies) == (1, [])
 
 
-def test_any_record_can_be_dead_lettered_without_being_read(bench: CommandBench) -> None:
-    batch = bench.processor.bury(bench.record(add(), "c1"), "killed the process three times")
-    assert header(batch.dead[0], "dead_reason") == b"killed the process three times"
-    assert batch.counts == {"dead": 1}
-
-
 def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(bench: CommandBench) -> None:
     bench.send(add())
     partition = partition_of(b"b", PARTITIONS)
@@ -241,14 +217,6 @@ def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(be
     assert (bench.state("b").version, bench.processor.held[partition].end) == (1, 5)
     bench.processor.hold(partition, MemoryStates(), end=0)
     assert bench.state("b").version == 0
-
-
-def test_a_restored_processor_still_knows_its_answers(bench: CommandBench) -> None:
-    record = bench.record(add(), "c1")
-    bench.run(record)
-    partition = partition_of(b"b", PARTITIONS)
-    bench.processor.hold(partition, bench.processor.held[partition].store, end=0)
-    assert bench.run(record).counts == {"duplicates": 1}
 
 
 def test_the_window_of_answers_follows_the_time_of_the_broker(bench: CommandBench) -> None:
@@ -320,11 +288,6 @@ def test_ends_of_events_are_what_the_commit_says(bench: CommandBench) -> None:
     batch = bench.processor.process([bench.record(add())])
     bench.processor.commit(batch, {partition_of(b"b", PARTITIONS): 12, 99: 1})
     assert bench.processor.held[partition_of(b"b", PARTITIONS)].end == 12
-
-
-def test_what_was_decoded_from_an_event_equals_what_was_decided(bench: CommandBench) -> None:
-    (event,) = bench.send(add(price=Decimal("1.10"))).events
-    assert Added.model_validate_json(event.value or b"") == Added(basket_id="b", product="p", price=Decimal("1.10"))
 
 
 @pytest.mark.parametrize("max_bytes", [1_000_000, 20_000])
@@ -513,17 +476,3 @@ def test_a_rejection_that_cannot_be_encoded_is_a_failed_decision() -> None:
     assert isinstance(outcome, Refused)
     assert isinstance(outcome.error, DecisionFailed)
     assert "Odd" in str(outcome.error)
-
-
-def test_an_event_too_heavy_for_the_log_is_refused_and_changes_nothing() -> None:
-    one = stream()
-    heavy = NEW._replace(command=Add(basket_id="b", product="p" * 1000, price=Decimal(1)))
-    outcome = decide(baskets, codec, one, heavy, 0.0, max_bytes=1000)
-    assert isinstance(outcome, Refused)
-    assert isinstance(outcome.error, ContractError)
-    assert one == stream()
-
-
-def test_the_error_carries_its_fields() -> None:
-    outcome = run(stream(), command=Add(basket_id="b", product="p", price=Decimal("100.5")))
-    assert outcome.error == TooDear(price=Decimal("100.5"), most=Decimal(100))

@@ -140,9 +140,7 @@ def test_a_watermark_comes_back_from_its_record_and_other_bytes_are_refused() ->
 
 
 @pytest.mark.parametrize("lateness", [None, timedelta(hours=1), timedelta()])
-def test_late_events_hold_time_back_no_longer_than_the_lateness_of_the_app(
-    lateness: timedelta | None,
-) -> None:
+def test_late_events_hold_time_back_no_longer_than_the_lateness_of_the_app(lateness: timedelta | None) -> None:
     time = LogTime([A, B], lateness)
     for round_ in range(100):
         at = NOW + round_ * timedelta(seconds=50)

@@ -105,8 +105,7 @@ HEADERS = ("ce_sequence", "ce_decision", "ce_causationid", "ce_type")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [*product(HEADERS, (b"\xff", None)), ("ce_sequence", b"9" * 4300), ("ce_decision", b"-1/1")],
+    ("name", "value"), [*product(HEADERS, (b"\xff", None)), ("ce_sequence", b"9" * 4300), ("ce_decision", b"-1/1")]
 )
 def test_an_event_with_headers_that_no_worker_writes_is_refused(name: str, value: bytes | None) -> None:
     record = history(CommandBench())[0]

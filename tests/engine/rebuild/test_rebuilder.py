@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +21,7 @@ from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.views.cleanup import remove, sweep
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError
-from leftfold.memory import World
+from leftfold.memory import MemoryViewStore, World
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -201,6 +202,63 @@ def test_an_interrupted_rebuild_continues_after_its_finished_buckets(
     assert (result.swapped, result.generation) == (True, begun.id)
     assert len(ranges) == (4 - after if view is summary else 4), "a partition whose bucket is whole is not read again"
     assert rows_of(world, view) == folded(world, view)
+
+
+def is_wrong_after_continuing(world: World, view: View[Any, Any], after: int = 2) -> bool:
+    """Whether readers see other rows than the log makes, once an interrupted rebuild was continued and swapped in."""
+    interrupt_rebuild(world, view, after)
+    send(world, 6, 30)
+    assert rebuild(world, view, fold="v1", swap_anyway=True).run().swapped
+    return rows_of(world, view) != folded(world, view)
+
+
+def test_twin_a_bucket_that_is_taken_for_whole_because_it_has_rows_lacks_some(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Any, generation: Generation, bucket: int, columns: Any, indexes: Any, rows: Any) -> int:
+        write(self, generation, bucket, columns, indexes, list(rows)[:1])
+        raise KeyboardInterrupt
+
+    write = MemoryViewStore.write
+    monkeypatch.setattr(MemoryViewStore, "finished", buckets_with_rows)
+    monkeypatch.setattr(MemoryViewStore, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rebuild(world, summary, fold="v1").run()
+    monkeypatch.setattr(MemoryViewStore, "write", write)
+    assert unfinished_generation(world, summary).phase is Phase.BULK
+    assert rebuild(world, summary, fold="v1", swap_anyway=True).run().swapped
+    assert rows_of(world, summary) != folded(world, summary)
+
+
+def buckets_with_rows(store: MemoryViewStore, generation: Generation) -> dict[int, BucketResult]:
+    """Takes a bucket for whole when there is something in it."""
+    counts = {number: len(store.keys(generation, number, "", 9_999)) for number in range(generation.buckets)}
+    return {number: BucketResult(number, 0, count) for number, count in counts.items() if count}
+
+
+@each_view
+def test_twin_buckets_that_end_elsewhere_than_the_others_lack_what_lies_between(
+    world: World, view: View[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def to_the_end_of_now(plan: RebuildPlan, generation: Generation, store: Any) -> RebuildPlan:
+        whole = store.finished(generation).keys() if generation.stream_keyed else frozenset[int]()
+        tasks = (tuple(part for part in task if part.partition not in whole) for task in plan.tasks)
+        return replace(plan, tasks=tuple(task for task in tasks if task), buckets=generation.buckets)
+
+    monkeypatch.setattr(rebuilding, "resumed", to_the_end_of_now)
+    assert is_wrong_after_continuing(world, view)
+
+
+def test_twin_a_seal_that_does_not_say_where_it_stands_folds_everything_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = rebuilding.sealed_marks
+
+    def anywhere(generation: Generation, ends: Position, results: Any) -> Any:
+        return {b: replace(m, position=Position()) for b, m in marks(generation, ends, results).items()}
+
+    monkeypatch.setattr(rebuilding, "sealed_marks", anywhere)
+    assert is_wrong_after_continuing(world, by_owner)
 
 
 @each_view

@@ -200,9 +200,7 @@ def test_a_rebuild_replaces_a_generation_with_more_parked_rows(view: Any, steps:
     assert result.agreement is (Agreement.EQUAL if same else Agreement.UNKNOWN)
 
 
-def test_twin_parking_a_row_for_an_intermediate_value_finds_false_differences(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_twin_parking_a_row_for_an_intermediate_value_finds_false_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     """The projector's one flush is past the trouble of `a0`; a look at every step finds it, and so it did for
     neighbours.
     """

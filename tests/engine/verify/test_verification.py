@@ -19,17 +19,7 @@ from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation
-from tests.domains.ledger import (
-    LedgerEvent,
-    Moved,
-    Summary,
-    Total,
-    add,
-    by_owner,
-    by_tag,
-    summarise,
-    summary,
-)
+from tests.domains.ledger import LedgerEvent, Moved, Summary, Total, add, by_owner, by_tag, summarise, summary
 from tests.domains.ledger_world import (
     each_view,
     folded,

@@ -81,17 +81,6 @@ def test_parked_keys_are_left_out_of_the_checksum() -> None:
     assert set(parked(with_)) == {"b"}
 
 
-def test_a_row_parked_in_a_later_flush_leaves_the_checksum_too() -> None:
-    bench = FoldBench()
-    bench.write(opened("b"))
-    tail = bench.settle()
-    assert int(bench.views[open_baskets].describe().checksum, 16) != 0
-    bench.write(added("b", "unfoldable"))
-    bench.settle(tail)
-    assert int(bench.views[open_baskets].describe().checksum, 16) == 0
-    assert bench.views[open_baskets].get("b") == Summary()
-
-
 def test_a_new_projector_keeps_parked_rows_parked() -> None:
     bench = FoldBench()
     bench.write(added("b", "unfoldable"))
@@ -172,21 +161,6 @@ def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing(bench: Fol
         {"view": "open_baskets", "why": "more than 100 keys are parked; fix the fold and rebuild"},
     )
     assert parked(bench) == {}
-
-
-def test_events_without_a_row_key_are_parked_under_one_key_and_counted() -> None:
-    view = FoldView("strange", events=CheckedOut, row=Strange, key=lambda event: event.household, evolve=strange)
-    bench = FoldBench(view)
-    tail = bench.settle()
-    (bad,) = bench.write(out("b", "", p=1))
-    bench.write(out("c", "h", p=1))
-    bench.settle(tail)
-    bench.write(out("d", "", p=1))
-    bench.settle()
-    assert not [what for what, _ in bench.reports if what == "view stopped"]
-    assert set(bench.rows(view)) == {"h"}
-    why = parked(bench, view)[NO_ROW]
-    assert (why.partition, why.offset, why.waiting) == (bad.partition, bad.offset, 2)
 
 
 @dataclass(frozen=True)
@@ -289,20 +263,6 @@ def test_rebuild_and_verification_park_the_same_events_without_a_row_key(world: 
     rebuild(world, view).run()
     after = world.views[view].describe()
     assert (after.checksum, after.rows, after.parked) == (before.checksum, before.rows, before.parked)
-
-
-def test_only_the_pairs_without_a_row_key_are_left_out_of_an_event(world: World) -> None:
-    found = rows_of(world, by_tag)
-    assert set(found) == {"red", "blue"}
-
-
-@VIEWS
-def test_any_number_of_events_without_a_row_key_leaves_the_view_running(world: World, view: Any) -> None:
-    world.client.send_many([Move(ledger=f"m-{n}", owner="", amount=ONE, tags=("",)) for n in range(150)])
-    world.client.send(Move(ledger="l-9", owner="zoe", amount=ONE, tags=("green",)))
-    assert rows_of(world, view) == named(world, view)
-    assert set(rows_of(world, view)) & {"zoe", "green"}
-    assert parked_in(world, view) == {NO_ROW: WHY}
 
 
 @VIEWS

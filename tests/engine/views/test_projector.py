@@ -17,8 +17,8 @@ from leftfold.model import keys
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import LogReader, RawRecord
 from leftfold.testing import fold
-from tests.domains.shop import Added, BasketEvent, Opened, Spend, Summary, household_spend, open_baskets, product_sales
-from tests.engine.fold_bench import PARTITIONS, TOPIC, VIEWS, FoldBench, checksum, out
+from tests.domains.shop import Added, BasketEvent, Opened, Spend, Summary, household_spend, open_baskets
+from tests.engine.fold_bench import TOPIC, VIEWS, FoldBench, checksum, out
 from tests.engine.views.deployments import ADDITIONS, next_version
 
 ONE = Decimal(1)
@@ -68,16 +68,6 @@ def test_a_checksum_depends_on_the_rows_and_not_on_their_history(history: list[t
 @pytest.fixture
 def bench() -> FoldBench:
     return FoldBench()
-
-
-def test_a_row_that_evolves_to_none_is_deleted_with_its_index_entries(bench: FoldBench) -> None:
-    bench.write(OPENED, ADDED)
-    tail = bench.settle()
-    assert bench.rows(open_baskets) == {"b": Summary(1, ONE)}
-    bench.write(out("b", "h"))
-    bench.settle(tail)
-    assert bench.rows(open_baskets) == {}
-    assert bench.views[open_baskets].describe().rows == 0
 
 
 def test_a_stream_keyed_row_carries_the_version_of_its_stream(bench: FoldBench) -> None:
@@ -175,12 +165,6 @@ def test_checksums_are_kept_per_bucket_and_add_up(bench: FoldBench) -> None:
     assert f"{checksum(list(checkpoints.values())):032x}" == bench.views[household_spend].describe().checksum
     assert sum(checkpoint.rows for checkpoint in checkpoints.values()) == 20
     assert {checkpoint.time for checkpoint in checkpoints.values()} == {"", "2026-01-01T00:00:00Z"}
-
-
-def test_all_kinds_of_view_have_the_buckets_that_their_kind_has(bench: FoldBench) -> None:
-    bench.settle()
-    assert bench.live(open_baskets).buckets == PARTITIONS
-    assert bench.live(household_spend).buckets == bench.live(product_sales).buckets == 16
 
 
 def test_broken_events_of_other_classes_are_ignored() -> None:
@@ -301,6 +285,16 @@ def test_twin_projectors_of_both_versions_in_one_group_leave_half_of_the_buckets
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keys, "tails", lambda view, hash_: f"tails:{view}")
+    assert rolled_out() == ["version 1", "version 2"]
+
+
+def test_twin_projectors_that_follow_generations_of_other_code_spoil_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("projector", "generations"):
+        monkeypatch.setattr(
+            f"leftfold.engine.views.{module}.followed", lambda registry, view, fold="": registry.generations
+        )
     assert rolled_out() == ["version 1", "version 2"]
 
 

@@ -106,10 +106,7 @@ def test_verify_and_promote_refuse_a_view_of_another_topic(shop: Deploys) -> Non
     shop.rebuild("a", hold=True)
     made_again(shop)
     verify = Verify(
-        view_of("a"),
-        shop.store,
-        open_log=lambda: CommittedLog(shop.bench.log.reader()),
-        open_store=lambda: shop.store,
+        view_of("a"), shop.store, open_log=lambda: CommittedLog(shop.bench.log.reader()), open_store=lambda: shop.store
     )
     for work in (lambda: verify.run_named("live"), lambda: shop.promote("a")):
         with pytest.raises(ConfigurationError, match=SENTENCE) as refused:

@@ -1,24 +1,30 @@
-"""A user of Redis who lacks a right is told which at once, whatever kind of connection it is that lacks it."""
+"""A user of Redis who lacks a right, and a server that drops keys by itself, are named at once."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import hiredis
 import pytest
 from pydantic import SecretStr
 
 from leftfold.errors import ConfigurationError
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.rights import redis_rules
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase, Registry
-from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore, refuse_eviction
 from leftfold.redis.connection.errors import describe_command, executed
 from leftfold.redis.connection.protocol import EXEC, MULTI, packed
+from leftfold.runtime.workers.view_workers import follow
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
+from tests.cli.shell import Shell
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -188,3 +194,58 @@ def test_commands_are_named_without_what_is_secret_in_them() -> None:
     assert describe_command(("hset", b"v:{sums:1:0}:a secret row", "field", "value")) == "HSET v:{sums:1:0}"
     assert describe_command(("ZADD", "members:tails:sums:abc", 1, "me")) == "ZADD members:tails:sums"
     assert describe_command((b"WATCH", b"view:sums")) == "WATCH view:sums"
+
+
+@pytest.fixture(scope="module")
+def evicting(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A server that evicts keys of any kind when its memory is full, and lets CONFIG be used by no client."""
+    server = RedisServer(
+        tmp_path_factory.mktemp("evicting") / "data",
+        options={"maxmemory-policy": "allkeys-lru", "rename-command CONFIG": '""'},
+    )
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_a_server_that_drops_keys_without_a_time_to_live_is_refused(server: RedisServer) -> None:
+    with server.client() as client:
+        for policy in ("noeviction", "volatile-lru", "volatile-ttl"):
+            client.config_set("maxmemory-policy", policy)
+            assert refuse_eviction(server.settings) == policy
+        for policy in ("allkeys-lru", "allkeys-lfu", "allkeys-random"):
+            client.config_set("maxmemory-policy", policy)
+            advice = f"has maxmemory-policy {policy}, .*maxmemory-policy noeviction"
+            with pytest.raises(ConfigurationError, match=advice) as told:
+                refuse_eviction(server.settings)
+            assert f"type: redis-cli -h {server.settings.host} -p {server.settings.port} config set" in str(told.value)
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_where_config_is_forbidden_info_says_it(evicting: RedisServer) -> None:
+    with pytest.raises(ConfigurationError, match="allkeys-lru"):
+        refuse_eviction(evicting.settings)
+
+
+def test_a_server_that_says_neither_is_not_refused(server: RedisServer) -> None:
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "silent", "reset", "on", ">x", "+@all", "-config", "-info")
+    assert refuse_eviction(RedisSettings(url=f"redis://silent:x@127.0.0.1:{server.port}/0")) == ""
+
+
+def test_run_refuses_it_before_anything_starts_and_the_doctor_says_that_it_is_wrong(
+    evicting: RedisServer, tmp_path: Path
+) -> None:
+    shell, why = Shell(tmp_path), "maxmemory-policy allkeys-lru, which drops rows of views unnoticed"
+    words = ["--app", "tests.cli.tower:app", "--redis", evicting.settings.url]
+    refused = shell.here("run", "--kafka", "127.0.0.1:1", *words)
+    assert (refused.code, why in refused.err) == (ConfigurationError.exit_code, True)
+    told = shell.here("doctor", "--json", *words)
+    found = {row["about"]: row for row in told.rows()}["redis"]
+    assert (told.code, found["well"], why in found["message"]) == (1, False, True)
+
+
+def test_a_tail_refuses_it_whenever_it_connects(evicting: RedisServer) -> None:
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="allkeys-lru"):
+        follow([], kafka, evicting.settings, threading.Event(), lambda what, details: None, options={})

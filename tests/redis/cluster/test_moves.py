@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,13 +12,13 @@ from redis.crc import key_slot
 
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import BucketFlush, Generation, Registry
-from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.protocol import RawConnection, connect
+from leftfold.redis import RedisViewStore
+from leftfold.redis.connection.protocol import RawConnection
 from leftfold.redis.flusher import commands_of
 from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.testing.contracts.readers import changed, flush_of, row
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.clustered import BUCKETS, flushes, new_spread, rows, slot_of, tokens
+from tests.redis.flushes import BUCKETS, Line, flushes, new_spread, rows, slot_of, tokens
 
 pytestmark = pytest.mark.servers
 
@@ -31,11 +30,9 @@ def everything_runs(cluster: ClusterSet) -> None:
 
 
 @pytest.fixture
-def store(cluster: ClusterSet) -> Iterator[RedisViewStore]:
+def store(cluster: ClusterSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
     """A store on it."""
-    store = RedisViewStore(cluster.settings)
-    yield store
-    store.close()
+    return stores(cluster.settings)
 
 
 @pytest.fixture
@@ -111,7 +108,7 @@ def test_a_slot_that_moves_inside_a_transaction_takes_all_of_it_away(
     cluster: ClusterSet, store: RedisViewStore, generation: Generation
 ) -> None:
     """The source has queued every command when the slot leaves it; its EXEC says MOVED."""
-    line = Interrupted()
+    line = Line()
     late = RedisViewStore(cluster.settings, line.connect)
     assert late.flush([flush_of(generation, 0, "", "t1", row("a"))])
 
@@ -121,7 +118,7 @@ def test_a_slot_that_moves_inside_a_transaction_takes_all_of_it_away(
 
     line.between = move
     assert not late.flush([flush_of(generation, 0, "t1", "t2", row("b"), changed("a", b"red", b"red"))])
-    assert line.happened
+    assert line.between is None
     assert (tokens(store, generation)[0], rows(store, generation, 0)) == ("t1", ["a"])
     assert late.flush([flush_of(generation, 0, "t1", "t2", row("b"))])
     late.close()
@@ -165,36 +162,3 @@ def found_red(store: RedisViewStore, generation: Generation) -> list[str]:
 def wait_flushed(store: RedisViewStore, wanted: list[BucketFlush]) -> None:
     """Flushes; the first attempt may learn only where the bucket is."""
     assert store.flush(wanted) or store.flush(wanted)
-
-
-class _Socket(socket.socket):
-    """A socket that pauses before EXEC."""
-
-    line: Interrupted
-
-    def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]  # only bytes are sent
-        """Sends everything, with something happening between the last queued command and EXEC."""
-        at, between = data.find(b"*1\r\n$4\r\nEXEC"), self.line.between
-        if at < 0 or between is None:
-            super().sendall(data, flags)
-            return
-        self.line.between = None
-        super().sendall(data[:at], flags)
-        between()
-        self.line.happened = True
-        super().sendall(data[at:], flags)
-
-
-class Interrupted:
-    """Opens sockets before whose next EXEC something happens."""
-
-    def __init__(self) -> None:
-        self.between: Callable[[], None] | None = None
-        self.happened = False
-
-    def connect(self, settings: RedisSettings) -> socket.socket:
-        """Opens a connection as the adapter would."""
-        plain = connect(settings)
-        watched = _Socket(plain.family, plain.type, plain.proto, fileno=plain.detach())
-        watched.line = self
-        return watched

@@ -1,9 +1,13 @@
-"""asyncio connections reach every kind of address, and say what refused them."""
+"""Connections reach every kind of address, and say what refused them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,9 +16,9 @@ from pydantic import SecretStr
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
+from leftfold.testing.contracts.readers import flush_of, new_generation, row
+from tests.redis.flushes import new_marked
 from tests.redis.server import RedisServer
-from tests.redis.tls import certificate, terminated
 
 pytestmark = pytest.mark.servers
 
@@ -28,12 +32,42 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server.kill()
 
 
+def certificate(place: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key."""
+    cert, key = place / "cert.pem", place / "key.pem"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key), "-out"]
+    subprocess.run([*made, str(cert), *subject], check=True, capture_output=True)
+    return cert, key
+
+
+@asynccontextmanager
+async def terminated(port: int, cert: Path, key: Path) -> AsyncIterator[int]:
+    """The port of a TLS end that hands everything on to a plain port."""
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trust.load_cert_chain(cert, key)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, outer), pump(inner, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=trust)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
 async def waits_and_reads(settings: RedisSettings) -> list[str]:
     """Writes a row, hears of it and reads it, all over one address."""
     store = RedisViewStore(settings)
-    generation = new_generation(buckets=1)
     try:
-        assert await asyncio.to_thread(store.create_marks, generation, {0: checkpoint("", 0)})
+        generation = await asyncio.to_thread(new_marked, store, 1)
         bell = await store.alisten(generation, None)
         assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t1", row("a"))])
         await bell.wait(10.0)
@@ -45,17 +79,14 @@ async def waits_and_reads(settings: RedisSettings) -> list[str]:
         await store.aclose()
 
 
-def test_a_password_and_a_database(locked: RedisServer) -> None:
-    settings = locked.settings.model_copy(update={"url": f"redis://127.0.0.1:{locked.port}/7"})
-    assert asyncio.run(waits_and_reads(settings)) == ["a"]
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:{0.port}/7", "unix://{0.unix_socket}?db=7"])
+def test_every_kind_of_connection_reaches_an_address_a_socket_and_a_database(locked: RedisServer, url: str) -> None:
     with locked.client() as client:
+        client.flushall()
+        settings = locked.settings.model_copy(update={"url": url.format(locked)})
+        assert asyncio.run(waits_and_reads(settings)) == ["a"]
         client.select(7)
         assert client.dbsize() == 6
-
-
-def test_a_socket_in_the_file_system(locked: RedisServer) -> None:
-    settings = locked.settings.model_copy(update={"url": f"unix://{locked.unix_socket}?db=3"})
-    assert asyncio.run(waits_and_reads(settings)) == ["a"]
 
 
 def test_tls_with_a_certificate_of_ones_own(locked: RedisServer, tmp_path: Path) -> None:
