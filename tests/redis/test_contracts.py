@@ -93,27 +93,23 @@ def test_changes_that_are_not_kept_any_more_are_an_error_and_a_watch_from_now_co
     bench, tail, reader = followed(remembering(server, stores, 1))
     start, late = reader.describe().position, reader.watch(timeout=10.0)
     for number in range(30):
-        bench.write(out(f"b{number}", "h", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out(f"b{number}", "h", p=1))
     with pytest.raises(ChangesNotKept):
         next(late)
     with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
         reader.watch(after=start)
     watch = reader.watch(after=reader.describe().position, timeout=0.0)
-    bench.write(out("more", "h", p=1))
-    bench.settle(tail)
+    bench.fold(tail, out("more", "h", p=1))
     assert [one.key for one in watch] == ["h"]
 
 
 def test_a_store_that_went_back_in_time_is_watched_on(server: RedisServer, stores: Open) -> None:
     bench, tail, reader = followed(stores(server.settings))
     watch = reader.watch(timeout=10.0)
-    bench.write(out("a", "h1", p=1))
-    bench.settle(tail)
+    bench.fold(tail, out("a", "h1", p=1))
     assert next(watch).key == "h1"
     saved = server.saved()
-    bench.write(out("b", "h1", p=2))
-    bench.settle(tail)
+    bench.fold(tail, out("b", "h1", p=2))
     second = next(watch)
     server.kill()
     server.restore(saved)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from leftfold import InfrastructureError, Position, StaleViewError
+from leftfold import InfrastructureError, Position
 from leftfold.client import Reader
 from leftfold.ports.flush import BucketFlush, Generation, Registry
 from leftfold.ports.protocols import AsyncBell
@@ -24,7 +24,7 @@ from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.redis.pubsub import Subscriber
 from leftfold.testing.contracts.readers import checkpoint, flush_of, row
 from tests.client.changes_contract import bench_on
-from tests.domains.shop import Spend, household_spend, open_baskets
+from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import BUCKETS, has_rung, hears, new_marked, new_spread, slot_of
@@ -233,23 +233,6 @@ def test_nobody_listens_for_ever(
     for _ in range(2):
         assert read_while_folding(store, waits, [blocking])[0] < SOON
         wait_until(lambda: subscribers(server) == 0, "the end of the subscription")
-
-
-def test_a_view_that_does_not_get_there_is_stale_with_both_positions(store: RedisViewStore) -> None:
-    bench = bench_on(store, household_spend, open_baskets)
-    bench.settle()
-    position = late(bench)
-    for view in (household_spend, open_baskets):
-        reader: Reader[Any, Any] = bench.views[view]
-        reads: list[Callable[[Reader[Any, Any]], object]] = [
-            lambda one: one.get("late", after=position, timeout=0.1),
-            lambda one: asyncio.run(one.aget("late", after=position, timeout=0.1)),
-            lambda one: one.wait_reached(position, timeout=0.1),
-        ]
-        for read in reads:
-            with pytest.raises(StaleViewError, match=f"not yet at .*leftfold run {view.name}") as caught:
-                read(reader)
-            assert str(position) in str(caught.value)
 
 
 def test_a_watcher_of_an_idle_view_asks_for_little(server: RedisServer, store: RedisViewStore) -> None:

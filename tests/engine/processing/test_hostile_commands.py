@@ -241,9 +241,9 @@ def test_senders_are_names_of_processes(senders: Any) -> None:
         App("shop", deciders=app.deciders, senders=senders)
 
 
-def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(bench: CommandBench) -> None:
+def test_forty_batches_of_worse_and_worse_records_stop_nothing_for_others(bench: CommandBench) -> None:
     rng = random.Random(15)
-    for _ in range(100):
+    for _ in range(40):
         bad = [worsened(rng, bench.record(OPEN, headers=rng.choice([{}, FROM_CHECKOUT]))) for _ in range(100)]
         records: Sequence[RawRecord] = [*bad, bench.record(Open(basket_id="n", household=f"{bench.offset}"), "mine")]
         batch = bench.run(*rng.sample(records, len(records)))
@@ -253,10 +253,10 @@ def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(be
         bench.now += 120
 
 
-def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench: CommandBench) -> None:
+def test_thousands_of_worse_and_worse_commands_are_buried_without_an_error(bench: CommandBench) -> None:
     """What is buried may be what no code could read: a worker died at it, or a broker refused what it made."""
     rng = random.Random(5)
-    for number in range(10_000):
+    for number in range(3_000):
         good = bench.record(OPEN, headers=rng.choice([{}, FROM_CHECKOUT]))
         batch = bench.processor.bury(
             worsened(rng, good), "a worker died 3 times at this command", silent=number % 2 == 1
@@ -268,9 +268,9 @@ def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench
         assert batch.sent.keys() <= ({TO.decode()} if number % 2 == 0 else set())
 
 
-def test_ten_thousand_worse_and_worse_inputs_are_buried_without_an_error() -> None:
+def test_thousands_of_worse_and_worse_inputs_are_buried_without_an_error() -> None:
     rng, bench = random.Random(5), ProcessBench()
-    for number in range(10_000):
+    for number in range(3_000):
         good = bench.event(PLACED, number)
         batch = bench.processor.bury(worsened(rng, good), "a worker died 3 times at this command")
         (letter,) = batch.dead

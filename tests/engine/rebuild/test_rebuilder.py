@@ -32,7 +32,7 @@ from tests.domains.ledger import LedgerEvent, Summary, by_owner, by_tag, summari
 from tests.domains.ledger_world import VIEWS, each_view, folded, ledger_world, live, rebuild, rows_of, send
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), count=st.integers(0, 120), poison=st.sampled_from([0.0, 0.05]))
 def test_a_rebuild_equals_the_projector_and_the_fold(seed: int, count: int, poison: float) -> None:
     with ledger_world(count, seed=seed, poison=poison) as world:

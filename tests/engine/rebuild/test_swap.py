@@ -101,8 +101,7 @@ class _Overtaken(MemoryViewStore):
 def test_a_generation_that_was_overtaken_catches_up_before_it_goes_live(is_careless: bool) -> None:
     bench = FoldBench(household_spend)
     bench.store = store = _Overtaken()
-    bench.write(out("b1", "h1", tea=1))
-    bench.settle()
+    bench.fold(None, out("b1", "h1", tea=1))
     old = bench.live(household_spend)
     group = SharedSubscription(bench.log.reader, [ProjectionWriter(household_spend, old, store)], store)
 

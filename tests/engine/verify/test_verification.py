@@ -19,10 +19,9 @@ from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation
-from tests.domains.ledger import LedgerEvent, Moved, Summary, Total, add, by_owner, by_tag, summarise, summary
+from tests.domains.ledger import LedgerEvent, Moved, Summary, Total, add, by_owner, summarise, summary
 from tests.domains.ledger_world import (
     each_view,
-    folded,
     ledger_world,
     live,
     parked,
@@ -202,10 +201,6 @@ def test_an_event_that_stops_a_view_stops_its_explanation(world: World) -> None:
     broken = FoldView(by_owner.name, events=Moved, row=Total, key=owner, evolve=add, indexes=("positive",))
     with pytest.raises(ContractError, match=r"stops at ledgers.events\[\d\]@\d+"):
         steps_of(world, broken, "o%2F1")
-
-
-def test_the_rows_are_what_memory_folds(world: World) -> None:
-    assert rows_of(world, by_tag) == folded(world, by_tag)
 
 
 def damage(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]]:

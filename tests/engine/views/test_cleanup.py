@@ -155,8 +155,7 @@ def shop() -> Deploys:
     """Rows of one code that were rebuilt with it, and what was replaced, for ten minutes."""
     deploys = Deploys()
     deploys.start("a", "tail")
-    deploys.write(5)
-    deploys.settle()
+    deploys.fold(5)
     deploys.rebuild("a")
     return deploys
 
@@ -169,13 +168,11 @@ def end_kept(shop: Deploys, seconds: float = -1.0) -> Generation:
 
 
 def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it(shop: Deploys) -> None:
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     kept = shop.generation(Phase.KEPT)
     assert shop.rows(kept) == shop.whole("a")
     end_kept(shop)
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     assert kept.id not in shop.store.registry("spelled").generations
     assert shop.store.checkpoints(kept) == {}
     assert len(shop.tails["tail"].writers()) == 1
@@ -185,8 +182,7 @@ def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it
 def test_without_an_end_a_kept_generation_stays_as_before(shop: Deploys) -> None:
     kept = replace(shop.generation(Phase.KEPT), until="")
     change(shop.store, "spelled", lambda registry: registry.with_generation(kept))
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     assert shop.rows(kept) == shop.whole("a")
 
 

@@ -53,13 +53,11 @@ def bench() -> FoldBench:
 
 def test_an_event_that_a_fold_cannot_digest_parks_its_row_at_its_last_good_state() -> None:
     bench = FoldBench()
-    bench.write(opened("b"), added("b"))
-    tail = bench.settle()
+    tail = bench.fold(None, opened("b"), added("b"))
     before = bench.views[open_baskets].get("b")
     (bad,) = bench.write(added("b", "unfoldable"))
     bench.write(added("b"))
-    bench.write(added("c"))
-    bench.settle(tail)
+    bench.fold(tail, added("c"))
     entry = bench.views[open_baskets].entry("b")
     assert entry.row == before
     assert entry.parked is not None
@@ -74,8 +72,7 @@ def test_parked_keys_are_left_out_of_the_checksum() -> None:
     with_.write(opened("b"))
     with_.write(added("b", "unfoldable"))
     for bench in (with_, without):
-        bench.write(opened("c"))
-        bench.settle()
+        bench.fold(None, opened("c"))
     sums = [checksum(list(b.store.checkpoints(b.live(open_baskets)).values())) for b in (with_, without)]
     assert sums[0] == sums[1] != 0
     assert set(parked(with_)) == {"b"}
@@ -83,19 +80,15 @@ def test_parked_keys_are_left_out_of_the_checksum() -> None:
 
 def test_a_new_projector_keeps_parked_rows_parked() -> None:
     bench = FoldBench()
-    bench.write(added("b", "unfoldable"))
-    bench.settle()
-    bench.write(added("b"))
-    bench.settle()
+    bench.fold(None, added("b", "unfoldable"))
+    bench.fold(None, added("b"))
     assert parked(bench)["b"].waiting == 2
 
 
 def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view(bench: FoldBench) -> None:
-    bench.write(opened("b"))
-    tail = bench.settle()
+    tail = bench.fold(None, opened("b"))
     bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1", ce_sequence=b"2")
-    bench.write(opened("c"))
-    bench.settle(tail)
+    bench.fold(tail, opened("c"))
     assert set(parked(bench)) == {"b"}
     assert bench.views[open_baskets].get("c") == Summary()
 
@@ -103,8 +96,7 @@ def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view(bench: Fold
 @pytest.mark.parametrize("key", [None, b"", b"\xff\xfe"])
 def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: FoldBench, key: bytes | None) -> None:
     bench.raw(key, b"{", ce_type=b"baskets.Added.v1")
-    bench.write(opened("c"))
-    bench.settle()
+    bench.fold(None, opened("c"))
     assert list(parked(bench)) == ([open_baskets.keys.encode(repr(key))] if key else [open_baskets.keys.encode(NO_KEY)])
     assert bench.views[open_baskets].get("c") == Summary()
 
@@ -113,13 +105,11 @@ def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: F
 def test_a_cross_stream_view_stops_at_an_event_of_an_unknown_row(bad: bytes) -> None:
     bench = FoldBench(household_spend)
     tail = bench.settle()
-    bench.write(out("a", "h", p=1))
-    bench.settle(tail)
+    bench.fold(tail, out("a", "h", p=1))
     record = bench.raw(b"b", bad, ce_type=b"baskets.CheckedOut.v1")
     for _ in range(3):
         tail.step(0.0)
-    bench.write(out("c", "h", p=1))
-    bench.settle(tail)
+    bench.fold(tail, out("c", "h", p=1))
     what, details = bench.reports[-1]
     assert what == "view stopped"
     assert f"{TOPIC}[{record.partition}]@{record.offset}" in details["why"]
@@ -144,8 +134,7 @@ def test_a_stopped_view_leaves_the_others_going() -> None:
 def test_an_unreadable_event_concerns_only_the_views_that_read_its_class() -> None:
     bench = FoldBench(open_baskets, household_spend)
     bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1")
-    bench.write(out("c", "h", p=1))
-    bench.settle()
+    bench.fold(None, out("c", "h", p=1))
     assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
     assert set(parked(bench)) == {"b"}
 
@@ -193,14 +182,12 @@ def test_a_row_that_cannot_be_stored_is_parked_and_the_rest_of_the_batch_flows()
 
 def test_a_stored_row_that_cannot_be_read_any_more_parks_its_key() -> None:
     bench = FoldBench(household_spend)
-    bench.write(out("b", "h", p=1))
-    bench.settle()
+    bench.fold(None, out("b", "h", p=1))
     generation = bench.live(household_spend)
     number = partition_of(b"h", generation.buckets)
     bench.store._buckets[generation.view, generation.id, number].rows["h"][b"total"] = b"?"
     bench.write(out("c", "h", p=1))
-    bench.write(out("d", "i", p=1))
-    bench.settle()
+    bench.fold(None, out("d", "i", p=1))
     assert set(parked(bench, household_spend)) == {"h"}
     assert bench.views[household_spend].get("i") == Spend(ONE, "base")
 
@@ -210,8 +197,7 @@ def test_an_event_of_a_newer_version_parks_and_is_never_guessed() -> None:
         basket_id: str
 
     bench = FoldBench(open_baskets)
-    bench.write(Opened(basket_id="b"))
-    bench.settle()
+    bench.fold(None, Opened(basket_id="b"))
     assert "version 2 is not one of 1..1" in parked(bench)["b"].error
 
 

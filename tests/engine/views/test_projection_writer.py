@@ -232,8 +232,7 @@ strict_view = FoldView("strict_view", events=CheckedOut, row=Strict, evolve=stri
 
 def test_the_live_generation_never_overtakes_the_next_one_that_tracks_rows() -> None:
     bench = FoldBench(strict_view)
-    bench.write(out("b", "h", p=1))
-    tail = bench.settle()
+    tail = bench.fold(None, out("b", "h", p=1))
     old = bench.live(strict_view)
     new = open_generation(bench.store, strict_view, old.topics, Phase.SEALED)
     bench.settle(tail)
@@ -337,11 +336,9 @@ def test_a_store_that_went_back_in_time_heals(more: int, seconds: float, monkeyp
     """The twin never looks at its checkpoints: older rows stay until the next event."""
     monkeypatch.setattr(shared_buckets, "CONFIRM_SECONDS", seconds)
     bench = FoldBench(household_spend)
-    bench.write(out("a", "h", p=1))
-    tail = bench.settle()
+    tail = bench.fold(None, out("a", "h", p=1))
     saved = deepcopy(bench.store._buckets)
-    bench.write(out("b", "h", p=2))
-    bench.settle(tail)
+    bench.fold(tail, out("b", "h", p=2))
     bench.store._buckets = saved
     bench.write(*[out("c", "h", p=4)] * more)
     for _ in range(20):
@@ -364,8 +361,7 @@ def test_of_several_generations_the_newest_is_flushed_first(monkeypatch: pytest.
 
     monkeypatch.setattr(bench.store, "begin_flush", begin_flush)
     for number in range(5):
-        bench.write(out(f"b{number}", "h", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out(f"b{number}", "h", p=1))
     assert order == [new.id, old.id] * 5
 
 
@@ -382,8 +378,7 @@ def test_two_projectors_together_fold_every_event_once() -> None:
 
 def test_a_lost_checkpoint_discards_the_generation_and_a_new_one_is_folded() -> None:
     bench = FoldBench(household_spend)
-    bench.write(out("b", "h", p=1))
-    tail = bench.settle()
+    tail = bench.fold(None, out("b", "h", p=1))
     lost = bench.live(household_spend)
     del bench.store._buckets[lost.view, lost.id, 3]
     bench.write(out("c", "h", p=1))

@@ -55,8 +55,7 @@ def test_a_checksum_depends_on_the_rows_and_not_on_their_history(history: list[t
     one, other = FoldBench(), FoldBench()
     tail = one.settle()
     for event, _ in history:
-        one.write(event)
-        one.settle(tail)
+        one.fold(tail, event)
         other.write(event)
     other.settle()
     for view in VIEWS:
@@ -71,8 +70,7 @@ def bench() -> FoldBench:
 
 
 def test_a_stream_keyed_row_carries_the_version_of_its_stream(bench: FoldBench) -> None:
-    bench.write(OPENED, ADDED)
-    bench.settle()
+    bench.fold(None, OPENED, ADDED)
     assert bench.views[open_baskets].entry("b").version == 2
     assert bench.views[household_spend].entry("h").version is None
 
@@ -90,8 +88,7 @@ def test_every_checkpoint_moves_with_each_flush(bench: FoldBench) -> None:
 
 
 def test_a_bucket_of_a_stream_keyed_view_speaks_of_its_own_partition_only(bench: FoldBench) -> None:
-    bench.write(OPENED)
-    bench.settle()
+    bench.fold(None, OPENED)
     for bucket, checkpoint in bench.store.checkpoints(bench.live(open_baskets)).items():
         assert set(checkpoint.position.offsets.get(TOPIC, {})) <= {bucket}
 
@@ -115,8 +112,7 @@ def test_half_a_decision_waits_for_its_other_half(bench: FoldBench) -> None:
     assert bench.rows(open_baskets) == {}
     checkpoints = bench.store.checkpoints(bench.live(open_baskets))
     assert checkpoints[first.partition].position.next_offset(TOPIC, first.partition) <= first.offset
-    bench.write(ADDED, ce_decision=b"2/2")
-    bench.settle(tail)
+    bench.fold(tail, ADDED, ce_decision=b"2/2")
     assert bench.rows(open_baskets) == {"b": Summary(1, ONE)}
 
 
@@ -128,17 +124,14 @@ def test_a_broken_event_inside_a_decision_does_not_cut_it(bench: FoldBench) -> N
         tail.step(0.0)
     assert bench.rows(open_baskets) == {}
     assert not bench.views[open_baskets].describe().parked
-    bench.write(ADDED, ce_decision=b"3/3")
-    bench.settle(tail)
+    bench.fold(tail, ADDED, ce_decision=b"3/3")
     assert bench.rows(open_baskets) == {"b": Summary(0, Decimal(0))}
     assert bench.views[open_baskets].describe().parked["b"].waiting == 2
 
 
 def test_a_new_projector_continues_at_the_checkpoints(bench: FoldBench) -> None:
-    bench.write(out("b", "h", p=1))
-    bench.settle()
-    bench.write(out("c", "h", p=2))
-    bench.settle()
+    bench.fold(None, out("b", "h", p=1))
+    bench.fold(None, out("c", "h", p=2))
     assert bench.rows(household_spend) == {"h": Spend(Decimal(3), "base")}
     assert len(bench.store.registry("household_spend").generations) == 1
 
@@ -172,8 +165,7 @@ def test_broken_events_of_other_classes_are_ignored() -> None:
     bench.raw(b"x", b"?", ce_type=b"baskets.Emptied.v3")
     bench.raw(b"x", b"?", ce_type=b"baskets.Emptied.v3", ce_sequence=b"?")
     bench.raw(b"\xff", None, ce_type=b"other.Thing.v1")
-    bench.write(out("b", "h", p=1))
-    bench.settle()
+    bench.fold(None, out("b", "h", p=1))
     assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
 
 

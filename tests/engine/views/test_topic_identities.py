@@ -28,8 +28,7 @@ def shop() -> Deploys:
     deploys = Deploys()
     deploys.bench.log.ids[TOPIC] = "one"
     deploys.start("a", "tail")
-    deploys.write(10)
-    deploys.settle()
+    deploys.fold(10)
     return deploys
 
 
@@ -48,18 +47,16 @@ def stopped(shop: Deploys) -> list[str]:
 
 def test_a_projector_of_another_topic_stops_until_a_rebuild(shop: Deploys) -> None:
     made_again(shop)
-    before = shop.rows(shop.generation(Phase.LIVE))
-    shop.start("a", "tail")
-    shop.settle()
-    assert shop.rows(shop.generation(Phase.LIVE)) == before
+    before = shop.live()
+    shop.join("a", "tail")
+    assert shop.live() == before
     (why,) = stopped(shop)
     with pytest.raises(ConfigurationError, match=SENTENCE):
         raise ConfigurationError(why)
     result = shop.rebuild("a")
     assert (result.swapped, "was folded from other topics" in result.why) == (True, True)
-    shop.write(5)
-    shop.settle()
-    assert shop.rows(shop.generation(Phase.LIVE)) == shop.whole("a")
+    shop.fold(5)
+    assert shop.live() == shop.whole("a")
     with pytest.raises(ConfigurationError, match=SENTENCE):
         shop.promote("a", "kept")
 
@@ -68,8 +65,7 @@ def test_twin_without_ids_a_projector_folds_the_other_topic_silently(shop: Deplo
     live = replace(shop.generation(Phase.LIVE), ids={})
     change(shop.store, "spelled", lambda registry: registry.with_generation(live))
     made_again(shop)
-    shop.start("a", "tail")
-    shop.settle()
+    shop.join("a", "tail")
     assert stopped(shop) == []
     assert shop.rows(live) == shop.whole("a"), "ten of the one and ten of the other"
     assert shop.generation(Phase.LIVE).ids == {TOPIC: "two"}
@@ -79,8 +75,7 @@ def test_a_generation_of_an_older_version_gets_the_ids_of_its_topics(shop: Deplo
     live = replace(shop.generation(Phase.LIVE), ids={})
     change(shop.store, "spelled", lambda registry: registry.with_generation(live))
     shop.stop("tail")
-    shop.start("a", "tail")
-    shop.settle()
+    shop.join("a", "tail")
     assert shop.generation(Phase.LIVE).ids == {TOPIC: "one"}
 
 
@@ -120,7 +115,7 @@ def test_a_rebuild_does_not_continue_a_generation_of_another_topic(shop: Deploys
     change(shop.store, "spelled", lambda registry: registry.with_generation(begun))
     made_again(shop)
     assert shop.rebuild("a").generation != held
-    assert shop.rows(shop.generation(Phase.LIVE)) == shop.whole("a")
+    assert shop.live() == shop.whole("a")
     assert held not in shop.store.registry("spelled").generations
 
 
