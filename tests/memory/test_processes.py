@@ -99,12 +99,6 @@ def test_a_timer_fires_when_its_time_has_come_and_not_before(placed: World) -> N
     assert len(events_of(placed, "orders")) == 2, "a timer fires once"
 
 
-def test_a_cancelled_timer_never_fires(placed: World) -> None:
-    placed.client.send(Pay(order="o"))
-    placed.advance(2 * PATIENCE)
-    assert events_of(placed, "orders") == [PLACED, Confirmed(order="o")]
-
-
 def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> None:
     one_partition = App("trade", partitions=1, deciders=app.deciders, processes=app.processes)
     with memory(one_partition, now=NOW) as world:

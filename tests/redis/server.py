@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
 from tests.waiting import wait_until
 
-__all__ = ["RedisServer", "binary", "calls", "counted", "offset"]
+__all__ = ["RedisServer", "answers", "binary", "calls", "counted", "lose", "offset"]
 
 
 class RedisServer:
@@ -119,11 +119,27 @@ class RedisServer:
 
     def _answers(self) -> bool:
         assert self._process is None or self._process.poll() is None, "redis-server ended; see its log"
-        try:
-            with self.client() as client:
-                return bool(client.ping())
-        except NotConnected:
-            return False
+        return answers(self.client())
+
+
+def answers(client: Redis) -> bool:
+    """Whether a server answers."""
+    try:
+        with client:
+            return bool(client.ping())
+    except NotConnected:
+        return False
+
+
+def lose(master: RedisServer, replica: RedisServer, happens: Callable[[], object]) -> None:
+    """Lets something happen that a master never tells its replica, and kills the master."""
+    wait_until(lambda: offset(master) == offset(replica), "the replica to have everything")
+    with master.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+        client.client_kill_filter(_type="replica")
+        wait_until(lambda: client.info("replication")["connected_slaves"] == 0, "the replica to be cut off")
+        happens()
+    master.kill()
 
 
 def offset(server: RedisServer) -> int:

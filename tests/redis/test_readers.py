@@ -221,7 +221,7 @@ def test_an_older_generation_was_folded_by_the_one_code_that_it_names_and_has_no
     }  # fmt: skip
     for fold, folds in ("cafe", ("cafe",)), ("", ()):
         found = decoded("spend", {b"g:1-ab": json.dumps(old | {"fold": fold}).encode()}).generations["1-ab"]
-        assert (found.fold, found.folds, found.superseded, found.until) == (fold, folds, (), "")
+        assert (found.fold, found.folds, found.superseded, found.until, found.attempt) == (fold, folds, (), "", "")
 
 
 def connections(server: RedisServer) -> int:

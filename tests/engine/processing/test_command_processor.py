@@ -195,14 +195,6 @@ def test_a_long_key_counts_three_times_in_what_a_record_weighs() -> None:
     assert batch.counts == {"dead": 1}
 
 
-def test_a_dead_letter_by_reference_names_where_the_original_is() -> None:
-    bench = CommandBench(max_bytes=5_000)
-    batch = bench.run(bench.record(add())._replace(value=b"x" * 6_000, offset=7))
-    (dead,) = batch.dead
-    assert [name for name, _ in dead.headers] == ["dead_reason", "dead_source", "dead_reference"]
-    assert header(dead, "dead_source").endswith(b"/7")
-
-
 def test_a_command_without_a_return_address_is_decided_and_not_answered(bench: CommandBench) -> None:
     batch = bench.run(bench.record(add(), headers={"reply_to": ...}))
     assert (len(batch.events), batch.replies) == (1, [])
@@ -217,13 +209,6 @@ def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(be
     assert (bench.state("b").version, bench.processor.held[partition].end) == (1, 5)
     bench.processor.hold(partition, MemoryStates(), end=0)
     assert bench.state("b").version == 0
-
-
-def test_the_window_of_answers_follows_the_time_of_the_broker(bench: CommandBench) -> None:
-    for number in range(40):
-        bench.now += 61
-        bench.run(bench.record(add(), f"c{number}"))
-    assert list(bench.state("b").answered) == [f"c{number}" for number in range(8, 40)]
 
 
 def test_a_client_command_behind_its_deadline_is_refused_and_not_remembered(bench: CommandBench) -> None:

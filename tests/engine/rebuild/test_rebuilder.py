@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -27,7 +25,6 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, CommittedLog, OffsetRange
 from leftfold.ports.flush import Generation, Phase
-from leftfold.redis.stored_values import decoded
 from tests.domains.ledger import LedgerEvent, Summary, by_owner, by_tag, summarise, summary
 from tests.domains.ledger_world import VIEWS, each_view, folded, ledger_world, live, rebuild, rows_of, send
 
@@ -70,16 +67,6 @@ def test_a_rebuild_that_fails_leaves_no_trace() -> None:
             rebuild(world, summary, max_parked=3).run()
         assert world.store.registry(summary.name) == before
         assert all(g.phase is not Phase.BULK for g in before.generations.values())
-
-
-def test_parked_rows_stay_at_their_last_good_state(poisoned_world: World) -> None:
-    parked = poisoned_world.views[summary].describe().parked
-    assert parked
-    rebuild(poisoned_world, summary).run()
-    entry = poisoned_world.views[summary].entry(next(iter(parked)))
-    assert entry.parked is not None
-    assert "cannot digest" in entry.parked.error
-    assert entry.row is None or entry.row.balance != Decimal("66.60")
 
 
 def test_views_rebuilt_in_one_pass_equal_those_rebuilt_alone(poisoned_world: World) -> None:
@@ -434,16 +421,3 @@ def test_a_removal_leaves_a_generation_that_was_claimed_since_its_decision(world
     assert after.generations[seen.id].attempt != seen.attempt
     remove(world.store, seen)
     finish(world, work, begun)
-
-
-def test_a_registry_of_an_older_version_names_no_attempt() -> None:
-    older = {
-        "hash": "h", "stream_keyed": True, "buckets": 1, "topics": {"a.events": 1}, "phase": "bulk", "created": "c",
-    }  # fmt: skip
-    found = decoded("v", {b"g:1-ab12": json.dumps(older).encode()}).generations["1-ab12"]
-    assert (found.attempt, found.fold, found.phase) == ("", "", Phase.BULK)
-
-
-def test_a_rebuild_of_another_view_is_at_work_elsewhere(world: World, stack: ExitStack) -> None:
-    stack.enter_context(rebuild(world, summary, fold="v1").begun())
-    assert rebuild(world, by_owner, fold="v1").run().swapped

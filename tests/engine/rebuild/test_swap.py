@@ -226,13 +226,6 @@ def test_a_generation_that_a_projector_began_meanwhile_is_removed_at_the_swap(wo
     assert ids(world, summary) == {result.generation}
 
 
-def test_a_bulk_load_that_lost_its_process_is_removed_by_the_next_rebuild(world: World) -> None:
-    topics = live(world, summary).topics
-    dead = open_generation(world.store, summary, topics, Phase.BULK)
-    rebuild(world, summary).run()
-    assert dead.id not in ids(world, summary)
-
-
 def doubled(row: Summary | None, event: LedgerEvent) -> Summary | None:
     """The summary's fold, with a slip: every move counts twice."""
     after = summarise(row, event)

@@ -76,18 +76,6 @@ async def tick(times: int = 2) -> None:
         await asyncio.sleep(0)
 
 
-async def cancelled_in_between(kind: type[PipelinedConnection]) -> list[list[Any]]:
-    """Three exchanges, of which the second is given up before any reply comes."""
-    line, _ = opened(kind=kind)
-    tasks = [asyncio.create_task(line.exchange(echo([word]))) for word in "abc"]
-    await tick()
-    tasks[1].cancel()
-    await tick()
-    for word in (b"a", b"b", b"c"):
-        line.data_received(b"$1\r\n%b\r\n" % word)
-    return [await tasks[0], await tasks[2]]
-
-
 def test_what_is_asked_in_one_tick_leaves_in_one_write() -> None:
     async def ask() -> list[bytes]:
         line, transport = opened()
@@ -100,12 +88,19 @@ def test_what_is_asked_in_one_tick_leaves_in_one_write() -> None:
     assert asyncio.run(ask()) == [b"".join(b"".join(echo([f"{n}a", f"{n}b"])) for n in range(32))]
 
 
-def test_one_who_gives_up_shifts_nobody_elses_reply() -> None:
-    assert asyncio.run(cancelled_in_between(PipelinedConnection)) == [[b"a"], [b"c"]]
+@pytest.mark.parametrize(("kind", "third"), [(PipelinedConnection, b"c"), (Forgetful, b"b")], ids=["", "twin"])
+def test_an_exchange_that_is_given_up_shifts_no_reply(kind: type[PipelinedConnection], third: bytes) -> None:
+    async def exchange() -> list[list[Any]]:
+        line, _ = opened(kind=kind)
+        tasks = [asyncio.create_task(line.exchange(echo([word]))) for word in "abc"]
+        await tick()
+        tasks[1].cancel()
+        await tick()
+        for word in (b"a", b"b", b"c"):
+            line.data_received(b"$1\r\n%b\r\n" % word)
+        return [await tasks[0], await tasks[2]]
 
-
-def test_twin_forgetting_who_gave_up_shifts_replies() -> None:
-    assert asyncio.run(cancelled_in_between(Forgetful)) == [[b"a"], [b"b"]]
+    assert asyncio.run(exchange()) == [[b"a"], [third]]
 
 
 @given(
@@ -137,27 +132,21 @@ def test_replies_are_handed_out_in_order_however_they_are_cut(
         assert found == expected or (gives_up and isinstance(found, asyncio.CancelledError))
 
 
-def test_a_reply_that_nobody_asked_for_ends_the_line() -> None:
+@pytest.mark.parametrize(("data", "why"), [(b"+OK\r\n", "closed"), (b"HTTP/1.1 400 Bad\r\n\r\n", "Protocol error")])
+def test_a_reply_that_was_not_asked_for_and_what_is_none_end_the_line(data: bytes, why: str) -> None:
     async def ask() -> bool:
         line, transport = opened()
-        line.data_received(b"+OK\r\n")
-        with pytest.raises(OSError, match="closed"):
-            await line.exchange(echo(["a"]))
+        if why == "closed":
+            line.data_received(data)
+        task = asyncio.create_task(line.exchange(echo(["a"])))
+        await tick()
+        if why != "closed":
+            line.data_received(data)
+        with pytest.raises(OSError, match=why):
+            await task
         return transport.aborted
 
     assert asyncio.run(ask())
-
-
-def test_what_is_no_reply_at_all_ends_the_line() -> None:
-    async def ask() -> None:
-        line, _ = opened()
-        task = asyncio.create_task(line.exchange(echo(["a"])))
-        await tick()
-        line.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        with pytest.raises(OSError, match="Protocol error"):
-            await task
-
-    asyncio.run(ask())
 
 
 def test_a_server_that_takes_no_more_is_written_to_later() -> None:
@@ -252,23 +241,7 @@ def test_a_server_that_says_nothing_is_given_up_and_asked_again_later(server: Re
 
 
 @pytest.mark.servers
-def test_one_who_gives_up_while_connecting_does_not_stop_the_others(server: RedisServer) -> None:
-    async def ask() -> None:
-        multiplexer = Multiplexer(server.settings)
-        tasks = [asyncio.create_task(multiplexer.ask(compile_query(Registered("nothing")))) for _ in range(3)]
-        await tick()
-        tasks[0].cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(found[0], asyncio.CancelledError)
-        assert found[1] == found[2]
-        assert not isinstance(found[1], BaseException)
-        await multiplexer.aclose()
-
-    asyncio.run(ask())
-
-
-@pytest.mark.servers
-def test_a_refused_command_fails_its_own_question_only(server: RedisServer) -> None:
+def test_one_that_is_given_up_while_connecting_or_refused_fails_alone(server: RedisServer) -> None:
     class Wrong:
         commands = ((b"HGETALL", b"a string"),)
 
@@ -276,14 +249,16 @@ def test_a_refused_command_fails_its_own_question_only(server: RedisServer) -> N
             raise AssertionError("an error is no answer")
 
     async def ask() -> None:
-        multiplexer = Multiplexer(server.settings)
-        right = compile_query(Registered("nothing"))
-        found = await asyncio.gather(
-            *(multiplexer.ask(right), multiplexer.ask(Wrong()), multiplexer.ask(right)), return_exceptions=True
-        )
-        assert isinstance(found[1], InfrastructureError)
-        assert "WRONGTYPE" in str(found[1])
-        assert found[0] == found[2]
+        multiplexer, right = Multiplexer(server.settings), compile_query(Registered("nothing"))
+        tasks = [asyncio.create_task(multiplexer.ask(one)) for one in (right, right, Wrong(), right)]
+        await tick()
+        tasks[0].cancel()
+        given_up, first, refused, second = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(given_up, asyncio.CancelledError)
+        assert isinstance(refused, InfrastructureError)
+        assert "WRONGTYPE" in str(refused)
+        assert first == second
+        assert not isinstance(first, BaseException)
         await multiplexer.aclose()
 
     with server.client() as client:
