@@ -11,7 +11,7 @@ import pytest
 from leftfold.cli.health.status import _shown
 from leftfold.cli.views.drop import remove_one, remove_unlisted
 from leftfold.client import Views
-from leftfold.engine.views.cleanup import leftovers, orphans, remove_ended, remove_orphans, sweep, way_out
+from leftfold.engine.views.cleanup import leftovers, orphans, remove_ended, remove_orphans, way_out
 from leftfold.engine.views.generations import change, empty_marks, format_time, new_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError, ViewNotBuilt
@@ -69,13 +69,6 @@ def test_the_live_generation_of_this_code_is_never_removed(
     with pytest.raises(Usage, match="make another one live first: leftfold rollback open_baskets"):
         remove_one(new.store, next_version, "live", sure=True)
     assert new.rows(next_version) == fold(next_version, *ADDITIONS)
-
-
-def test_no_sweep_removes_what_other_code_left(tails: tuple[FoldBench, FoldBench, Projector, Projector]) -> None:
-    old, new, first, _ = tails
-    first.close()
-    assert sweep(new.store, next_version, 0.0) == []
-    assert old.rows(open_baskets) == fold(open_baskets, *ADDITIONS)
 
 
 def test_orphans_are_named_and_removed_and_nothing_else_is(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from leftfold import Event, FoldView
+from leftfold import FoldView
 from leftfold.engine.views.folded_rows import NO_KEY
 from leftfold.errors import ContractError
 from leftfold.memory import World
@@ -20,7 +19,6 @@ from tests.domains.ledger_world import folded, ledger_world, live, rebuild, retr
 from tests.domains.ledger_world import parked as parked_in
 from tests.domains.shop import (
     Added,
-    CheckedOut,
     Opened,
     Spend,
     Summary,
@@ -85,14 +83,6 @@ def test_a_new_projector_keeps_parked_rows_parked() -> None:
     assert parked(bench)["b"].waiting == 2
 
 
-def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view(bench: FoldBench) -> None:
-    tail = bench.fold(None, opened("b"))
-    bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1", ce_sequence=b"2")
-    bench.fold(tail, opened("c"))
-    assert set(parked(bench)) == {"b"}
-    assert bench.views[open_baskets].get("c") == Summary()
-
-
 @pytest.mark.parametrize("key", [None, b"", b"\xff\xfe"])
 def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: FoldBench, key: bytes | None) -> None:
     bench.raw(key, b"{", ce_type=b"baskets.Added.v1")
@@ -152,34 +142,6 @@ def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing(bench: Fol
     assert parked(bench) == {}
 
 
-@dataclass(frozen=True)
-class Strange:
-    total: Decimal
-
-
-def strange(row: Strange | None, event: CheckedOut) -> Any:
-    match event.household:
-        case "text":
-            return Strange("x" * 10)  # type: ignore[arg-type]
-        case "nan":
-            return Strange(Decimal("NaN"))
-        case "int":
-            return 5
-        case _:
-            return Strange(event.total)
-
-
-def test_a_row_that_cannot_be_stored_is_parked_and_the_rest_of_the_batch_flows() -> None:
-    view = FoldView("strange", events=CheckedOut, row=Strange, evolve=strange, indexes=("total",))
-    bench = FoldBench(view)
-    tail = bench.settle()
-    for basket, household in [("a", "fine"), ("b", "int"), ("c", "nan"), ("d", "fine")]:
-        bench.write(out(basket, household, p=1))
-    bench.settle(tail)
-    assert set(bench.rows(view)) == {"a", "d"}
-    assert set(parked(bench, view)) == {"b", "c"}
-
-
 def test_a_stored_row_that_cannot_be_read_any_more_parks_its_key() -> None:
     bench = FoldBench(household_spend)
     bench.fold(None, out("b", "h", p=1))
@@ -190,15 +152,6 @@ def test_a_stored_row_that_cannot_be_read_any_more_parks_its_key() -> None:
     bench.fold(None, out("d", "i", p=1))
     assert set(parked(bench, household_spend)) == {"h"}
     assert bench.views[household_spend].get("i") == Spend(ONE, "base")
-
-
-def test_an_event_of_a_newer_version_parks_and_is_never_guessed() -> None:
-    class Opened(Event, category="baskets", key="basket_id", name="Opened", version=2, upcasts={1: lambda f: f}):
-        basket_id: str
-
-    bench = FoldBench(open_baskets)
-    bench.fold(None, Opened(basket_id="b"))
-    assert "version 2 is not one of 1..1" in parked(bench)["b"].error
 
 
 def test_the_same_fold_parks_in_memory_loudly() -> None:

@@ -320,16 +320,6 @@ def test_twin_with_the_current_token_a_stale_writer_overwrites_rows(bench: FoldB
     assert bench.rows(household_spend) == {"h": Spend(Decimal(5), "base")}
 
 
-def test_a_projector_that_meets_another_writer_reads_again_and_continues() -> None:
-    bench = FoldBench()
-    tail = bench.settle()
-    bench.change_marks(household_spend, lambda checkpoint: checkpoint)
-    bench.write(out("b", "h", p=1))
-    bench.until(tail, lambda: any(what == "out of step" for what, _ in bench.reports))
-    bench.settle(tail)
-    assert bench.rows(household_spend) == {"h": Spend(Decimal(1), "base")}
-
-
 @pytest.mark.parametrize("seconds", [0.0, float("inf")], ids=["", "twin"])
 @pytest.mark.parametrize("more", [1, 0], ids=["events come", "idle"])
 def test_a_store_that_went_back_in_time_heals(more: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from leftfold.model import keys
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import LogReader, RawRecord
 from leftfold.testing import fold
-from tests.domains.shop import Added, BasketEvent, Opened, Spend, Summary, household_spend, open_baskets
+from tests.domains.shop import Added, BasketEvent, Opened, Summary, household_spend, open_baskets
 from tests.engine.fold_bench import TOPIC, VIEWS, FoldBench, checksum, out
 from tests.engine.views.deployments import ADDITIONS, next_version
 
@@ -129,13 +129,6 @@ def test_a_broken_event_inside_a_decision_does_not_cut_it(bench: FoldBench) -> N
     assert bench.views[open_baskets].describe().parked["b"].waiting == 2
 
 
-def test_a_new_projector_continues_at_the_checkpoints(bench: FoldBench) -> None:
-    bench.fold(None, out("b", "h", p=1))
-    bench.fold(None, out("c", "h", p=2))
-    assert bench.rows(household_spend) == {"h": Spend(Decimal(3), "base")}
-    assert len(bench.store.registry("household_spend").generations) == 1
-
-
 def test_a_new_generation_goes_live_once_it_has_passed_the_ends_at_its_start() -> None:
     bench = FoldBench(household_spend)
     for number in range(30):
@@ -158,15 +151,6 @@ def test_checksums_are_kept_per_bucket_and_add_up(bench: FoldBench) -> None:
     assert f"{checksum(list(checkpoints.values())):032x}" == bench.views[household_spend].describe().checksum
     assert sum(checkpoint.rows for checkpoint in checkpoints.values()) == 20
     assert {checkpoint.time for checkpoint in checkpoints.values()} == {"", "2026-01-01T00:00:00Z"}
-
-
-def test_broken_events_of_other_classes_are_ignored() -> None:
-    bench = FoldBench(household_spend)
-    bench.raw(b"x", b"?", ce_type=b"baskets.Emptied.v3")
-    bench.raw(b"x", b"?", ce_type=b"baskets.Emptied.v3", ce_sequence=b"?")
-    bench.raw(b"\xff", None, ce_type=b"other.Thing.v1")
-    bench.fold(None, out("b", "h", p=1))
-    assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
 
 
 member_lists = st.lists(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=9, unique=True)
