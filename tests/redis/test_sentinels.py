@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from redis import Redis
-from redis.exceptions import ResponseError
 
 from leftfold import memory
 from leftfold.errors import ConfigurationError, InfrastructureError
@@ -28,7 +25,7 @@ from tests.domains.ledger import app
 from tests.free_ports import free_port
 from tests.redis.flushes import Blind, Repeating, flushes, has_rung, hears, new_marked
 from tests.redis.ledgers import NOW, heals_after
-from tests.redis.sentinel_set import PATIENCE, SERVICE, Sentinel, SentinelSet, role
+from tests.redis.sentinel_set import SERVICE, Sentinel, SentinelSet
 from tests.redis.server import RedisServer, offset
 from tests.waiting import wait_until
 
@@ -67,38 +64,6 @@ def generation(store: RedisViewStore) -> Generation:
     return new_marked(store, 2)
 
 
-def hand_over(sentinels: SentinelSet) -> None:
-    """Has the sentinels swap the roles of two healthy servers.
-
-    They tell the former master eight calm seconds later that it follows now, and on a busy machine there may be
-    none for minutes. So it is told here, in the words of sentinels.
-    """
-    before, after = sentinels.master, sentinels.replica
-    with sentinels.sentinels[0].client() as client:
-        wait_until(lambda: handed_over(client, after.port), "a sentinel to swap the two", PATIENCE)
-    sentinels.wait_promoted(after)
-    with before.client() as client, client.pipeline(transaction=True) as together:
-        together.execute_command("REPLICAOF", "127.0.0.1", after.port)
-        together.execute_command("CLIENT", "KILL", "TYPE", "normal")
-        together.execute()
-    assert role(before) == "slave"
-
-
-def handed_over(sentinel: Redis, port: int) -> bool:
-    """Whether the sentinel has made this server the master; it is asked again when it gave up on a slow one."""
-    told: Any = sentinel.sentinel_master(SERVICE)
-    if told["port"] == port:
-        return True
-    if "failover_in_progress" not in told["flags"]:
-        try:
-            sentinel.sentinel_failover(SERVICE)
-        except ResponseError as error:
-            # It has not seen yet how well the replica is, or has begun by itself.
-            if "NOGOODSLAVE" not in str(error) and "INPROG" not in str(error):
-                raise
-    return False
-
-
 def strangers(server: RedisServer) -> list[str]:
     """The connections to a server that are neither a test's own nor those of sentinels and replicas."""
     with server.client() as client:
@@ -119,9 +84,8 @@ def test_every_kind_of_connection_goes_to_the_master(sentinels: SentinelSet, sto
         assert strangers(sentinels.replica) == []
 
 
-@pytest.mark.parametrize("how", ["killed", pytest.param("handed over", marks=[pytest.mark.slow, pytest.mark.faults])])
 def test_after_a_failover_every_kind_of_connection_finds_the_new_master(
-    sentinels: SentinelSet, store: RedisViewStore, generation: Generation, how: str, tmp_path: Path
+    sentinels: SentinelSet, store: RedisViewStore, generation: Generation, tmp_path: Path
 ) -> None:
     loading = new_marked(store, 1, Phase.BULK)
     red = BulkRow("a", (b"red", b"S"))
@@ -130,7 +94,7 @@ def test_after_a_failover_every_kind_of_connection_finds_the_new_master(
         assert store.flush(flushes(generation, "", "t1", "a"))
         bell = store.listen(generation, None)
         assert loop.run(store.aread(generation, [(0, "a0")])).rows != (None,)
-        fail_over(sentinels, how)
+        fail_over(sentinels)
         assert loop.run(store.aread(generation, [(0, "a0")])).rows != (None,)
         assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
         assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
@@ -161,13 +125,10 @@ def assert_does_not_decide(alone: Sentinel, sentinels: SentinelSet) -> None:
         alone.kill()
 
 
-def fail_over(sentinels: SentinelSet, how: str) -> None:
-    """Makes the replica the master, in either of two ways, when it has everything."""
+def fail_over(sentinels: SentinelSet) -> None:
+    """Makes the replica the master when it has everything."""
     replica = sentinels.replica
     wait_until(lambda: offset(sentinels.master) == offset(replica), "the replica to have everything")
-    if how == "handed over":
-        hand_over(sentinels)
-        return
     sentinels.master.kill()
     sentinels.wait_promoted(replica)
 

@@ -89,17 +89,9 @@ def test_one_pass_reads_each_partition_once(poisoned_world: World) -> None:
             reads.append(part.partition)
             return super().read(part)
 
-    rebuilds = [
-        Rebuild(
-            view,
-            poisoned_world.store,
-            open_log=lambda: Counted(poisoned_world.log.reader()),
-            open_reader=poisoned_world.log.reader,
-            open_sink=lambda: poisoned_world.store,
-            options=RebuildOptions(keep=0, patience=0.0),
-        )
-        for view in VIEWS
-    ]
+    rebuilds = [rebuild(poisoned_world, view) for view in VIEWS]
+    for one in rebuilds:
+        one._open_log = lambda: Counted(poisoned_world.log.reader())
     rebuild_together(rebuilds, rebuilds[0].plan())
     assert sorted(reads) == [0, 1, 2, 3]
 
