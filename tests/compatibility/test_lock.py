@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leftfold import App, ConfigurationError
+from leftfold import App, ConfigurationError, Process
 from leftfold.compatibility import Lock, compare, lock_of
 from leftfold.compatibility.lock import CheckFinding
+from tests.domains.trade import Checkout, Placed, checkout, checkout_with, orders, react
 
 SOURCE = '''
 """A service in one file."""
@@ -241,3 +243,18 @@ def test_hashes_do_not_depend_on_the_process(load: Load, tmp_path: Path) -> None
         for seed in (1, 2)
     }
     assert len(told) == 1
+
+
+def test_the_lock_notices_a_process_that_means_something_else() -> None:
+    def patient(given: Any, state: Checkout) -> Any:
+        return react(given, state) if isinstance(given, Placed) else []
+
+    def lock_with(process: Process[Any, Any, Any]) -> Lock:
+        return lock_of(App("trade", deciders=[orders], processes=[process]))
+
+    before = lock_with(checkout)
+    assert Lock.from_json(before.to_json()) == before
+    assert compare(before, lock_with(checkout)) == []
+    (finding,) = compare(before, lock_with(checkout_with(react=patient)))
+    assert str(finding).startswith("process checkout: react or evolve changed since leftfold.lock; raise version= to 2")
+    assert not any(one.wrong for one in compare(before, lock_with(checkout_with(react=patient, version=2))))
