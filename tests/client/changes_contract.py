@@ -28,7 +28,7 @@ __all__ = ["Watches", "bench_on"]
 
 OPTIONS = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
-    max_examples=15,
+    max_examples=8,
 )
 SOON = 240.0
 
@@ -72,11 +72,9 @@ class Watches:
         return bench_on(store, household_spend)
 
     def test_a_watcher_gets_rows_as_they_change(self, bench: FoldBench) -> None:
-        bench.write(out("a", "h1", p=1))
-        tail = bench.settle()
+        tail = bench.fold(None, out("a", "h1", p=1))
         watch = bench.views[household_spend].watch(timeout=0.0)
-        bench.write(out("b", "h1", p=2), out("b", "h2", p=5))
-        bench.settle(tail)
+        bench.fold(tail, out("b", "h1", p=2), out("b", "h2", p=5))
         found = {one.key: one.row for one in watch}
         assert found == {"h1": Spend(Decimal(3), "base"), "h2": Spend(Decimal(5), "base")}
 
@@ -85,11 +83,9 @@ class Watches:
         tail = bench.settle()
         watch = bench.views[open_baskets].watch()
         bench.write(Opened(basket_id="b", household="h"))
-        bench.write(Added(basket_id="b", product="p", price=Decimal(1)))
-        bench.settle(tail)
+        bench.fold(tail, Added(basket_id="b", product="p", price=Decimal(1)))
         opened = next(watch)
-        bench.write(out("b", "h", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out("b", "h", p=1))
         gone = next(watch)
         watch.close()
         assert (opened.key, opened.version, opened.row is None) == ("b", 2, False)
@@ -163,8 +159,7 @@ class Watches:
         reader, tail = bench.views[household_spend], bench.settle()
         start = reader.describe().position
         bench.write(out("a", "h1", p=1))
-        bench.write(out("b", "h2", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out("b", "h2", p=1))
         round_ = list(reader.watch(after=start, timeout=0.0))
         assert len(round_) == 2
         rows: dict[str, Spend | None] = {round_[0].key: round_[0].row}
@@ -172,15 +167,12 @@ class Watches:
         assert rows != bench.rows(household_spend)
 
     def test_a_watch_continues_in_the_next_generation(self, bench: FoldBench) -> None:
-        bench.write(out("a", "h1", p=1))
-        tail = bench.settle()
+        tail = bench.fold(None, out("a", "h1", p=1))
         watch = bench.views[household_spend].watch(timeout=SOON)
         swap(bench)
-        bench.write(out("b", "h2", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out("b", "h2", p=1))
         assert next(watch).key == "h2"
-        bench.write(out("c", "h1", p=5))
-        bench.settle(tail)
+        bench.fold(tail, out("c", "h1", p=5))
         assert next(watch).row == Spend(Decimal(6), "base")
         watch.close()
 
@@ -197,13 +189,11 @@ class Watches:
         assert totals != sorted(totals)
 
     def test_a_generation_without_older_changes_is_an_error(self, bench: FoldBench, store: ViewStore) -> None:
-        bench.write(out("a", "h1", p=1))
-        tail = bench.settle()
+        tail = bench.fold(None, out("a", "h1", p=1))
         reader = bench.views[household_spend]
         old, start = bench.live(household_spend), reader.describe().position
         watch = reader.watch(timeout=SOON)
-        bench.write(out("b", "h2", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out("b", "h2", p=1))
         at = store.checkpoints(old)
         generation = replace(old, id="9-bulk", phase=Phase.BULK)
         assert store.create_marks(generation, {n: replace(m, phase=Phase.BULK, rows=0) for n, m in at.items()})
@@ -221,8 +211,7 @@ class Watches:
         ahead = Position.at(TOPIC, first.partition, first.offset + 1)
         watch = bench.views[household_spend].watch(after=ahead, timeout=0.0)
         bench.settle(tail)
-        bench.write(out("b", "h2", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out("b", "h2", p=1))
         assert "h2" in rows_after(watch)
 
     def test_reads_after_a_position_wake_when_the_view_reaches_it(self, bench: FoldBench, store: ViewStore) -> None:

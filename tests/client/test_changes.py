@@ -29,8 +29,7 @@ def test_a_watcher_that_paused_for_too_long_gets_an_error_and_skips_nothing() ->
     tail, reader = bench.settle(), bench.views[household_spend]
     watch = reader.watch(timeout=0.0)
     for number in range(12):
-        bench.write(out(f"b{number}", f"h{number % 2}" if number else "first", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out(f"b{number}", f"h{number % 2}" if number else "first", p=1))
     with pytest.raises(ChangesNotKept):
         list(watch)
 
@@ -57,12 +56,10 @@ def test_changes_that_are_not_kept_any_more_are_an_error_with_the_remedy() -> No
     tail, reader = bench.settle(), bench.views[household_spend]
     start = reader.describe().position
     for number in range(12):
-        bench.write(out(f"b{number}", "h", p=1))
-        bench.settle(tail)
+        bench.fold(tail, out(f"b{number}", "h", p=1))
     with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
         reader.watch(after=start)
     position, rows = reader.describe().position, dict(reader.items())
     assert rows == {"h": Spend(Decimal(12), "gold")}
-    bench.write(out("more", "h", p=1))
-    bench.settle(tail)
+    bench.fold(tail, out("more", "h", p=1))
     assert [one.row for one in reader.watch(after=position, timeout=0.0)] == [Spend(Decimal(13), "gold")]

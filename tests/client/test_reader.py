@@ -65,13 +65,6 @@ def test_another_thread_that_drops_the_known_generation_disturbs_no_read(bench: 
         assert run(bench.store, live.generation()).id == bench.views[household_spend].describe().generation
 
 
-def test_after_a_position_that_is_covered_answers_at_once(bench: FoldBench, reader: Reader[Spend, str]) -> None:
-    position = write_unfolded(bench)
-    bench.settle()
-    assert reader.get("h00", after=position, timeout=0.0) == Spend(Decimal(11), "gold")
-    assert asyncio.run(reader.aget("h00", after=position, timeout=0.0)) == Spend(Decimal(11), "gold")
-
-
 def test_a_position_that_is_not_reached_in_time_is_a_stale_view(bench: FoldBench, reader: Reader[Spend, str]) -> None:
     position = write_unfolded(bench)
     for read in (
@@ -161,16 +154,6 @@ def test_a_cursor_that_is_none_is_refused(reader: Reader[Spend, str], cursor: st
         reader.scan(cursor=cursor)
 
 
-def test_find_reads_by_index(reader: Reader[Spend, str]) -> None:
-    assert set(reader.find(tier="gold")) == {f"h{n:02d}" for n in range(0, 30, 3)}
-    assert reader.find(tier="silver") == {}
-
-
-def test_find_on_a_field_without_an_index_names_the_remedy(reader: Reader[Spend, str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"no index on 'total'; it has \['tier'\]; add it to"):
-        reader.find(total=1)
-
-
 def test_every_read_follows_the_pointer_to_a_new_generation(bench: FoldBench, reader: Reader[Spend, str]) -> None:
     warm = reader
     assert warm.get("h01") is not None
@@ -180,8 +163,7 @@ def test_every_read_follows_the_pointer_to_a_new_generation(bench: FoldBench, re
     bench.until(tail, lambda: not tail.step(0.0) and tail.caught_up())
     change(bench.store, "household_spend", lambda r: r.pointed(new))
     change(bench.store, "household_spend", lambda r: r.without(old.id))
-    bench.write(out("more", "h01", p=1))
-    bench.settle()
+    bench.fold(None, out("more", "h01", p=1))
     reads: list[Callable[[], Spend | None]] = [
         lambda: warm.get("h01"),
         lambda: warm.many(["h01"])["h01"],
@@ -217,8 +199,7 @@ def test_a_generation_that_lost_its_checkpoints_is_an_error_and_no_endless_wait(
 
 
 def test_a_view_describes_itself(bench: FoldBench) -> None:
-    bench.write(Opened(basket_id="b", household="h"))
-    bench.settle()
+    bench.fold(None, Opened(basket_id="b", household="h"))
     found = bench.views[open_baskets].describe()
     assert (found.view, found.phase, found.buckets, found.rows) == ("open_baskets", "live", PARTITIONS, 1)
     assert found.position.covers(bench.log.reader().ends([TOPIC]))

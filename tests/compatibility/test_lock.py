@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leftfold import App, ConfigurationError
+from leftfold import App, ConfigurationError, Process
 from leftfold.compatibility import Lock, compare, lock_of
 from leftfold.compatibility.lock import CheckFinding
+from tests.domains.trade import Checkout, Placed, checkout, checkout_with, orders, react
 
 SOURCE = '''
 """A service in one file."""
@@ -115,75 +117,65 @@ def test_what_changes_no_stored_meaning_is_not_mentioned(load: Load, old: str, n
     assert messages(load, (old, new)) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("till.total + net(event.amount)", "till.total - net(event.amount)"),
-        ("return amount - FEE", "return amount + FEE"),
-        ('FEE = Decimal("0.10")', 'FEE = Decimal("0.20")'),
-        ("class Till:\n    total: Decimal = Decimal(0)", "class Till:\n    total: Decimal = Decimal(1)"),
-        ("initial_state=Till()", "initial_state=Till(Decimal(5))"),
-    ],
-    ids=["evolve", "a helper", "a constant of a helper", "a default of the state", "the initial state"],
+FOLD = (
+    "decider tills: evolve changed since leftfold.lock; raise version= to 2, or, if it means the same, accept it: "
+    "leftfold check --write"
 )
-def test_a_fold_that_means_something_else_asks_for_a_version(load: Load, old: str, new: str) -> None:
-    assert messages(load, (old, new)) == [
-        (
-            "decider tills: evolve changed since leftfold.lock; raise version= to 2, "
-            "or, if it means the same, accept it: leftfold check --write"
-        )
-    ]
+EVENT, COMMAND = "event tills.Paid.v1: ", "command tills.Pay.v1: "
+UPCAST = "give Paid version=2 and upcasts={..., 1: ...}"
+ROW = "class Row:\n    total: Decimal = Decimal(0)"
+FINDINGS: dict[str, tuple[tuple[str, ...], bool, str, str]] = {
+    # what is replaced by what, whether that is wrong, and how what is said of it begins and ends
+    "evolve": (("till.total + net(event.amount)", "till.total - net(event.amount)"), True, FOLD, ""),
+    "a helper": (("return amount - FEE", "return amount + FEE"), True, FOLD, ""),
+    "a constant of a helper": (('FEE = Decimal("0.10")', 'FEE = Decimal("0.20")'), True, FOLD, ""),
+    "a default of the state": (
+        ("class Till:\n    total: Decimal = Decimal(0)", "class Till:\n    total: Decimal = Decimal(1)"), True, FOLD, ""
+    ),
+    "the initial state": (("initial_state=Till()", "initial_state=Till(Decimal(5))"), True, FOLD, ""),
+    "a raised version": (
+        ("till.total + net", "till.total - net", "evolve=evolve)", "evolve=evolve, version=2)"), False,
+        "decider tills: version=2 is not in leftfold.lock yet; record it: leftfold check --write", "",
+    ),
+    "a key function": (
+        ("lambda e: e.till_id", "lambda e: e.note"), True,
+        "view totals: its fold changed since leftfold.lock; raise version= to 2", "",
+    ),
+    "another row": ((ROW, ROW + "\n    n: int = 0"), False, "view totals: ", "gets a new generation"),
+    "another type": (
+        ("amount: Decimal\n    note", "amount: str\n    note"), True,
+        EVENT + "field amount was number or string and is now string", UPCAST,
+    ),
+    "a removed field": (
+        ('    note: str = ""\n', ""), True, EVENT + "field note is removed, which older readers need", UPCAST
+    ),
+    "a new field": (
+        ("    note: str", "    by: str\n    note: str"), True,
+        EVENT + "field by is new and has no default, so what was written before cannot be read", UPCAST,
+    ),
+    "a default that is lost": (
+        ('    note: str = ""', "    note: str"), True, EVENT + "field note has lost its default", UPCAST
+    ),
+    "a new field with a default": (("    note: str", '    by: str = ""\n    note: str'), False, EVENT, ""),
+    "a new field of a command, some of which may be under way": (
+        ("    amount: Decimal\n\n@", "    amount: Decimal\n    by: str\n\n@"), True, COMMAND,
+        "give Pay version=2 and upcasts={..., 1: ...}",
+    ),
+}  # fmt: skip
 
 
-def test_a_view_whose_key_function_changes_asks_for_a_version(load: Load) -> None:
-    (finding,) = messages(load, ("lambda e: e.till_id", "lambda e: e.note"))
-    assert finding.startswith("view totals: its fold changed since leftfold.lock; raise version= to 2")
-
-
-def test_a_view_with_another_row_gets_its_new_generation_by_itself(load: Load) -> None:
-    row = "class Row:\n    total: Decimal = Decimal(0)"
-    (finding,) = findings(load, (row, row + "\n    n: int = 0"))
-    assert not finding.wrong
-    assert "gets a new generation" in finding.message
-
-
-def test_a_raised_version_is_only_recorded(load: Load) -> None:
-    changed = ("till.total + net", "till.total - net"), ("evolve=evolve)", "evolve=evolve, version=2)")
-    (finding,) = findings(load, *changed)
-    assert not finding.wrong
-    assert str(finding) == "decider tills: version=2 is not in leftfold.lock yet; record it: leftfold check --write"
+@pytest.mark.parametrize("change", FINDINGS)
+def test_a_change_is_wrong_or_recorded_and_says_what_to_do(load: Load, change: str) -> None:
+    texts, wrong, begins, holds = FINDINGS[change]
+    (finding,) = findings(load, *zip(texts[::2], texts[1::2], strict=True))
+    assert finding.wrong is wrong
+    assert str(finding).startswith(begins)
+    assert holds in str(finding)
 
 
 def test_a_lowered_version_is_wrong(load: Load) -> None:
     (finding,) = compare(lock_of(load(("evolve=evolve)", "evolve=evolve, version=2)"))), lock_of(load()))
     assert str(finding) == "decider tills: version=1 is below 2, which was released; versions only rise"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "what"),
-    [
-        ("amount: Decimal\n    note", "amount: str\n    note", "field amount was number or string and is now string"),
-        ('    note: str = ""\n', "", "field note is removed, which older readers need"),
-        (
-            "    note: str",
-            "    by: str\n    note: str",
-            "field by is new and has no default, so what was written before cannot be read",
-        ),
-        ('    note: str = ""', "    note: str", "field note has lost its default"),
-    ],
-)
-def test_a_released_event_that_changes_is_wrong(load: Load, old: str, new: str, what: str) -> None:
-    (finding,) = findings(load, (old, new))
-    assert finding.wrong
-    assert finding.about == "event tills.Paid.v1"
-    assert what in finding.message
-    assert finding.message.endswith("give Paid version=2 and upcasts={..., 1: ...}")
-
-
-def test_a_released_command_that_changes_is_wrong_since_some_may_be_under_way(load: Load) -> None:
-    (finding,) = findings(load, ("    amount: Decimal\n\n@", "    amount: Decimal\n    by: str\n\n@"))
-    assert (finding.wrong, finding.about) == (True, "command tills.Pay.v1")
-    assert finding.message.endswith("give Pay version=2 and upcasts={..., 1: ...}")
 
 
 def test_a_removed_command_is_only_recorded(load: Load) -> None:
@@ -197,12 +189,6 @@ def test_a_lock_from_before_commands_were_in_it_is_read(load: Load) -> None:
     told = json.loads(lock_of(load()).to_json())
     del told["commands"]
     assert Lock.from_json(json.dumps(told)).commands == {}
-
-
-def test_a_new_field_with_a_default_is_only_recorded(load: Load) -> None:
-    (finding,) = findings(load, ("    note: str", '    by: str = ""\n    note: str'))
-    assert not finding.wrong
-    assert finding.about == "event tills.Paid.v1"
 
 
 def test_a_new_version_of_an_event_keeps_the_old_schema_in_the_lock(load: Load) -> None:
@@ -257,3 +243,18 @@ def test_hashes_do_not_depend_on_the_process(load: Load, tmp_path: Path) -> None
         for seed in (1, 2)
     }
     assert len(told) == 1
+
+
+def test_the_lock_notices_a_process_that_means_something_else() -> None:
+    def patient(given: Any, state: Checkout) -> Any:
+        return react(given, state) if isinstance(given, Placed) else []
+
+    def lock_with(process: Process[Any, Any, Any]) -> Lock:
+        return lock_of(App("trade", deciders=[orders], processes=[process]))
+
+    before = lock_with(checkout)
+    assert Lock.from_json(before.to_json()) == before
+    assert compare(before, lock_with(checkout)) == []
+    (finding,) = compare(before, lock_with(checkout_with(react=patient)))
+    assert str(finding).startswith("process checkout: react or evolve changed since leftfold.lock; raise version= to 2")
+    assert not any(one.wrong for one in compare(before, lock_with(checkout_with(react=patient, version=2))))

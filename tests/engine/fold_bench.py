@@ -86,6 +86,11 @@ class FoldBench:
         self.until(tail, lambda: not tail.step(0.0) and tail.caught_up())
         return tail
 
+    def fold(self, tail: Projector | None, *events: Event, **headers: bytes) -> Projector:
+        """Appends one decision, and lets a projector fold everything."""
+        self.write(*events, **headers)
+        return self.settle(tail)
+
     def until(self, tail: Projector, done: Callable[[], bool]) -> None:
         """Steps until a condition holds."""
         step_until(lambda: tail.step(0.0), done, lambda: f"the projector to get there; {self.reports}")

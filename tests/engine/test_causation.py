@@ -172,7 +172,7 @@ def test_an_order_is_followed_across_services_to_its_end(log: MemoryLog) -> None
     kinds = {(node.step.kind, node.step.type): path(node) for node, _ in traced(log, "place-late").walk() if node.step}
     released = kinds["event", "stock.Released.v1"]
     assert list(reversed(released)) == [
-        *("command", "event", "input", "due", "command", "event", "input", "command", "event"),
+        *("command", "event", "input", "due", "command", "event", "input", "command", "event")
     ]
     (root,) = traced(log, "place-late").roots
     assert root.id == "place-late"

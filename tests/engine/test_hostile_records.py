@@ -42,7 +42,7 @@ from tests.engine.fold_bench import out as checked_out
 from tests.engine.processor_bench import CommandBench
 from tests.hostility import weight, worsened
 
-CASES = 10_000
+CASES = 4_000
 
 
 def wait(given: BasketEvent, state: int) -> Sequence[Open | Timer[Open]]:

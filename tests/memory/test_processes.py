@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from leftfold import App, Cancel, Finished, OutcomeUnknown, Rejected, Timer, World, memory
+from leftfold import App, Cancel, Finished, OutcomeUnknown, Process, Rejected, Timer, World, memory
 from leftfold.engine.processing import log_time
 from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.errors import ConfigurationError, ContractError
@@ -37,6 +38,8 @@ from tests.domains.trade import (
     app,
     checkout,
     checkout_with,
+    orders,
+    stock,
 )
 
 PLACE = Place(order="o", product="p", at=NOW)
@@ -97,12 +100,6 @@ def test_a_timer_fires_when_its_time_has_come_and_not_before(placed: World) -> N
     assert events_of(placed, "stock") == [RESERVED, Released(product="p", order="o")]
     placed.advance(PATIENCE)
     assert len(events_of(placed, "orders")) == 2, "a timer fires once"
-
-
-def test_a_cancelled_timer_never_fires(placed: World) -> None:
-    placed.client.send(Pay(order="o"))
-    placed.advance(2 * PATIENCE)
-    assert events_of(placed, "orders") == [PLACED, Confirmed(order="o")]
 
 
 def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> None:
@@ -288,3 +285,54 @@ def test_a_principal_has_a_longest_name(world: World) -> None:
     with pytest.raises(ContractError, match="longer than"):
         world.client.send(PLACE, principal="a" * 2000)
     assert world.events("orders") == []
+
+
+def sending(out: object) -> Process[Any, Any, Any]:
+    return checkout_with(react=lambda given, state: out)
+
+
+NOON: Any = "noon"
+FIVE: Any = 5
+UNSENDABLE: dict[str, tuple[object, str]] = {
+    "nothing": (None, "react gave None; give a list of what to send"),
+    "one command": (DROP, r"react gave Drop\(order='o', why='not paid in time'\); give a list"),
+    "a class": ([Cancel], r"that is the class itself; write Cancel\(\.\.\.\)"),
+    "an event": ([Confirmed(order="o")], "a process gives commands, Timer, Cancel and Finished only"),
+    "a command it may not send": ([Pay(order="o")], "it may not send Pay; add the class to sends="),
+    "no key": ([Confirm(order="")], "its key order='' is none"),
+    "the key that is reserved": ([Confirm(order="@")], "its key order='@' is none"),
+    "a timer without key": ([Timer(name="t", at=NOW, command=Confirm(order=""))], "its key order='' is none"),
+    "a timer without zone": (
+        [Timer(name="t", at=NOW.replace(tzinfo=None), command=DROP)],
+        "no time zone; take it from an event",
+    ),
+    "a timer of some time": ([Timer(name="t", at=NOON, command=DROP)], "is a datetime, not 'noon'"),
+    "a timer called 5": ([Timer(name=FIVE, at=NOW, command=DROP)], "a timer's name is a text"),
+    "a cancel called 5": ([Cancel(FIVE)], "a timer's name is a text"),
+}
+
+
+def trade_with(process: Process[Any, Any, Any]) -> App:
+    return App("trade", deciders=[orders, stock], processes=[process])
+
+
+@pytest.mark.parametrize("what", UNSENDABLE)
+def test_what_cannot_be_sent_is_dead_lettered_with_the_reason(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A timer whose name was no text was due for ever: the world, as a worker, never came to an end."""
+    out, message = UNSENDABLE[what]
+    with memory(trade_with(sending(out)), now=NOW) as world:
+        world.client.send(PLACE)
+        world.advance(PATIENCE)
+        (dead,) = world.dead("checkout")
+        assert not world.timers.list()
+    (reason,) = [value.decode() for name, value in dead.headers if name == "dead_reason"]
+    assert re.search(message, reason), reason
+    assert [record.getMessage() for record in caplog.records] == [f"checkout: dead-lettered: {reason}"]
+
+
+def test_a_state_of_another_type_is_never_stored() -> None:
+    turned = checkout_with(react=lambda given, state: [], evolve=lambda state, given: "placed")
+    with memory(trade_with(turned), now=NOW) as world:
+        world.client.send(PLACE)
+        world.client.send(PLACE)
+        assert len(world.dead("checkout")) == 2, "the second one met a state that it could read"

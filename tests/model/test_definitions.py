@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,20 +12,16 @@ import pytest
 
 from leftfold import (
     App,
-    Cancel,
     Command,
     ConfigurationError,
     Delivery,
     Event,
     FoldView,
-    Process,
     Reaction,
     Rejected,
     SpreadView,
-    Timer,
     memory,
 )
-from leftfold.compatibility import Lock, compare, lock_of
 from leftfold.testing import given
 from tests.domains import shop
 from tests.domains.shop import (
@@ -49,7 +44,6 @@ from tests.domains.shop import (
 )
 from tests.domains.trade import (
     NOW,
-    PATIENCE,
     Checkout,
     Confirm,
     Confirmed,
@@ -65,7 +59,6 @@ from tests.domains.trade import (
     checkout_with,
     orders,
     payments,
-    react,
     stock,
 )
 
@@ -166,10 +159,6 @@ def view(name: str = "v", **changes: Any) -> FoldView[Any, Any, Any]:
 
 def reaction(act: Any = nothing, **changes: Any) -> Reaction[Any]:
     return Reaction(changes.pop("name", "tell"), events=Placed, act=act, **changes)
-
-
-def sending(out: object) -> Process[Any, Any, Any]:
-    return checkout_with(react=lambda given, state: out)
 
 
 LISTENS = Placed | Paid | Rejected[Reserve]
@@ -325,51 +314,6 @@ def test_a_slip_is_an_error_where_it_is_written(slip: str) -> None:
         make()
 
 
-UNSENDABLE: dict[str, tuple[object, str]] = {
-    "nothing": (None, "react gave None; give a list of what to send"),
-    "one command": (DROP, r"react gave Drop\(order='o', why='w'\); give a list"),
-    "a class": ([Cancel], r"that is the class itself; write Cancel\(\.\.\.\)"),
-    "an event": ([Confirmed(order="o")], "a process gives commands, Timer, Cancel and Finished only"),
-    "a command it may not send": ([Pay(order="o")], "it may not send Pay; add the class to sends="),
-    "no key": ([Confirm(order="")], "its key order='' is none"),
-    "the key that is reserved": ([Confirm(order="@")], "its key order='@' is none"),
-    "a timer without key": ([Timer(name="t", at=NOW, command=Confirm(order=""))], "its key order='' is none"),
-    "a timer without zone": (
-        [Timer(name="t", at=NOW.replace(tzinfo=None), command=DROP)],
-        "no time zone; take it from an event",
-    ),
-    "a timer of some time": ([Timer(name="t", at=wrong("noon"), command=DROP)], "is a datetime, not 'noon'"),
-    "a timer called 5": ([Timer(name=wrong(5), at=NOW, command=DROP)], "a timer's name is a text"),
-    "a cancel called 5": ([Cancel(wrong(5))], "a timer's name is a text"),
-}
-
-
-def trade_with(process: Process[Any, Any, Any]) -> App:
-    return App("trade", deciders=[orders, stock], processes=[process])
-
-
-@pytest.mark.parametrize("what", UNSENDABLE)
-def test_what_cannot_be_sent_is_dead_lettered_with_the_reason(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A timer whose name was no text was due for ever: the world, as a worker, never came to an end."""
-    out, message = UNSENDABLE[what]
-    with memory(trade_with(sending(out)), now=NOW) as world:
-        world.client.send(PLACE)
-        world.advance(PATIENCE)
-        (dead,) = world.dead("checkout")
-        assert not world.timers.list()
-    (reason,) = [value.decode() for name, value in dead.headers if name == "dead_reason"]
-    assert re.search(message, reason), reason
-    assert [record.getMessage() for record in caplog.records] == [f"checkout: dead-lettered: {reason}"]
-
-
-def test_a_state_of_another_type_is_never_stored() -> None:
-    turned = checkout_with(react=lambda given, state: [], evolve=lambda state, given: "placed")
-    with memory(trade_with(turned), now=NOW) as world:
-        world.client.send(PLACE)
-        world.client.send(PLACE)
-        assert len(world.dead("checkout")) == 2, "the second one met a state that it could read"
-
-
 def test_a_coroutine_that_an_act_gives_is_a_failed_attempt(caplog: pytest.LogCaptureFixture) -> None:
     def act(event: Placed, delivery: Delivery) -> Coroutine[Any, Any, None]:
         return later(event, delivery)
@@ -411,7 +355,7 @@ def test_a_world_decides_everything_that_its_processes_send() -> None:
         memory(App("trade", deciders=[orders, payments], processes=[checkout]), now=NOW),
     ):
         pass
-    with memory(trade_with(checkout), now=NOW) as world:
+    with memory(App("trade", deciders=[orders, stock], processes=[checkout]), now=NOW) as world:
         world.client.send(PLACE)
         with pytest.raises(ConfigurationError, match="decides no Pay"):
             world.client.send(Pay(order="o"))
@@ -447,23 +391,7 @@ def test_a_process_knows_what_it_listens_to() -> None:
 
 
 def test_definitions_are_shown_with_name_and_version() -> None:
-    assert repr(shop.app) == "App('shop', partitions=4)"
-    assert repr(baskets) == "Decider('baskets', version=1)"
-    assert repr(open_baskets) == "FoldView('open_baskets', version=1)"
+    shown = ["App('shop', partitions=4)", "Decider('baskets', version=1)", "FoldView('open_baskets', version=1)"]
+    assert [repr(one) for one in (shop.app, baskets, open_baskets)] == shown
     assert repr(checkout) == "Process('checkout', version=1)"
     assert Add.__leftfold__.type == "baskets.Add.v1"
-
-
-def test_the_lock_notices_a_process_that_means_something_else() -> None:
-    def patient(given: Any, state: Checkout) -> Any:
-        return react(given, state) if isinstance(given, Placed) else []
-
-    def lock_with(process: Process[Any, Any, Any]) -> Lock:
-        return lock_of(App("trade", deciders=[orders], processes=[process]))
-
-    before = lock_with(checkout)
-    assert Lock.from_json(before.to_json()) == before
-    assert compare(before, lock_with(checkout)) == []
-    (finding,) = compare(before, lock_with(checkout_with(react=patient)))
-    assert str(finding).startswith("process checkout: react or evolve changed since leftfold.lock; raise version= to 2")
-    assert not any(one.wrong for one in compare(before, lock_with(checkout_with(react=patient, version=2))))

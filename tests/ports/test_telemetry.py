@@ -180,9 +180,7 @@ def test_a_trace_that_is_not_recorded_costs_no_spans_behind_its_sender(recording
     assert not recording.spans()
 
 
-def test_commands_of_one_call_share_a_span_and_of_a_large_batch_only_some_events_have_one(
-    recording: Recording,
-) -> None:
+def test_commands_of_one_call_share_a_span_and_of_a_large_batch_only_some_events_have_one(recording: Recording) -> None:
     many = MOST_TRACED + 9
     with recording.on(), memory(app, now=NOW) as world:
         receipts = world.client.send_many([Pay(order=str(number)) for number in range(many)])

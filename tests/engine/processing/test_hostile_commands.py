@@ -116,9 +116,7 @@ def test_a_forged_origin_suppresses_no_true_command(bench: CommandBench, changed
     assert {name: batch.counts[name] for name in ("dead", "accepted")} == {"dead": 1, "accepted": 1}
 
 
-def test_a_forged_origin_below_the_end_of_inputs_suppresses_true_ones_below_it(
-    bench: CommandBench,
-) -> None:
+def test_a_forged_origin_below_the_end_of_inputs_suppresses_true_ones_below_it(bench: CommandBench) -> None:
     """Not promised otherwise: writers of commands can forge those of a declared sender (decision 49)."""
     ahead = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/%d/0" % (END - 1)})
     assert bench.run(ahead).counts == {"accepted": 1}
@@ -187,13 +185,6 @@ def test_a_large_rejection_is_answered_whole_and_remembered_without_details() ->
     assert small.error == bench.state("w").answered["small"].error
 
 
-def test_large_rejections_do_not_fill_a_stream() -> None:
-    bench = CommandBench(talks)
-    batch = bench.send(*(_refused(n, 450_000) for n in range(1, 5)), *[Say(who="w", text="hello")] * 5)
-    assert batch.counts == {"rejected": 4, "accepted": 5}
-    assert sum(len(state.value or b"") for state in batch.states) < 20_000
-
-
 def test_large_answers_of_an_earlier_version_are_dropped_before_a_command_is_refused() -> None:
     bench = CommandBench(talks)
     bench.send(Say(who="w", text="hello"))
@@ -250,9 +241,9 @@ def test_senders_are_names_of_processes(senders: Any) -> None:
         App("shop", deciders=app.deciders, senders=senders)
 
 
-def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(bench: CommandBench) -> None:
+def test_forty_batches_of_worse_and_worse_records_stop_nothing_for_others(bench: CommandBench) -> None:
     rng = random.Random(15)
-    for _ in range(100):
+    for _ in range(40):
         bad = [worsened(rng, bench.record(OPEN, headers=rng.choice([{}, FROM_CHECKOUT]))) for _ in range(100)]
         records: Sequence[RawRecord] = [*bad, bench.record(Open(basket_id="n", household=f"{bench.offset}"), "mine")]
         batch = bench.run(*rng.sample(records, len(records)))
@@ -262,10 +253,10 @@ def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(be
         bench.now += 120
 
 
-def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench: CommandBench) -> None:
+def test_thousands_of_worse_and_worse_commands_are_buried_without_an_error(bench: CommandBench) -> None:
     """What is buried may be what no code could read: a worker died at it, or a broker refused what it made."""
     rng = random.Random(5)
-    for number in range(10_000):
+    for number in range(3_000):
         good = bench.record(OPEN, headers=rng.choice([{}, FROM_CHECKOUT]))
         batch = bench.processor.bury(
             worsened(rng, good), "a worker died 3 times at this command", silent=number % 2 == 1
@@ -277,9 +268,9 @@ def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench
         assert batch.sent.keys() <= ({TO.decode()} if number % 2 == 0 else set())
 
 
-def test_ten_thousand_worse_and_worse_inputs_are_buried_without_an_error() -> None:
+def test_thousands_of_worse_and_worse_inputs_are_buried_without_an_error() -> None:
     rng, bench = random.Random(5), ProcessBench()
-    for number in range(10_000):
+    for number in range(3_000):
         good = bench.event(PLACED, number)
         batch = bench.processor.bury(worsened(rng, good), "a worker died 3 times at this command")
         (letter,) = batch.dead

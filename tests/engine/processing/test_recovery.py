@@ -105,8 +105,7 @@ HEADERS = ("ce_sequence", "ce_decision", "ce_causationid", "ce_type")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [*product(HEADERS, (b"\xff", None)), ("ce_sequence", b"9" * 4300), ("ce_decision", b"-1/1")],
+    ("name", "value"), [*product(HEADERS, (b"\xff", None)), ("ce_sequence", b"9" * 4300), ("ce_decision", b"-1/1")]
 )
 def test_an_event_with_headers_that_no_worker_writes_is_refused(name: str, value: bytes | None) -> None:
     record = history(CommandBench())[0]
@@ -144,11 +143,6 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
     assert list(stream.answered) == ["c1", "c2"]
     assert stream.origins == {"checkout.commands/0": (5, 1)}
     assert stream.version == 0
-
-
-def test_a_changelog_checkpoint_comes_back_from_its_record() -> None:
-    checkpoint = ChangelogCheckpoint(commands=12, events=34, writer="shop.baskets.x.0")
-    assert ChangelogCheckpoint.decode(checkpoint.encode()) == checkpoint
 
 
 def test_a_changelog_checkpoint_compares_the_ids_of_topics_that_are_known() -> None:
@@ -262,9 +256,9 @@ def random_inputs(chance: random.Random, bench: ProcessBench) -> None:
 def test_folding_all_inputs_again_gives_the_state_of_the_processor(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_refold, "_OPEN", most)
     chance, differ = random.Random(5), 0
-    for _ in range(100):
+    for _ in range(40):
         bench = ProcessBench(checkout_with(react=fussy))
         random_inputs(chance, bench)
         assert bench.folded() == bench.state()
         differ += bench.folded(checkout, letters=False) != bench.state()
-    assert differ > 10, "without their dead letters other states would come of it"
+    assert differ > 4, "without their dead letters other states would come of it"

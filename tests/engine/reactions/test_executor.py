@@ -68,13 +68,6 @@ def test_behind_a_great_many_events_nothing_is_noted_any_more() -> None:
     assert suspects.note(PLACE, 0, {3}) == "w"
 
 
-def test_a_note_fits_into_what_a_broker_keeps() -> None:
-    """`offset.metadata.max.bytes` is 4096."""
-    suspects = left_by(json.dumps({"at": [10**15 + number for number in range(64)]}))
-    note = suspects.note(PLACE, 0, {10**15 + number for number in range(suspects.room(0))})
-    assert len(note) < 4096
-
-
 @given(st.lists(st.sets(st.integers(0, 5), max_size=4), max_size=12), st.integers(0, 5))
 def test_an_event_counts_the_deaths_in_a_row_at_which_it_was_noted(lives: list[set[int]], one: int) -> None:
     """Each life begins some events, ends those that are odd in number, and dies."""

@@ -148,7 +148,7 @@ def test_the_end_of_an_act_of_a_dropped_partition_is_ignored() -> None:
 # how far
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_nothing_that_is_not_done_is_ever_behind_the_frontier(data: st.DataObject) -> None:
     frontier, place = Frontier(most_open=5, most_ahead=8), ("t", 0)

@@ -205,7 +205,7 @@ def _values(store: MemoryViewStore, generation: Generation) -> set[str]:
     return {value for b in held for entries in b.indexed.values() for value in entries.values()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(records=logs(good | odd, 40))
 @pytest.mark.parametrize("view", [by_name, only_counted], ids=lambda view: view.name)
 def test_streams_fold_and_park_alike(view: Any, records: Any) -> None:
@@ -214,7 +214,7 @@ def test_streams_fold_and_park_alike(view: Any, records: Any) -> None:
     assert contents(*rebuilt(view, log)) == contents(writer.generation, store)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records=logs(good | odd, 40))
 def test_views_that_are_folded_in_one_pass_fold_and_park_alike(records: Any) -> None:
     log, store = logged(records), MemoryViewStore()
@@ -228,7 +228,7 @@ def test_views_that_are_folded_in_one_pass_fold_and_park_alike(records: Any) -> 
         assert contents(generation, store) == contents(writer.generation, followed_store)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records=logs(good, 30) | logs(good | odd, 6))
 @pytest.mark.parametrize("view", [by_half, spread], ids=lambda view: view.name)
 def test_other_views_fold_alike_or_stop_at_the_same_kind_of_event(view: Any, records: Any) -> None:

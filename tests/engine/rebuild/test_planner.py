@@ -159,10 +159,7 @@ def test_only_more_of_the_limiting_resource_makes_a_rebuild_faster(work: Workloa
     if found.seconds - START_SECONDS < 1:
         return
     # Where two of them are equally narrow, neither helps without the other.
-    spark = (
-        replace(work, partitions=2 * work.partitions, buckets=2 * work.buckets),
-        replace(on, cores=2 * on.cores),
-    )
+    spark = (replace(work, partitions=2 * work.partitions, buckets=2 * work.buckets), replace(on, cores=2 * on.cores))
     help_ = {
         "brokers": (work, replace(on, brokers=2 * on.brokers)),
         "stores": (work, replace(on, stores=2 * on.stores)),

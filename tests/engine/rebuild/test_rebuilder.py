@@ -1,11 +1,9 @@
-"""Rebuilds: of one view and of several in one pass, interrupted and continued, and beside a successor."""
+"""Rebuilds: of one view and of several in one pass, and beside a successor."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -17,21 +15,20 @@ from leftfold.engine.rebuild import rebuilder as rebuilding
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, StartedRebuild, rebuild_together, unfinished
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
+from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.views.cleanup import remove, sweep
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.memory import World
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, CommittedLog, OffsetRange
+from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
-from leftfold.redis.stored_values import decoded
 from tests.domains.ledger import LedgerEvent, Summary, by_owner, by_tag, summarise, summary
-from tests.domains.ledger_world import VIEWS, each_view, folded, ledger_world, live, rebuild, rows_of, send
+from tests.domains.ledger_world import VIEWS, folded, ledger_world, live, rebuild, rows_of, send
+from tests.engine.rebuild.test_resuming import interrupt_rebuild
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), count=st.integers(0, 120), poison=st.sampled_from([0.0, 0.05]))
 def test_a_rebuild_equals_the_projector_and_the_fold(seed: int, count: int, poison: float) -> None:
     with ledger_world(count, seed=seed, poison=poison) as world:
@@ -71,16 +68,6 @@ def test_a_rebuild_that_fails_leaves_no_trace() -> None:
         assert all(g.phase is not Phase.BULK for g in before.generations.values())
 
 
-def test_parked_rows_stay_at_their_last_good_state(poisoned_world: World) -> None:
-    parked = poisoned_world.views[summary].describe().parked
-    assert parked
-    rebuild(poisoned_world, summary).run()
-    entry = poisoned_world.views[summary].entry(next(iter(parked)))
-    assert entry.parked is not None
-    assert "cannot digest" in entry.parked.error
-    assert entry.row is None or entry.row.balance != Decimal("66.60")
-
-
 def test_views_rebuilt_in_one_pass_equal_those_rebuilt_alone(poisoned_world: World) -> None:
     rebuilds = [rebuild(poisoned_world, view) for view in VIEWS]
     results = rebuild_together(rebuilds, rebuilds[0].plan())
@@ -101,17 +88,9 @@ def test_one_pass_reads_each_partition_once(poisoned_world: World) -> None:
             reads.append(part.partition)
             return super().read(part)
 
-    rebuilds = [
-        Rebuild(
-            view,
-            poisoned_world.store,
-            open_log=lambda: Counted(poisoned_world.log.reader()),
-            open_reader=poisoned_world.log.reader,
-            open_sink=lambda: poisoned_world.store,
-            options=RebuildOptions(keep=0, patience=0.0),
-        )
-        for view in VIEWS
-    ]
+    rebuilds = [rebuild(poisoned_world, view) for view in VIEWS]
+    for one in rebuilds:
+        one._open_log = lambda: Counted(poisoned_world.log.reader())
     rebuild_together(rebuilds, rebuilds[0].plan())
     assert sorted(reads) == [0, 1, 2, 3]
 
@@ -138,121 +117,6 @@ def test_an_interrupted_pass_keeps_what_is_done_of_each_view(poisoned_world: Wor
         rebuild_together(rebuilds, rebuilds[0].plan(), run)
     assert {view.name: live(poisoned_world, view).id for view in VIEWS} == before
     assert rebuild(poisoned_world, summary, fold="v1").run().swapped
-
-
-def stopping(work: Rebuild, after: int, error: BaseException) -> Rebuild:
-    """The same rebuild, which fails once so many buckets are whole."""
-
-    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        results = (
-            job.fold_streams((part for task in plan.tasks for part in task), tell)
-            if plan.stream_keyed
-            else job.fold_buckets(sorted(job.read_items((p for t in plan.tasks for p in t), tell)))
-        )
-        for _ in range(after):
-            next(results)
-        raise error
-
-    work._run = run
-    return work
-
-
-def interrupt_rebuild(world: World, view: View[Any, Any] = summary, after: int = 2, **options: Any) -> Generation:
-    """What a rebuild leaves that is interrupted once so many buckets are whole."""
-    with pytest.raises(KeyboardInterrupt):
-        stopping(rebuild(world, view, **{"fold": "v1", **options}), after, KeyboardInterrupt()).run()
-    return unfinished_generation(world, view)
-
-
-def unfinished_generation(world: World, view: View[Any, Any]) -> Generation:
-    """What a rebuild left behind."""
-    (found,) = (g for g in world.store.registry(view.name).generations.values() if g.phase is Phase.BULK)
-    return found
-
-
-def read_by(work: Rebuild) -> list[OffsetRange]:
-    """The ranges that a rebuild reads, filled in while it runs."""
-    found: list[OffsetRange] = []
-
-    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        found.extend(plan.ranges)
-        return run_locally(job, plan, tell)
-
-    work._run = run
-    return found
-
-
-@each_view
-@pytest.mark.parametrize("after", [1, 3])
-def test_an_interrupted_rebuild_continues_after_its_finished_buckets(
-    world: World, view: View[Any, Any], after: int
-) -> None:
-    before = live(world, view)
-    with pytest.raises(KeyboardInterrupt) as caught:
-        stopping(rebuild(world, view, fold="v1"), after, KeyboardInterrupt()).run()
-    assert "what is done of it is kept" in str(getattr(caught.value, "__notes__", []))
-    assert live(world, view) == before
-    begun = unfinished_generation(world, view)
-    assert len(world.store.finished(begun)) == after
-    send(world, 6, 30)
-    work = rebuild(world, view, fold="v1")
-    ranges = read_by(work)
-    result = work.run()
-    assert (result.swapped, result.generation) == (True, begun.id)
-    assert len(ranges) == (4 - after if view is summary else 4), "a partition whose bucket is whole is not read again"
-    assert rows_of(world, view) == folded(world, view)
-
-
-@each_view
-def test_a_rebuild_with_other_code_begins_again(world: World, view: View[Any, Any]) -> None:
-    begun = interrupt_rebuild(world, view)
-    assert rebuild(world, view, fold="v2").run().generation != begun.id
-    assert begun.id not in world.store.registry(view.name).generations, "and what nobody goes on with is removed"
-
-
-@pytest.mark.parametrize("options", [{"fold": "v1", "fresh": True}, {"fold": ""}], ids=str)
-def test_a_rebuild_begins_again_on_request_or_when_its_code_is_unknown(world: World, options: dict[str, Any]) -> None:
-    begun = interrupt_rebuild(world)
-    assert rebuild(world, summary, **options).run().generation != begun.id
-
-
-def test_a_lost_server_leaves_a_rebuild_to_continue_and_a_broken_fold_does_not(world: World) -> None:
-    with pytest.raises(InfrastructureError):
-        stopping(rebuild(world, summary, fold="v1"), 2, InfrastructureError("gone")).run()
-    begun = unfinished_generation(world, summary)
-    with pytest.raises(ContractError):
-        stopping(rebuild(world, summary, fold="v1"), 1, ContractError("a broken fold")).run()
-    assert begun.id not in world.store.registry(summary.name).generations
-
-
-def test_a_rebuild_without_a_finished_bucket_leaves_nothing(world: World) -> None:
-    before = world.store.registry(summary.name)
-    with pytest.raises(KeyboardInterrupt):
-        stopping(rebuild(world, summary, fold="v1"), 0, KeyboardInterrupt()).run()
-    assert world.store.registry(summary.name) == before
-
-
-def test_a_rebuild_that_was_interrupted_after_the_seal_only_swaps(world: World) -> None:
-    work = rebuild(world, summary, fold="v1")
-    ends = work._stable_ends
-
-    def interrupt(plan: RebuildPlan) -> Any:
-        raise KeyboardInterrupt
-
-    work._stable_ends = interrupt  # type: ignore[method-assign]  # the first thing behind the seal
-    with pytest.raises(KeyboardInterrupt):
-        work.run()
-    work._stable_ends = ends  # type: ignore[method-assign]
-    ranges = read_by(work)
-    assert work.run().swapped
-    assert ranges == []
-
-
-def test_a_pinned_rebuild_continues_under_its_name(world: World) -> None:
-    begun = interrupt_rebuild(world, pin="then")
-    assert rebuild(world, summary, fold="v1", pin="then").run().generation == begun.id
-    rows = dict(world.views.as_of(summary, "then").items())
-    assert rows == rows_of(world, summary)
 
 
 GROUP = names.rebuilds(summary.name)
@@ -351,7 +215,6 @@ def test_the_generation_of_a_running_rebuild_is_neither_swept_nor_continued(worl
 
 
 def test_a_rebuild_that_was_paused_while_it_planned_begins_no_generation(world: World, stack: ExitStack) -> None:
-    """It was paused while it planned."""
     successor = rebuild(world, summary, fold="v1")
     woken = rebuild(world, summary, fold="v1")
     plan, begun = woken.plan, list[StartedRebuild]()
@@ -376,16 +239,3 @@ def test_a_removal_leaves_a_generation_that_was_claimed_since_its_decision(world
     assert after.generations[seen.id].attempt != seen.attempt
     remove(world.store, seen)
     finish(world, work, begun)
-
-
-def test_a_registry_of_an_older_version_names_no_attempt() -> None:
-    older = {
-        "hash": "h", "stream_keyed": True, "buckets": 1, "topics": {"a.events": 1}, "phase": "bulk", "created": "c",
-    }  # fmt: skip
-    found = decoded("v", {b"g:1-ab12": json.dumps(older).encode()}).generations["1-ab12"]
-    assert (found.attempt, found.fold, found.phase) == ("", "", Phase.BULK)
-
-
-def test_a_rebuild_of_another_view_is_at_work_elsewhere(world: World, stack: ExitStack) -> None:
-    stack.enter_context(rebuild(world, summary, fold="v1").begun())
-    assert rebuild(world, by_owner, fold="v1").run().swapped

@@ -12,11 +12,13 @@ from leftfold import FoldView
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.verify.row_differences import diff
 from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import change, format_time, open_generation, resolve
 from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.projector import Projector
 from leftfold.engine.views.shared_buckets import SharedSubscription
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.memory import MemoryViewStore, World
@@ -37,9 +39,10 @@ from tests.domains.ledger import (
     summarise,
     summary,
 )
-from tests.domains.ledger_world import VIEWS, folded, live, rebuild, rows_of, send
+from tests.domains.ledger_world import VIEWS, folded, ledger_world, live, rebuild, rows_of, send
 from tests.domains.shop import household_spend
 from tests.engine.fold_bench import FoldBench, out
+from tests.waiting import step_until
 
 
 def ids(world: World, view: View[Any, Any]) -> set[str]:
@@ -98,8 +101,7 @@ class _Overtaken(MemoryViewStore):
 def test_a_generation_that_was_overtaken_catches_up_before_it_goes_live(is_careless: bool) -> None:
     bench = FoldBench(household_spend)
     bench.store = store = _Overtaken()
-    bench.write(out("b1", "h1", tea=1))
-    bench.settle()
+    bench.fold(None, out("b1", "h1", tea=1))
     old = bench.live(household_spend)
     group = SharedSubscription(bench.log.reader, [ProjectionWriter(household_spend, old, store)], store)
 
@@ -164,12 +166,46 @@ def interfering(
     return work
 
 
-def test_events_written_during_a_rebuild_are_folded_before_it_goes_live(world: World) -> None:
-    result = interfering(world, before=lambda job: send(world, 6, 50)).run()
-    assert result.agreement is Agreement.EQUAL
-    ends = world.log.reader().ends(["ledgers.events"])
-    assert world.views[summary].describe().position.covers(ends)
-    assert world.views[summary].describe().generation == result.generation
+@pytest.mark.parametrize("waits", [True, False], ids=["", "twin"])
+@pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
+def test_readers_see_no_older_row_when_the_log_overtakes_a_rebuild(
+    view: Any, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin goes live before it has caught up with the rows that readers see."""
+    seen = list[tuple[Position, Position]]()
+
+    class Store(MemoryViewStore):
+        def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+            for pointer, id_ in after.live.items() if before.live != after.live else ():
+                there = [before.generations.get(before.live.get(pointer, "")), after.generations[id_]]
+                positions = [Position() if g is None else covered(g, self.checkpoints(g)) for g in there]
+                seen.append((positions[0], positions[1]))
+            return super().change_registry(view, before, after, while_ if waits else None)
+
+    monkeypatch.setattr("leftfold.engine.rebuild.swap._COMPARE_SECONDS", 0.0)
+    if not waits:
+        monkeypatch.setattr(Swap, "_past", lambda self, *positions: True)
+    with ledger_world(30) as world:
+        world.store = Store()
+        tail = Projector([view], world.log.reader, world.store, look=0.0)
+        settle(tail)
+        seen.clear()
+
+        def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
+            results = run_locally(job, plan, tell)
+            send(world, 6, 50)
+            settle(tail)
+            return results
+
+        work = rebuild(world, view)
+        work._run = run
+        assert work.run().swapped
+    ((old, new),) = seen
+    assert new.covers(old) is waits
+
+
+def settle(tail: Projector) -> None:
+    step_until(lambda: None, lambda: not tail.step(0.0) and tail.caught_up(), "the projector to catch up")
 
 
 def test_a_generation_that_was_removed_meanwhile_never_goes_live(world: World) -> None:
@@ -188,13 +224,6 @@ def test_a_generation_that_a_projector_began_meanwhile_is_removed_at_the_swap(wo
     result = interfering(world, before=lambda job: open_generation(world.store, summary, topics, Phase.SEALED)).run()
     assert (result.agreement, result.swapped) == (Agreement.ALONE, True)
     assert ids(world, summary) == {result.generation}
-
-
-def test_a_bulk_load_that_lost_its_process_is_removed_by_the_next_rebuild(world: World) -> None:
-    topics = live(world, summary).topics
-    dead = open_generation(world.store, summary, topics, Phase.BULK)
-    rebuild(world, summary).run()
-    assert dead.id not in ids(world, summary)
 
 
 def doubled(row: Summary | None, event: LedgerEvent) -> Summary | None:

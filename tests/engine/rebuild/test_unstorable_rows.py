@@ -138,7 +138,7 @@ def is_storable(view: View[Any, Any], row: Any) -> bool:
 engines = pytest.mark.parametrize("engine", [tailed, streamed], ids=lambda engine: str(engine.__name__))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=logs, run=st.integers(1, 5))
 @views
 def test_a_rebuild_parks_what_cannot_be_stored_in_the_end_and_nothing_else(view: Any, steps: Any, run: int) -> None:
@@ -152,7 +152,7 @@ def test_a_rebuild_parks_what_cannot_be_stored_in_the_end_and_nothing_else(view:
     assert {key: view.rows.decode(fields) for key, fields in found.items()} == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
 @engines
@@ -167,7 +167,7 @@ def test_wherever_flushes_fall_rows_are_the_same_or_parked(
     assert_verified(view, log, generation, store)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
 @engines
@@ -187,7 +187,7 @@ def test_retry_frees_exactly_what_can_be_stored_now(engine: Any, view: Any, step
     assert_verified(view, log, generation, store)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
 def test_a_rebuild_replaces_a_generation_with_more_parked_rows(view: Any, steps: Any, sizes: Sequence[int]) -> None:
@@ -200,9 +200,7 @@ def test_a_rebuild_replaces_a_generation_with_more_parked_rows(view: Any, steps:
     assert result.agreement is (Agreement.EQUAL if same else Agreement.UNKNOWN)
 
 
-def test_twin_parking_a_row_for_an_intermediate_value_finds_false_differences(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_twin_parking_a_row_for_an_intermediate_value_finds_false_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     """The projector's one flush is past the trouble of `a0`; a look at every step finds it, and so it did for
     neighbours.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -10,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leftfold.client import Views
 from leftfold.engine.streaming.microbatch import OutOfStep
 from leftfold.engine.streaming.microbatch_task import BatchResult
 from leftfold.errors import ContractError
+from leftfold.memory import MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.flush import Checkpoint, Parked, Phase
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Parked, Phase, Snapshot
 from leftfold.testing import fold
-from tests.domains.shop import household_spend, open_baskets
+from tests.domains.shop import checkouts, household_spend, open_baskets, product_sales
 from tests.engine.fold_bench import PARTITIONS, TOPIC, VIEWS, Batches, FoldBench, out
 
 
@@ -92,6 +96,47 @@ def test_another_writers_token_ends_the_run(view: Any) -> None:
     with pytest.raises(OutOfStep, match="was written by one.0|by somebody else"):
         other.fold()
     assert bench.rows(view) == dict(fold(view, HISTORY[0]))
+
+
+class Overtaken(MemoryViewStore):
+    """A store on which, once, something happens behind a read; the twin's does not compare tokens."""
+
+    happen: Callable[[], object] | None = None
+    is_blind = False
+
+    def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
+        found = super().read(generation, keys)
+        happen, self.happen = self.happen, None
+        if happen:
+            happen()
+        return found
+
+    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
+        if self.is_blind:
+            flushes = [replace(f, expected=self.checkpoints(f.generation)[f.bucket].token) for f in flushes]
+        return super().flush(flushes)
+
+
+@pytest.mark.parametrize("is_blind", [False, True], ids=["", "twin"])
+@pytest.mark.parametrize("view", [checkouts, household_spend, product_sales], ids=lambda view: view.name)
+def test_a_batch_that_a_projector_overtook_writes_nothing(view: Any, is_blind: bool) -> None:
+    """The twin compares no tokens: events count twice."""
+    bench, store = FoldBench(view), Overtaken()
+    bench.store, bench.views = store, Views(store)
+    batches = Batches(bench, view)
+    then = [out(f"b-{number}", f"h-{number}", **{f"pear-{number}": 2}) for number in range(40)]
+    bench.write(HISTORY[0])
+
+    def overtake() -> None:
+        for event in then:
+            bench.write(event)
+        bench.settle()
+
+    store.happen, store.is_blind = overtake, is_blind
+    with suppress(OutOfStep) if is_blind else pytest.raises(OutOfStep, match="written meanwhile"):
+        batches.fold()
+    bench.settle()
+    assert (bench.rows(view) == dict(fold(view, HISTORY[0], *then))) is not is_blind
 
 
 def test_an_older_checkpoint_of_the_same_run_ends_the_run() -> None:

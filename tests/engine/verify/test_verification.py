@@ -19,20 +19,9 @@ from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation
-from tests.domains.ledger import (
-    LedgerEvent,
-    Moved,
-    Summary,
-    Total,
-    add,
-    by_owner,
-    by_tag,
-    summarise,
-    summary,
-)
+from tests.domains.ledger import LedgerEvent, Moved, Summary, Total, add, by_owner, summarise, summary
 from tests.domains.ledger_world import (
     each_view,
-    folded,
     ledger_world,
     live,
     parked,
@@ -63,25 +52,51 @@ def key_in(generation: Generation, bucket: int) -> str:
     return next(key for n in range(9999) if place_of(generation, key := f"stray{n}")[0] == bucket)
 
 
-def spoil(world: World, view: View[Any, Any], how: Callable[[dict[bytes, bytes]], None]) -> str:
-    """Changes a stored row, and the checksum with it, as a bug would; its key."""
-    generation, codec = live(world, view), view.rows
-    checkpoints = world.store.checkpoints(generation)
-    places = (
-        (b, k) for b in checkpoints for k in world.store.keys(generation, b, "", 99) if k not in checkpoints[b].parked
-    )
-    bucket, key = next(places)
-    row = bucket_of(world, generation, bucket).rows[key]
-    before = codec.digest(key, tuple(row[c] for c in codec.columns))
-    how(row)
-    after = codec.digest(key, tuple(row[c] for c in codec.columns))
-    checkpoint = replace(checkpoints[bucket], checksum=(checkpoints[bucket].checksum + after - before) % (1 << 128))
-    assert world.store.flush([BucketFlush(generation, bucket, checkpoint.token, checkpoint, (), ())])
-    return key
-
-
 def overpay(row: dict[bytes, bytes]) -> None:
     row[b"balance" if b"balance" in row else b"total"] = b"12345.67"
+
+
+def place_of_row(world: World, generation: Generation) -> tuple[int, str]:
+    """The bucket and the key of a row that is not parked."""
+    checkpoints = world.store.checkpoints(generation)
+    rows = ((b, k) for b in checkpoints for k in bucket_of(world, generation, b).rows)
+    return next((b, k) for b, k in rows if k not in checkpoints[b].parked)
+
+
+Damage = Callable[[dict[str, dict[bytes, bytes]], str, str], dict[str, tuple[bool, bool]]]
+"""What happens to the rows of a bucket, given a key and one of no row; by key, whether store or log lacks it then."""
+
+
+def wrong(rows: dict[str, dict[bytes, bytes]], key: str, stray: str) -> dict[str, tuple[bool, bool]]:
+    overpay(rows[key])
+    return {key: (False, False)}
+
+
+def deleted(rows: dict[str, dict[bytes, bytes]], key: str, stray: str) -> dict[str, tuple[bool, bool]]:
+    del rows[key]
+    return {key: (True, False)}
+
+
+def moved(rows: dict[str, dict[bytes, bytes]], key: str, stray: str) -> dict[str, tuple[bool, bool]]:
+    rows[stray] = rows.pop(key)
+    return {key: (True, False), stray: (False, True)}
+
+
+def damaged(world: World, view: View[Any, Any], damage: Damage, *, noted: bool) -> dict[str, tuple[bool, bool]]:
+    """Damages a row, with the checksum, as a bug would, or without, as a client of Redis; what should be found."""
+    generation, digest = live(world, view), view.rows.digest
+    bucket, key = place_of_row(world, generation)
+    rows, checkpoint = bucket_of(world, generation, bucket).rows, world.store.checkpoints(generation)[bucket]
+
+    def total() -> int:
+        return sum(digest(k, tuple(row[c] for c in view.rows.columns)) for k, row in rows.items())
+
+    before = total()
+    expected = damage(rows, key, key_in(generation, bucket))
+    if noted:
+        summed = replace(checkpoint, checksum=(checkpoint.checksum + total() - before) % (1 << 128))
+        assert world.store.flush([BucketFlush(generation, bucket, summed.token, summed, (), ())])
+    return expected
 
 
 @each_view
@@ -94,36 +109,34 @@ def test_rows_of_a_projector_are_verified(world: World, view: View[Any, Any]) ->
 
 
 @each_view
-def test_a_wrong_row_is_found_and_shown(world: World, view: View[Any, Any]) -> None:
-    key = spoil(world, view, overpay)
-    result = verify(world, view).run(live(world, view), deep=True)
-    assert not result.equal
-    assert len(result.wrong) == 1
-    (row,) = result.rows
-    assert row.key == key
-    assert row.one is not None
-    assert row.other is not None
-    assert {row.one[name] for name in row.fields} == {"12345.67"}
-    shallow = verify(world, view).run(live(world, view))
-    assert (shallow.equal, shallow.rows) == (False, ())
+@pytest.mark.parametrize("damage", [wrong, deleted, moved])
+@pytest.mark.parametrize("noted", [True, False], ids=["by a bug", "beside the checkpoint"])
+def test_a_damaged_row_is_found_and_shown(world: World, view: View[Any, Any], damage: Damage, noted: bool) -> None:
+    """Beside its checkpoint, by a deep verification only."""
+    expected, generation = damaged(world, view, damage, noted=noted), live(world, view)
+    shallow = verify(world, view).run(generation)
+    assert (shallow.equal, len(shallow.wrong), shallow.rows, shallow.deep) == (not noted, int(noted), (), False)
+    deep = verify(world, view).run(generation, deep=True)
+    assert (deep.equal, deep.exit_code, deep.unsettled, len(deep.wrong)) == (False, 3, (), int(noted))
+    assert {row.key: (row.one is None, row.other is None) for row in deep.rows} == expected
+    if damage is wrong:
+        (row,) = deep.rows
+        assert {(row.one or {})[name] for name in row.fields} == {"12345.67"}
+        assert deep.seeming == 1 or noted
 
 
 @each_view
-def test_a_missing_and_a_stray_row_are_found(world: World, view: View[Any, Any]) -> None:
-    generation, codec = live(world, view), view.rows
-    checkpoints = world.store.checkpoints(generation)
-    bucket = next(b for b in checkpoints if bucket_of(world, generation, b).rows)
-    rows = bucket_of(world, generation, bucket).rows
-    key = next(key for key in rows if key not in checkpoints[bucket].parked)
-    stray = key_in(generation, bucket)
-    gone = rows[stray] = rows.pop(key)
-    lost, found = (codec.digest(k, tuple(gone[c] for c in codec.columns)) for k in (key, stray))
-    moved = replace(checkpoints[bucket], checksum=(checkpoints[bucket].checksum - lost + found) % (1 << 128))
-    assert world.store.flush([BucketFlush(generation, bucket, moved.token, moved, (), ())])
-    told = {
-        row.key: (row.one is None, row.other is None) for row in verify(world, view).run(generation, deep=True).rows
-    }
-    assert told == {key: (True, False), stray: (False, True)}
+def test_a_row_in_a_bucket_that_nothing_folds_into_is_found(world: World, view: View[Any, Any]) -> None:
+    place, key = place_of_row(world, live(world, view))
+    row = bucket_of(world, live(world, view), place).rows[key]
+    with ledger_world() as other:
+        generation = live(other, view)
+        assert verify(other, view).run(generation, deep=True).equal
+        stray = key_in(generation, 0)
+        bucket_of(other, generation, 0).rows[stray] = dict(row)
+        assert verify(other, view).run(generation).equal, "the mark knows nothing of it"
+        (found,) = verify(other, view).run(generation, deep=True).rows
+        assert (found.key, found.other) == (stray, None)
 
 
 @each_view
@@ -170,7 +183,7 @@ def test_a_sample_of_the_rows_shows_what_a_rebuild_would_change(world: World, vi
     assert 0 < same.rows < total
     whole = verify(world, view).sample(live(world, view), 1.0)
     assert whole.rows == total
-    spoil(world, view, overpay)
+    damaged(world, view, wrong, noted=True)
     assert len(verify(world, view).sample(live(world, view), 1.0).differences) == 1
 
 
@@ -212,58 +225,6 @@ def test_an_event_that_stops_a_view_stops_its_explanation(world: World) -> None:
     broken = FoldView(by_owner.name, events=Moved, row=Total, key=owner, evolve=add, indexes=("positive",))
     with pytest.raises(ContractError, match=r"stops at ledgers.events\[\d\]@\d+"):
         steps_of(world, broken, "o%2F1")
-
-
-def test_the_rows_are_what_memory_folds(world: World) -> None:
-    assert rows_of(world, by_tag) == folded(world, by_tag)
-
-
-def damage(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]]:
-    """A row, changed beside its checkpoint, as by a Redis client."""
-    generation = live(world, view)
-    checkpoints = world.store.checkpoints(generation)
-    rows = ((b, k, r) for b in checkpoints for k, r in bucket_of(world, generation, b).rows.items())
-    key, row = next((k, r) for b, k, r in rows if k not in checkpoints[b].parked)
-    overpay(row)
-    return key, row
-
-
-@each_view
-def test_a_row_changed_beside_its_checkpoint_is_found_by_a_deep_verification_only(
-    world: World, view: View[Any, Any]
-) -> None:
-    key, _ = damage(world, view)
-    generation = live(world, view)
-    shallow = verify(world, view).run(generation)
-    assert (shallow.equal, shallow.wrong, shallow.deep) == (True, (), False), "the twin: no bucket looks wrong"
-    deep = verify(world, view).run(generation, deep=True)
-    assert (deep.equal, deep.exit_code, deep.wrong) == (False, 3, ())
-    assert [row.key for row in deep.rows] == [key]
-    assert (deep.seeming, deep.unsettled) == (1, ())
-
-
-@each_view
-def test_a_row_deleted_beside_its_checkpoint_is_found(world: World, view: View[Any, Any]) -> None:
-    key, _ = damage(world, view)
-    generation = live(world, view)
-    for bucket in buckets_of(world, view):
-        bucket.rows.pop(key, None)
-    (row,) = verify(world, view).run(generation, deep=True).rows
-    assert (row.key, row.one, row.other is None) == (key, None, False)
-
-
-@each_view
-def test_a_row_in_a_bucket_that_nothing_folds_into_is_found(world: World, view: View[Any, Any]) -> None:
-    _, row = damage(world, view)
-    with ledger_world() as other:
-        generation = live(other, view)
-        bucket = bucket_of(other, generation, 0)
-        assert verify(other, view).run(generation, deep=True).equal
-        key = key_in(generation, 0)
-        bucket.rows[key] = dict(row)
-        assert verify(other, view).run(generation).equal, "the mark knows nothing of it"
-        (found,) = verify(other, view).run(generation, deep=True).rows
-        assert (found.key, found.other) == (key, None)
 
 
 def test_wrong_and_stray_index_entries_are_found(world: World) -> None:

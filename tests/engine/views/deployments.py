@@ -59,6 +59,40 @@ class Deploys:
         self.claims: dict[str, list[str]] = {}
         """The codes that were seen to fold each generation, in order."""
 
+    @classmethod
+    def begun(cls, name: str, count: int = 10, **ids: str) -> Deploys:
+        """A log with some events, folded by a projector of code a."""
+        deploys = cls()
+        deploys.bench.log.ids |= ids
+        deploys.start("a", name)
+        deploys.fold(count)
+        return deploys
+
+    def fold(self, count: int) -> None:
+        """Appends checkouts and lets the projectors fold them."""
+        self.write(count)
+        self.settle()
+
+    def join(self, code: str, name: str, **options: Any) -> None:
+        """Starts a projector and lets all of them come to rest."""
+        self.start(code, name, **options)
+        self.settle()
+
+    def restart(self, code: str, *names: str, **options: Any) -> None:
+        """Ends projectors, and starts them again with a code."""
+        for name in names:
+            self.stop(name)
+        for name in names:
+            self.start(code, name, **options)
+
+    def live(self) -> dict[str, str]:
+        """How the rows that readers see are spelled."""
+        return self.rows(self.generation(Phase.LIVE))
+
+    def reports_of(self, what: str) -> list[dict[str, Any]]:
+        """The details of reports of a kind."""
+        return [details for said, details in self.bench.reports if said == what]
+
     def write(self, count: int = 1) -> None:
         """Appends checkouts, one household after the other."""
         for _ in range(count):

@@ -23,19 +23,7 @@ from tests.engine.views.deployments import Deploys, view_of
 @pytest.fixture
 def shop() -> Deploys:
     """Ten events folded by a projector of the old code, which keeps running."""
-    deploys = Deploys()
-    deploys.start("a", "old")
-    deploys.write(10)
-    deploys.settle()
-    return deploys
-
-
-def live(shop: Deploys) -> dict[str, str]:
-    return shop.rows(shop.generation(Phase.LIVE))
-
-
-def reports_of(shop: Deploys, what: str) -> list[dict[str, Any]]:
-    return [details for said, details in shop.bench.reports if said == what]
+    return Deploys.begun("old")
 
 
 def status(shop: Deploys, code: str) -> list[str]:
@@ -44,19 +32,17 @@ def status(shop: Deploys, code: str) -> list[str]:
 
 def test_a_projector_of_the_old_code_never_writes_a_held_generation_of_the_new_code(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
-    shop.write(10)
-    shop.settle()
+    shop.fold(10)
     assert shop.rows(shop.generation(Phase.HELD)) == {f"h{n}": "bb" for n in range(1, 6)}
-    assert live(shop) == shop.whole("a")
-    assert [told["by"] for told in reports_of(shop, "standing by")] == ["old"]
+    assert shop.live() == shop.whole("a")
+    assert [told["by"] for told in shop.reports_of("standing by")] == ["old"]
 
 
 def test_twin_a_projector_that_does_not_know_its_code_folds_the_held_generation(shop: Deploys) -> None:
     shop.stop("old")
     shop.start("a", "old", folds={})
     shop.rebuild("b", hold=True)
-    shop.write(10)
-    shop.settle()
+    shop.fold(10)
     assert shop.rows(shop.generation(Phase.HELD)) == {f"h{n}": "bbaa" for n in range(1, 6)}
 
 
@@ -67,7 +53,7 @@ def test_a_promote_is_refused_while_only_projectors_of_other_code_run(shop: Depl
     ) as no:
         shop.promote("b")
     assert no.value.exit_code == 78
-    assert live(shop) == shop.whole("a")
+    assert shop.live() == shop.whole("a")
     assert any("standing by: old; start one of this code: leftfold run spelled" in text for text in status(shop, "b"))
 
 
@@ -78,10 +64,9 @@ def test_a_promote_without_any_projector_needs_the_code_that_built_the_generatio
     with pytest.raises(ConfigurationError, match="is folded by code b, and this code is a"):
         shop.promote("a")
     shop.promote("b")
-    assert live(shop) == {f"h{n}": "bb" for n in range(1, 6)}, "there was no tail to fold what was written since"
-    shop.start("b", "new")
-    shop.settle()
-    assert live(shop) == shop.whole("b")
+    assert shop.live() == {f"h{n}": "bb" for n in range(1, 6)}, "there was no tail to fold what was written since"
+    shop.join("b", "new")
+    assert shop.live() == shop.whole("b")
 
 
 def test_a_rebuild_that_no_projector_would_follow_is_refused_before_it_begins(shop: Deploys) -> None:
@@ -96,12 +81,10 @@ def test_a_rolling_deploy_needs_no_stop_in_any_order(order: tuple[str, ...], sho
     """Two projectors are restarted with the new code, one by one, and the promote comes before, between or after."""
     shop.stop("old")
     shop.start("a", "first")
-    shop.start("a", "second")
-    shop.settle()
+    shop.join("a", "second")
     shop.rebuild("b", hold=True)
     for step in order:
-        shop.write(7)
-        shop.settle()
+        shop.fold(7)
         if step != "promote":
             shop.stop(step)
             shop.start("b", step)
@@ -110,14 +93,13 @@ def test_a_rolling_deploy_needs_no_stop_in_any_order(order: tuple[str, ...], sho
                 shop.promote("b")
         else:
             shop.promote("b")
-        shop.write(3)
-        shop.settle()
-        lengths = {key: len(text) for key, text in live(shop).items()}
+        shop.fold(3)
+        lengths = {key: len(text) for key, text in shop.live().items()}
         assert lengths == {key: len(text) for key, text in shop.whole("a").items()}, f"readers stand still at {step}"
     if order[0] == "promote":
         shop.promote("b")
         shop.settle()
-    assert live(shop) == shop.whole("b")
+    assert shop.live() == shop.whole("b")
 
 
 def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(shop: Deploys) -> None:
@@ -127,10 +109,10 @@ def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(sho
     for _ in range(20):
         shop.tails["old"].step(0.0)  # has not looked around since
     shop.settle()
-    assert live(shop) == {f"h{n}": "aabb" for n in range(1, 6)}
+    assert shop.live() == {f"h{n}": "aabb" for n in range(1, 6)}
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
-    assert [told["by"] for told in reports_of(shop, "fold changed")] == ["new"]
-    assert [told["by"] for told in reports_of(shop, "standing by")] == ["old"]
+    assert [told["by"] for told in shop.reports_of("fold changed")] == ["new"]
+    assert [told["by"] for told in shop.reports_of("standing by")] == ["old"]
     for code in "ab":
         assert any(
             "was folded by other code of the same version: first by a, now by b" in t for t in status(shop, code)
@@ -138,54 +120,47 @@ def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(sho
 
 
 def test_superseded_code_never_claims_a_generation_again_by_itself(shop: Deploys) -> None:
-    shop.start("b", "new")
-    shop.settle()
+    shop.join("b", "new")
     for name in ("old", "new"):
         shop.stop(name)
     shop.start("a", "old")
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     assert shop.generation(Phase.LIVE).fold == "b"
-    assert live(shop) == {f"h{n}": "aa" for n in range(1, 6)}
+    assert shop.live() == {f"h{n}": "aa" for n in range(1, 6)}
     assert any("gets it back by: leftfold rollback spelled" in text for text in status(shop, "a"))
     shop.promote("a", "kept")
     shop.settle()
-    assert live(shop) == {f"h{n}": "aaa" for n in range(1, 6)}
+    assert shop.live() == {f"h{n}": "aaa" for n in range(1, 6)}
 
 
 def test_in_development_an_edit_that_is_undone_claims_the_generation_again(shop: Deploys) -> None:
     for code in "ba":
         shop.stop("old")
         shop.start(code, "old", takes_back=True)
-        shop.write(5)
-        shop.settle()
-    assert live(shop) == {f"h{n}": "aaba" for n in range(1, 6)}
+        shop.fold(5)
+    assert shop.live() == {f"h{n}": "aaba" for n in range(1, 6)}
 
 
 def test_after_a_rollback_projectors_of_either_code_fold_their_own_generation(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
-    shop.start("b", "new")
-    shop.settle()
+    shop.join("b", "new")
     shop.promote("b")
-    shop.write(5)
-    shop.settle()
-    assert live(shop) == shop.whole("b")
+    shop.fold(5)
+    assert shop.live() == shop.whole("b")
     assert shop.rows(shop.generation(Phase.KEPT)) == shop.whole("a")
     shop.promote("b", "kept")
     for name in ("old", "new"):
         shop.stop(name)
     shop.start("b", "new")
     shop.start("a", "old")
-    shop.write(5)
-    shop.settle()
-    assert live(shop) == shop.whole("a")
+    shop.fold(5)
+    assert shop.live() == shop.whole("a")
     assert shop.rows(shop.generation(Phase.KEPT)) == shop.whole("b")
 
 
 def test_a_rollback_is_refused_when_no_projector_of_its_code_runs(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
-    shop.start("b", "new")
-    shop.settle()
+    shop.join("b", "new")
     shop.promote("b")
     shop.stop("old")
     with pytest.raises(ConfigurationError, match="is for projectors of code a, and only projectors of other code run"):
@@ -196,19 +171,16 @@ def test_a_rollback_after_all_projectors_were_restarted_makes_the_kept_generatio
     """The order that the page allows: the new code claims what readers see before the promote, and keeps it then."""
     shop.rebuild("b", hold=True)
     shop.stop("old")
-    shop.start("b", "new")
-    shop.settle()
+    shop.join("b", "new")
     shop.promote("b")
     assert shop.generation(Phase.KEPT).folds == ("a", "b")
     shop.stop("new")
     shop.start("a", "old")
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     shop.promote("a", "kept", patience=0.0, timeout=60.0)
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     assert shop.generation(Phase.LIVE).folds == ("b", "a")
-    assert {key: len(text) for key, text in live(shop).items()} == {key: len(t) for key, t in shop.whole("a").items()}
+    assert {key: len(text) for key, text in shop.live().items()} == {key: len(t) for key, t in shop.whole("a").items()}
 
 
 def test_waiting_code_claims_only_after_a_long_absence_of_the_code_that_folds(shop: Deploys) -> None:
@@ -217,31 +189,26 @@ def test_waiting_code_claims_only_after_a_long_absence_of_the_code_that_folds(sh
     shop.stop("old")
     shop.settle()
     assert shop.generation(Phase.LIVE).folds == ("a",), "a pause of the old tails is no deploy"
-    shop.start("b", "new", absence=0.0)
-    shop.settle()
+    shop.join("b", "new", absence=0.0)
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
 
 
 def test_a_projector_that_is_made_again_in_its_process_claims_nothing(shop: Deploys) -> None:
     started = set[str]()
     shop.rebuild("b", hold=True)
-    shop.start("b", "new", started=started)
-    shop.settle()
+    shop.join("b", "new", started=started)
     held = shop.generation(Phase.HELD)
     change(shop.store, "spelled", lambda registry: registry.without(held.id))
-    shop.start("b", "new", started=started)
-    shop.settle()
+    shop.join("b", "new", started=started)
     assert shop.generation(Phase.LIVE).folds == ("a",)
-    shop.start("b", "new")
-    shop.settle()
+    shop.join("b", "new")
     assert shop.generation(Phase.LIVE).folds == ("a", "b"), "a new process claims"
 
 
 def test_other_code_cannot_promote_the_live_generation(shop: Deploys) -> None:
     with pytest.raises(ConfigurationError, match="is folded by code a, and this code is c"):
         shop.promote("c", "live")
-    shop.start("b", "new")
-    shop.settle()
+    shop.join("b", "new")
     shop.stop("old")
     with pytest.raises(ConfigurationError, match="only projectors of other code run"):
         shop.promote("a", "live")
@@ -269,14 +236,13 @@ def test_a_claim_between_reading_checkpoints_and_the_next_flush_is_noticed(
     for _ in range(5):
         shop.tails["old"].step(0.0)
     shop.settle()
-    assert live(shop) == {f"h{n}": "aabb" for n in range(1, 6)}
+    assert shop.live() == {f"h{n}": "aabb" for n in range(1, 6)}
 
 
 def test_buckets_are_shared_among_projectors_of_one_code(shop: Deploys) -> None:
     shop.start("a", "other")
     shop.rebuild("b", hold=True)
-    shop.start("b", "new")
-    shop.settle()
+    shop.join("b", "new")
     shared = {
         name: {(f.generation.phase, bucket) for f in tail.writers() for bucket in f.buckets}
         for name, tail in shop.tails.items()
@@ -301,7 +267,7 @@ def test_a_spark_stream_claims_generations_as_a_projector_does(shop: Deploys) ->
     assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
     assert courses["a"].look() == {}
     assert courses["a"].checkpoints(seen) is None
-    assert [details["generation"] for details in reports_of(shop, "standing by")] == [
+    assert [details["generation"] for details in shop.reports_of("standing by")] == [
         held.id,
         seen.id,
         held.id,
@@ -328,8 +294,7 @@ events = st.one_of(
 def test_whatever_the_order_rows_are_folded_by_the_code_that_had_claimed_them(steps: list[tuple[str, str]]) -> None:
     shop = Deploys()
     shop.start("a", "a1")
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     for what, name in steps:
         happen(shop, what, name)
         check_spelling(shop)
@@ -338,10 +303,9 @@ def test_whatever_the_order_rows_are_folded_by_the_code_that_had_claimed_them(st
     seen = shop.generation(Phase.LIVE)
     shop.start(seen.fold, "last")
     before = {key: len(text) for key, text in shop.whole("x").items()}
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     check_spelling(shop)
-    for key, text in shop.rows(shop.generation(Phase.LIVE)).items():
+    for key, text in shop.live().items():
         assert len(text) == before[key] + 1
         assert text.endswith(seen.fold)
 

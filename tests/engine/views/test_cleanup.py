@@ -11,7 +11,7 @@ import pytest
 from leftfold.cli.health.status import _shown
 from leftfold.cli.views.drop import remove_one, remove_unlisted
 from leftfold.client import Views
-from leftfold.engine.views.cleanup import leftovers, orphans, remove_ended, remove_orphans, sweep, way_out
+from leftfold.engine.views.cleanup import leftovers, orphans, remove_ended, remove_orphans, way_out
 from leftfold.engine.views.generations import change, empty_marks, format_time, new_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError, ViewNotBuilt
@@ -69,13 +69,6 @@ def test_the_live_generation_of_this_code_is_never_removed(
     with pytest.raises(Usage, match="make another one live first: leftfold rollback open_baskets"):
         remove_one(new.store, next_version, "live", sure=True)
     assert new.rows(next_version) == fold(next_version, *ADDITIONS)
-
-
-def test_no_sweep_removes_what_other_code_left(tails: tuple[FoldBench, FoldBench, Projector, Projector]) -> None:
-    old, new, first, _ = tails
-    first.close()
-    assert sweep(new.store, next_version, 0.0) == []
-    assert old.rows(open_baskets) == fold(open_baskets, *ADDITIONS)
 
 
 def test_orphans_are_named_and_removed_and_nothing_else_is(
@@ -155,8 +148,7 @@ def shop() -> Deploys:
     """Rows of one code that were rebuilt with it, and what was replaced, for ten minutes."""
     deploys = Deploys()
     deploys.start("a", "tail")
-    deploys.write(5)
-    deploys.settle()
+    deploys.fold(5)
     deploys.rebuild("a")
     return deploys
 
@@ -169,13 +161,11 @@ def end_kept(shop: Deploys, seconds: float = -1.0) -> Generation:
 
 
 def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it(shop: Deploys) -> None:
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     kept = shop.generation(Phase.KEPT)
     assert shop.rows(kept) == shop.whole("a")
     end_kept(shop)
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     assert kept.id not in shop.store.registry("spelled").generations
     assert shop.store.checkpoints(kept) == {}
     assert len(shop.tails["tail"].writers()) == 1
@@ -185,8 +175,7 @@ def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it
 def test_without_an_end_a_kept_generation_stays_as_before(shop: Deploys) -> None:
     kept = replace(shop.generation(Phase.KEPT), until="")
     change(shop.store, "spelled", lambda registry: registry.with_generation(kept))
-    shop.write(5)
-    shop.settle()
+    shop.fold(5)
     assert shop.rows(kept) == shop.whole("a")
 
 

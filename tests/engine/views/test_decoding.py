@@ -83,12 +83,7 @@ values = st.sampled_from(
     st.booleans(),
 )
 def test_the_short_way_decodes_as_the_long_way_does(
-    order: list[int],
-    changed: dict[int, bytes],
-    kept: int,
-    key: bytes | None,
-    value: bytes | None,
-    in_order: bool,
+    order: list[int], changed: dict[int, bytes], kept: int, key: bytes | None, value: bytes | None, in_order: bool
 ) -> None:
     places = list(range(len(PROCESSOR))) if in_order else order[:kept]
     headers = [(PROCESSOR[place][0], changed.get(place, PROCESSOR[place][1])) for place in places]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from leftfold import Event, FoldView
+from leftfold import FoldView
 from leftfold.engine.views.folded_rows import NO_KEY
 from leftfold.errors import ContractError
 from leftfold.memory import World
@@ -20,7 +19,6 @@ from tests.domains.ledger_world import folded, ledger_world, live, rebuild, retr
 from tests.domains.ledger_world import parked as parked_in
 from tests.domains.shop import (
     Added,
-    CheckedOut,
     Opened,
     Spend,
     Summary,
@@ -53,13 +51,11 @@ def bench() -> FoldBench:
 
 def test_an_event_that_a_fold_cannot_digest_parks_its_row_at_its_last_good_state() -> None:
     bench = FoldBench()
-    bench.write(opened("b"), added("b"))
-    tail = bench.settle()
+    tail = bench.fold(None, opened("b"), added("b"))
     before = bench.views[open_baskets].get("b")
     (bad,) = bench.write(added("b", "unfoldable"))
     bench.write(added("b"))
-    bench.write(added("c"))
-    bench.settle(tail)
+    bench.fold(tail, added("c"))
     entry = bench.views[open_baskets].entry("b")
     assert entry.row == before
     assert entry.parked is not None
@@ -74,48 +70,23 @@ def test_parked_keys_are_left_out_of_the_checksum() -> None:
     with_.write(opened("b"))
     with_.write(added("b", "unfoldable"))
     for bench in (with_, without):
-        bench.write(opened("c"))
-        bench.settle()
+        bench.fold(None, opened("c"))
     sums = [checksum(list(b.store.checkpoints(b.live(open_baskets)).values())) for b in (with_, without)]
     assert sums[0] == sums[1] != 0
     assert set(parked(with_)) == {"b"}
 
 
-def test_a_row_parked_in_a_later_flush_leaves_the_checksum_too() -> None:
-    bench = FoldBench()
-    bench.write(opened("b"))
-    tail = bench.settle()
-    assert int(bench.views[open_baskets].describe().checksum, 16) != 0
-    bench.write(added("b", "unfoldable"))
-    bench.settle(tail)
-    assert int(bench.views[open_baskets].describe().checksum, 16) == 0
-    assert bench.views[open_baskets].get("b") == Summary()
-
-
 def test_a_new_projector_keeps_parked_rows_parked() -> None:
     bench = FoldBench()
-    bench.write(added("b", "unfoldable"))
-    bench.settle()
-    bench.write(added("b"))
-    bench.settle()
+    bench.fold(None, added("b", "unfoldable"))
+    bench.fold(None, added("b"))
     assert parked(bench)["b"].waiting == 2
-
-
-def test_an_unreadable_event_parks_its_stream_in_a_stream_keyed_view(bench: FoldBench) -> None:
-    bench.write(opened("b"))
-    tail = bench.settle()
-    bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1", ce_sequence=b"2")
-    bench.write(opened("c"))
-    bench.settle(tail)
-    assert set(parked(bench)) == {"b"}
-    assert bench.views[open_baskets].get("c") == Summary()
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff\xfe"])
 def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: FoldBench, key: bytes | None) -> None:
     bench.raw(key, b"{", ce_type=b"baskets.Added.v1")
-    bench.write(opened("c"))
-    bench.settle()
+    bench.fold(None, opened("c"))
     assert list(parked(bench)) == ([open_baskets.keys.encode(repr(key))] if key else [open_baskets.keys.encode(NO_KEY)])
     assert bench.views[open_baskets].get("c") == Summary()
 
@@ -124,13 +95,11 @@ def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: F
 def test_a_cross_stream_view_stops_at_an_event_of_an_unknown_row(bad: bytes) -> None:
     bench = FoldBench(household_spend)
     tail = bench.settle()
-    bench.write(out("a", "h", p=1))
-    bench.settle(tail)
+    bench.fold(tail, out("a", "h", p=1))
     record = bench.raw(b"b", bad, ce_type=b"baskets.CheckedOut.v1")
     for _ in range(3):
         tail.step(0.0)
-    bench.write(out("c", "h", p=1))
-    bench.settle(tail)
+    bench.fold(tail, out("c", "h", p=1))
     what, details = bench.reports[-1]
     assert what == "view stopped"
     assert f"{TOPIC}[{record.partition}]@{record.offset}" in details["why"]
@@ -155,8 +124,7 @@ def test_a_stopped_view_leaves_the_others_going() -> None:
 def test_an_unreadable_event_concerns_only_the_views_that_read_its_class() -> None:
     bench = FoldBench(open_baskets, household_spend)
     bench.raw(b"b", b"{", ce_type=b"baskets.Added.v1")
-    bench.write(out("c", "h", p=1))
-    bench.settle()
+    bench.fold(None, out("c", "h", p=1))
     assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
     assert set(parked(bench)) == {"b"}
 
@@ -174,71 +142,16 @@ def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing(bench: Fol
     assert parked(bench) == {}
 
 
-def test_events_without_a_row_key_are_parked_under_one_key_and_counted() -> None:
-    view = FoldView("strange", events=CheckedOut, row=Strange, key=lambda event: event.household, evolve=strange)
-    bench = FoldBench(view)
-    tail = bench.settle()
-    (bad,) = bench.write(out("b", "", p=1))
-    bench.write(out("c", "h", p=1))
-    bench.settle(tail)
-    bench.write(out("d", "", p=1))
-    bench.settle()
-    assert not [what for what, _ in bench.reports if what == "view stopped"]
-    assert set(bench.rows(view)) == {"h"}
-    why = parked(bench, view)[NO_ROW]
-    assert (why.partition, why.offset, why.waiting) == (bad.partition, bad.offset, 2)
-
-
-@dataclass(frozen=True)
-class Strange:
-    total: Decimal
-
-
-def strange(row: Strange | None, event: CheckedOut) -> Any:
-    match event.household:
-        case "text":
-            return Strange("x" * 10)  # type: ignore[arg-type]
-        case "nan":
-            return Strange(Decimal("NaN"))
-        case "int":
-            return 5
-        case _:
-            return Strange(event.total)
-
-
-def test_a_row_that_cannot_be_stored_is_parked_and_the_rest_of_the_batch_flows() -> None:
-    view = FoldView("strange", events=CheckedOut, row=Strange, evolve=strange, indexes=("total",))
-    bench = FoldBench(view)
-    tail = bench.settle()
-    for basket, household in [("a", "fine"), ("b", "int"), ("c", "nan"), ("d", "fine")]:
-        bench.write(out(basket, household, p=1))
-    bench.settle(tail)
-    assert set(bench.rows(view)) == {"a", "d"}
-    assert set(parked(bench, view)) == {"b", "c"}
-
-
 def test_a_stored_row_that_cannot_be_read_any_more_parks_its_key() -> None:
     bench = FoldBench(household_spend)
-    bench.write(out("b", "h", p=1))
-    bench.settle()
+    bench.fold(None, out("b", "h", p=1))
     generation = bench.live(household_spend)
     number = partition_of(b"h", generation.buckets)
     bench.store._buckets[generation.view, generation.id, number].rows["h"][b"total"] = b"?"
     bench.write(out("c", "h", p=1))
-    bench.write(out("d", "i", p=1))
-    bench.settle()
+    bench.fold(None, out("d", "i", p=1))
     assert set(parked(bench, household_spend)) == {"h"}
     assert bench.views[household_spend].get("i") == Spend(ONE, "base")
-
-
-def test_an_event_of_a_newer_version_parks_and_is_never_guessed() -> None:
-    class Opened(Event, category="baskets", key="basket_id", name="Opened", version=2, upcasts={1: lambda f: f}):
-        basket_id: str
-
-    bench = FoldBench(open_baskets)
-    bench.write(Opened(basket_id="b"))
-    bench.settle()
-    assert "version 2 is not one of 1..1" in parked(bench)["b"].error
 
 
 def test_the_same_fold_parks_in_memory_loudly() -> None:
@@ -289,20 +202,6 @@ def test_rebuild_and_verification_park_the_same_events_without_a_row_key(world: 
     rebuild(world, view).run()
     after = world.views[view].describe()
     assert (after.checksum, after.rows, after.parked) == (before.checksum, before.rows, before.parked)
-
-
-def test_only_the_pairs_without_a_row_key_are_left_out_of_an_event(world: World) -> None:
-    found = rows_of(world, by_tag)
-    assert set(found) == {"red", "blue"}
-
-
-@VIEWS
-def test_any_number_of_events_without_a_row_key_leaves_the_view_running(world: World, view: Any) -> None:
-    world.client.send_many([Move(ledger=f"m-{n}", owner="", amount=ONE, tags=("",)) for n in range(150)])
-    world.client.send(Move(ledger="l-9", owner="zoe", amount=ONE, tags=("green",)))
-    assert rows_of(world, view) == named(world, view)
-    assert set(rows_of(world, view)) & {"zoe", "green"}
-    assert parked_in(world, view) == {NO_ROW: WHY}
 
 
 @VIEWS

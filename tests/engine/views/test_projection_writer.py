@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, View, ViewNotBuilt
+from leftfold.engine.views import shared_buckets
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import open_generation
@@ -18,7 +20,7 @@ from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.shared_buckets import FLUSH_EVENTS, SharedSubscription
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
-from leftfold.ports.flush import BucketFlush, Generation, Phase, covered
+from leftfold.ports.flush import BucketFlush, Phase, covered
 from tests.domains.shop import CheckedOut, Spend, checkouts, household_spend, open_baskets
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
 
@@ -75,37 +77,6 @@ def test_a_backlog_is_folded_into_one_flush(growth: int, flushes: int, monkeypat
     assert len(flushed) == flushes
     assert (sum(flushed) == 7) is (growth == 64)
     assert totals(bench) == expected(EVENTS)
-
-
-def test_a_store_that_fails_between_two_batches_of_one_flush_loses_and_repeats_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = FoldBench(household_spend)
-    backlog(bench)
-    bench.settle()
-    backlog(bench, EVENTS)
-    tail = bench.tail(batch=2, growth=64)
-    read, asked = bench.store.read_all, 0
-
-    def read_all(wanted: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
-            raise InfrastructureError("the store is away")
-        return read(wanted)
-
-    monkeypatch.setattr(bench.store, "read_all", read_all)
-    with pytest.raises(InfrastructureError, match="is away"):
-        bench.settle(tail)
-    bench.settle(tail)
-    assert totals(bench) == expected(2 * EVENTS)
-
-
-def test_twin_without_a_rewind_events_of_a_failed_flush_are_folded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the test above."""
-    monkeypatch.setattr(ProjectionWriter, "rewind", lambda self: setattr(self._fold, "is_ahead", True))
-    with pytest.raises(AssertionError):
-        test_a_store_that_fails_between_two_batches_of_one_flush_loses_and_repeats_nothing(monkeypatch)
 
 
 @pytest.mark.parametrize("view", [household_spend, checkouts], ids=lambda view: view.name)
@@ -223,47 +194,7 @@ def test_rows_of_an_empty_bucket_are_not_read_until_one_is_evicted(bench: FoldBe
     assert writer.checkpoints.keys() == set(range(writer.generation.buckets))
 
 
-class Failing:
-    """A flush of unknown outcome."""
-
-    def landed(self) -> bool:
-        raise InfrastructureError("the store is away")
-
-
-@pytest.mark.parametrize("when", ["before it is sent", "after it is sent"])
-@pytest.mark.parametrize("view", [household_spend, checkouts], ids=lambda view: view.name)
-def test_a_flush_that_fails_loses_and_repeats_nothing(view: Any, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, failed = FoldBench(view), False
-    tail, begin = bench.settle(), bench.store.begin_flush
-
-    def begin_flush(flushes: Sequence[BucketFlush]) -> Any:
-        nonlocal failed
-        if failed or not any(flush.changes for flush in flushes):
-            return begin(flushes)
-        failed = True
-        if when == "before it is sent":
-            raise InfrastructureError("the store is away")
-        begin(flushes)
-        return Failing()
-
-    bench.write(out("b", "h", p=1))
-    bench.settle(tail)
-    monkeypatch.setattr(bench.store, "begin_flush", begin_flush)
-    bench.write(out("b", "h", p=2))
-    with pytest.raises(InfrastructureError, match="is away"):
-        bench.settle(tail)
-    bench.settle(tail)
-    wanted = FoldBench(view)
-    for price in (1, 2):
-        wanted.write(out("b", "h", p=price))
-    wanted.settle()
-    assert bench.rows(view) == wanted.rows(view)
-    assert bench.views[view].describe().checksum == wanted.views[view].describe().checksum
-
-
-def test_a_read_that_fails_during_a_flush_leaves_no_writer_out_of_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_read_that_fails_during_a_flush_leaves_no_writer_out_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = FoldBench(household_spend)
     backlog(bench)
     bench.settle()
@@ -301,8 +232,7 @@ strict_view = FoldView("strict_view", events=CheckedOut, row=Strict, evolve=stri
 
 def test_the_live_generation_never_overtakes_the_next_one_that_tracks_rows() -> None:
     bench = FoldBench(strict_view)
-    bench.write(out("b", "h", p=1))
-    tail = bench.settle()
+    tail = bench.fold(None, out("b", "h", p=1))
     old = bench.live(strict_view)
     new = open_generation(bench.store, strict_view, old.topics, Phase.SEALED)
     bench.settle(tail)
@@ -323,10 +253,7 @@ def test_the_live_generation_never_overtakes_the_next_one_that_tracks_rows() -> 
 def test_only_an_unstorable_row_is_tracked_and_only_until_its_flush() -> None:
     bench = FoldBench(strict_view)
     bench.settle()
-    writer, decode = (
-        writer_of(bench, strict_view),
-        EventDecoder([strict_view]).decode_all,
-    )
+    writer, decode = (writer_of(bench, strict_view), EventDecoder([strict_view]).decode_all)
     records = decode([*bench.write(out("a", "unstorable", p=1)), *bench.write(out("b", "h", p=1))])
     reached = bench.log.reader().ends([TOPIC])
     writer.look(records)
@@ -393,41 +320,39 @@ def test_twin_with_the_current_token_a_stale_writer_overwrites_rows(bench: FoldB
     assert bench.rows(household_spend) == {"h": Spend(Decimal(5), "base")}
 
 
-def test_events_below_a_checkpoint_are_not_folded_again() -> None:
+@pytest.mark.parametrize("seconds", [0.0, float("inf")], ids=["", "twin"])
+@pytest.mark.parametrize("more", [1, 0], ids=["events come", "idle"])
+def test_a_store_that_went_back_in_time_heals(more: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin never looks at its checkpoints: older rows stay until the next event."""
+    monkeypatch.setattr(shared_buckets, "CONFIRM_SECONDS", seconds)
     bench = FoldBench(household_spend)
-    records = bench.write(out("b", "h", p=1))
-    bench.settle()
-    assert fold(writer_of(bench), *records)
-    assert bench.rows(household_spend) == {"h": Spend(Decimal(1), "base")}
-
-
-def test_a_projector_that_meets_another_writer_reads_again_and_continues() -> None:
-    bench = FoldBench()
-    tail = bench.settle()
-    bench.change_marks(household_spend, lambda checkpoint: checkpoint)
-    bench.write(out("b", "h", p=1))
-    bench.until(tail, lambda: any(what == "out of step" for what, _ in bench.reports))
+    tail = bench.fold(None, out("a", "h", p=1))
+    saved = deepcopy(bench.store._buckets)
+    bench.fold(tail, out("b", "h", p=2))
+    bench.store._buckets = saved
+    bench.write(*[out("c", "h", p=4)] * more)
+    for _ in range(20):
+        tail.step(0.0)
     bench.settle(tail)
-    assert bench.rows(household_spend) == {"h": Spend(Decimal(1), "base")}
+    assert totals(bench) == {"h": 3 + 4 * more if more or not seconds else 1}
 
 
-def test_a_store_that_went_back_in_time_heals() -> None:
+def test_of_several_generations_the_newest_is_flushed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes live is then never behind what was."""
     bench = FoldBench(household_spend)
-    bench.write(out("a", "h", p=1))
-    tail = bench.settle()
-    generation = bench.live(household_spend)
-    old = {number: bucket for number in range(16) if (bucket := bench.store.bucket(generation, number))}
-    saved = {
-        number: (b.checkpoint, {k: dict(v) for k, v in b.rows.items()}, dict(b.indexed)) for number, b in old.items()
-    }
-    bench.write(out("b", "h", p=2))
+    tail, order = bench.settle(), list[str]()
+    old, begin = bench.live(household_spend), bench.store.begin_flush
+    new = open_generation(bench.store, household_spend, old.topics, Phase.SEALED)
     bench.settle(tail)
-    for number, (checkpoint, rows, indexed) in saved.items():
-        bucket = old[number]
-        bucket.checkpoint, bucket.rows, bucket.indexed = checkpoint, rows, indexed
-    bench.write(out("c", "h", p=4))
-    bench.settle(tail)
-    assert bench.rows(household_spend) == {"h": Spend(Decimal(7), "base")}
+
+    def begin_flush(flushes: Sequence[BucketFlush]) -> Any:
+        order.extend({flush.generation.id for flush in flushes})
+        return begin(flushes)
+
+    monkeypatch.setattr(bench.store, "begin_flush", begin_flush)
+    for number in range(5):
+        bench.fold(tail, out(f"b{number}", "h", p=1))
+    assert order == [new.id, old.id] * 5
 
 
 def test_two_projectors_together_fold_every_event_once() -> None:
@@ -443,8 +368,7 @@ def test_two_projectors_together_fold_every_event_once() -> None:
 
 def test_a_lost_checkpoint_discards_the_generation_and_a_new_one_is_folded() -> None:
     bench = FoldBench(household_spend)
-    bench.write(out("b", "h", p=1))
-    tail = bench.settle()
+    tail = bench.fold(None, out("b", "h", p=1))
     lost = bench.live(household_spend)
     del bench.store._buckets[lost.view, lost.id, 3]
     bench.write(out("c", "h", p=1))
@@ -461,14 +385,3 @@ def test_a_writer_of_a_generation_without_all_checkpoints_refuses_to_begin(bench
     del bench.store._buckets[generation.view, generation.id, 3]
     with pytest.raises(ViewNotBuilt, match=r"lost the checkpoints of buckets \[3\]; build it again"):
         writer_of(bench)
-
-
-def test_a_flush_is_all_or_nothing(bench: FoldBench) -> None:
-    generation = bench.live(household_spend)
-    checkpoints = bench.store.checkpoints(generation)
-    flushes = [
-        BucketFlush(generation, n, checkpoints[n].token if n else "stale", replace(checkpoints[n], token="x"), (), ())
-        for n in (1, 0)
-    ]
-    assert not bench.store.flush(flushes)
-    assert bench.store.checkpoints(generation) == checkpoints

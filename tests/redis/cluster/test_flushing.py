@@ -1,0 +1,296 @@
+"""In a cluster each bucket is written all or none, whatever overtakes it and whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.model.rights import redis_rules
+from leftfold.ports.bulk import BulkRow
+from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore, refuse_eviction
+from leftfold.redis.connection.protocol import connect
+from leftfold.redis.flusher import Flusher, Flushers
+from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, row
+from tests.cli.shell import Shell
+from tests.redis.cluster_set import ClusterSet
+from tests.redis.flushes import BUCKETS, Line, flushes, new_marked, new_spread, rows, slot_of, tokens
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(autouse=True)
+def everything_runs(cluster: ClusterSet) -> None:
+    """Every test begins with a cluster that is whole."""
+    cluster.bring_back()
+
+
+@pytest.fixture
+def store(cluster: ClusterSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
+    """A store on it."""
+    return stores(cluster.settings)
+
+
+@pytest.fixture
+def generation(cluster: ClusterSet, store: RedisViewStore) -> Generation:
+    """An empty generation with buckets on every master."""
+    return new_spread(cluster, store)
+
+
+def test_a_steady_flush_is_one_write_per_bucket(cluster: ClusterSet, generation: Generation) -> None:
+    line = Line()
+    store = RedisViewStore(cluster.settings, line.connect)
+    writes = []
+    for number in range(4):
+        assert store.flush(flushes(generation, f"t{number - 1}" if number else "", f"t{number}", f"r{number}-"))
+        writes.append(line.writes)
+    assert [after - before for before, after in pairwise(writes)] == [BUCKETS] * 3
+    store.close()
+
+
+def test_every_bucket_is_sent_before_any_answer_is_awaited(
+    cluster: ClusterSet, store: RedisViewStore, generation: Generation
+) -> None:
+    """The node of the first bucket answers no write; the others have theirs meanwhile."""
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    first = cluster.owner(slot_of(generation, 0))
+    others = [b for b in range(BUCKETS) if cluster.owner(slot_of(generation, b)) is not first]
+    with first.client() as client:
+        client.client_pause(60_000, all=False)
+        try:
+            flight = store.begin_flush(flushes(generation, "t1", "t2", "b"))
+            for bucket in others:
+                wait_until(partial(has_rows, store, generation, bucket, "ab"), f"bucket {bucket}")
+            assert rows(store, generation, 0) == ["a0"]
+        finally:
+            client.client_unpause()
+    assert flight.landed()
+
+
+def has_rows(store: RedisViewStore, generation: Generation, bucket: int, names: str) -> bool:
+    """Whether a bucket has the rows of these flushes and no others."""
+    return rows(store, generation, bucket) == [f"{name}{bucket}" for name in names]
+
+
+def test_an_overtaken_writer_writes_to_no_bucket(store: RedisViewStore, generation: Generation) -> None:
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    assert store.flush([flush_of(generation, BUCKETS - 1, "t1", "other")])
+    assert not store.flush(flushes(generation, "t1", "t2", "late"))
+    assert tokens(store, generation) == ["t1"] * (BUCKETS - 1) + ["other"]
+
+
+def test_a_writer_overtaken_in_one_bucket_while_it_flushes_has_written_the_others(
+    cluster: ClusterSet, store: RedisViewStore, stores: Callable[..., RedisViewStore], generation: Generation
+) -> None:
+    other, looks = stores(cluster.settings), list[str]()
+
+    class Overtaken(Flusher):
+        def has_expected_tokens(self, flushes: Sequence[BucketFlush], found: dict[bytes, bytes | None]) -> bool:
+            mine = super().has_expected_tokens(flushes, found)
+            if flushes[0].bucket == 2:
+                looks.append("")
+                if len(looks) == 2:
+                    assert other.flush([flush_of(generation, 2, "", "other")])
+            return mine
+
+    store._flushers = Flushers(cluster.settings, connect, Overtaken, store._topology)
+    assert not store.flush(flushes(generation, "", "t1", "a"))
+    found = tokens(store, generation)
+    assert found == ["t1", "t1", "other", "t1", "t1", "t1"]
+    assert rows(store, generation, 1, 2, 3) == ["a1", "a3"]
+    assert store.flush([replace(f, expected=t) for f, t in zip(flushes(generation, "", "t2", "b"), found, strict=True)])
+
+
+def test_a_node_killed_while_flushes_go_to_it_keeps_whole_flushes_only(
+    cluster: ClusterSet, store: RedisViewStore, stores: Callable[..., RedisViewStore], generation: Generation
+) -> None:
+    """Each flush adds a row, writes another one over and moves the checkpoint; the promoted replica has a prefix."""
+    victim, writer = cluster.owner(slot_of(generation, 0)), stores(cluster.settings)
+    replica, sent = cluster.replica_of(victim), threading.Event()
+
+    def write() -> int:
+        number = 0
+        while True:
+            number += 1
+            if number == 20:
+                sent.set()
+            try:
+                if not writer.flush([numbered(generation, b, number) for b in range(BUCKETS)]):
+                    return number
+            except InfrastructureError:
+                return number
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        assert sent.wait(240.0)
+        victim.kill()
+        last = writing.result()
+    cluster.wait_promoted(replica)
+    for bucket, found in sorted(store.checkpoints(generation).items()):
+        at = found.position.next_offset("shop.events", 0)
+        fields = store.read(generation, [(bucket, "a")]).rows[0]
+        assert fields is not None
+        assert (found.token, fields[b"color"]) == (f"t{at}", b"%d" % at)
+        assert len(rows(store, generation, bucket)) == at + 1
+        assert last - 1 <= at <= last or cluster.owner(slot_of(generation, bucket)) is replica
+
+
+def numbered(generation: Generation, bucket: int, number: int) -> BucketFlush:
+    """The flush that takes one row and the checkpoint to a number, and adds a row."""
+    expected = "" if number == 1 else f"t{number - 1}"
+    change = row("a")._replace(fields=(b"%d" % number, b"S"))
+    return flush_of(generation, bucket, expected, f"t{number}", change, row(f"r{number:05d}"), at=number)
+
+
+def test_a_flush_and_a_seal_that_the_promoted_replica_never_got_are_noticed(
+    cluster: ClusterSet, store: RedisViewStore, generation: Generation
+) -> None:
+    """The registry, on another node, may say sealed all the same; folding from such a checkpoint counts rows twice."""
+    loaded = new_marked(store, BUCKETS, Phase.BULK)
+    while cluster.owner(slot_of(loaded, 0)) is not cluster.owner(slot_of(generation, 0)):
+        loaded = new_marked(store, BUCKETS, Phase.BULK)
+    with RedisBulkSink(cluster.settings) as sink:
+        sink.write(loaded, 0, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    victim = cluster.owner(slot_of(generation, 0))
+    lost, unsealed = (
+        {b for b in range(BUCKETS) if cluster.owner(slot_of(g, b)) is victim} for g in (generation, loaded)
+    )
+
+    def happens() -> None:
+        assert store.flush(flushes(generation, "t1", "t2", "b"))
+        store.seal(loaded, {b: replace(checkpoint("s", 9), rows=int(b == 0)) for b in range(BUCKETS)})
+
+    cluster.lose(victim, happens)
+    assert not store.flush(flushes(generation, "t2", "t3", "c")), "the connection was lost"
+    assert not store.flush(flushes(generation, "t3", "t4", "d")), "tokens are older"
+    for bucket in range(BUCKETS):
+        assert has_rows(store, generation, bucket, "a" if bucket in lost else "abc")
+    assert tokens(store, generation) == ["t1" if bucket in lost else "t3" for bucket in range(BUCKETS)]
+    assert set(store.checkpoints(loaded.in_phase(Phase.SEALED))) == set(range(BUCKETS)) - unsealed
+    assert 0 not in store.read(loaded.in_phase(Phase.SEALED), [(0, "a")]).checkpoints
+    twin = store.checkpoints(loaded)[0]
+    assert twin.phase is Phase.BULK, "taken for a mark, it says that nothing is folded yet"
+    assert twin.position.offsets == checkpoint("", 0).position.offsets
+
+
+def test_a_dead_node_is_named_the_others_are_read_and_after_a_failover_all_are(
+    cluster: ClusterSet, store: RedisViewStore, generation: Generation
+) -> None:
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    victim = cluster.owner(slot_of(generation, 0))
+    replica = cluster.replica_of(victim)
+    other = next(b for b in range(BUCKETS) if cluster.owner(slot_of(generation, b)) is not victim)
+    with asyncio.Runner() as loop:
+        before = loop.run(store.aread(generation, [(0, "a0")]))
+        cluster.wait_replicated(victim)
+        victim.kill()
+        assert not store.flush(flushes(generation, "t1", "t2", "b")), "nobody knows what the dead node did"
+        assert has_rows(store, generation, other, "ab")
+        with pytest.raises(InfrastructureError, match=rf"{victim.port}.*redis-cli --cluster check"):
+            store.flush(flushes(generation, "t2", "t3", "c"))
+        assert has_rows(store, generation, other, "ab"), "nothing is sent to some only"
+        cluster.wait_promoted(replica)
+
+        async def many() -> list[Any]:
+            return await asyncio.gather(*(store.aread(generation, [(0, "a0")]) for _ in range(20)))
+
+        assert loop.run(many()) == [before] * 20
+    assert len(store.checkpoints(generation)) == BUCKETS
+    assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
+
+
+def test_a_login_reaches_every_node_on_every_kind_of_connection_and_no_message(
+    cluster: ClusterSet, stores: Callable[..., RedisViewStore]
+) -> None:
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "writer", "reset", "on", ">s3cret", "~*", "&*", "+@all")
+    settings, before = as_user(cluster, "writer", "s3cret"), users(cluster).count("default")
+    store = stores(settings)
+    loading = new_marked(store, BUCKETS, Phase.BULK)
+    with RedisBulkSink(settings) as sink, asyncio.Runner() as loop:
+        for bucket in range(BUCKETS):
+            sink.write(loading, bucket, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
+        store.seal(loading, {b: replace(checkpoint("s", 0), rows=1) for b in range(BUCKETS)})
+        sealed = loading.in_phase(Phase.SEALED)
+        assert store.flush([flush_of(sealed, bucket, "s", "t", row("b")) for bucket in range(BUCKETS)])
+        assert len(loop.run(store.aread(sealed, [(b, "b") for b in range(BUCKETS)])).checkpoints) == BUCKETS
+        assert users(cluster).count("writer") >= 4, "of blocking, asyncio, flusher and sink"
+        wait_until(lambda: users(cluster).count("default") <= before, "all others to be logged in as the writer")
+    stranger = stores(as_user(cluster, "writer", "wr0ng"))
+    for refused in (
+        lambda: stranger.flush([flush_of(sealed, 0, "t", "t2")]),
+        lambda: stranger.checkpoints(sealed),
+        lambda: asyncio.run(stranger.aread(sealed, [(0, "a")])),
+    ):
+        with pytest.raises(ConfigurationError, match="WRONGPASS|invalid username-password") as caught:
+            refused()
+        assert "wr0ng" not in str(caught.value)
+
+
+def as_user(cluster: ClusterSet, name: str, password: str) -> RedisSettings:
+    """How a user reaches the cluster."""
+    url = cluster.settings.url.replace("://", f"://{name}@")
+    return cluster.settings.model_copy(update={"url": url, "password": SecretStr(password)})
+
+
+def users(cluster: ClusterSet) -> list[str]:
+    """Who is connected to any node, by connection."""
+    found = []
+    for node in cluster.nodes:
+        with node.client() as client:
+            found += [one["user"] for one in client.client_list(_type="normal")]
+    return found
+
+
+def test_a_reader_is_denied_the_rest_on_every_kind_of_connection(
+    cluster: ClusterSet, store: RedisViewStore, stores: Callable[..., RedisViewStore], generation: Generation
+) -> None:
+    for node in cluster.nodes:
+        with node.client() as client:
+            rules = redis_rules("client", [generation.view]).split()
+            client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">s3cret", *rules)
+    reader, hidden = stores(as_user(cluster, "reader", "s3cret")), replace(generation, view="another")
+    assert reader.checkpoints(generation).keys() == set(range(BUCKETS))
+    assert len(asyncio.run(reader.aread(generation, [(b, "b") for b in range(BUCKETS)])).checkpoints) == BUCKETS
+    for denied, what in (
+        (lambda: reader.flush([flush_of(generation, 0, "t", "t2")]), "UNWATCH"),
+        (lambda: reader.unlink(generation), "UNLINK v:"),
+        (lambda: reader.registry("another"), "HGETALL view:another"),
+        (lambda: reader.checkpoints(hidden), "[A-Z]+ (v:{|view:)another"),
+        (lambda: asyncio.run(reader.aread(hidden, [(0, "a")])), "[A-Z]+ (v:{|view:)another"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"denies user 'reader' a right: {what}"):
+            denied()
+
+
+def test_status_and_doctor_name_a_cluster_and_a_part_that_is_missing(cluster: ClusterSet, tmp_path: Path) -> None:
+    shell, url = Shell(tmp_path), cluster.settings.url
+
+    def doctor() -> dict[str, Any]:
+        return {row["about"]: row for row in shell.here("doctor", "--redis", url, "--json").rows()}["redis"]
+
+    (row,) = (row for row in shell.here("status", "--redis", url, "--json").rows() if row.get("name") == "redis")
+    assert (row["topology"], row["address"]) == ("cluster", url)
+    assert refuse_eviction(cluster.settings) == "noeviction"
+    found = doctor()
+    assert found["well"], found
+    assert "(cluster): 3 masters: answered in" in found["message"]
+    with cluster.without(7):
+        found = doctor()
+    assert not found["well"]
+    assert "1 of its 16384 slots have no owner" in found["message"]
+    assert "redis-cli --cluster check 127.0.0.1" in found["message"]

@@ -1,0 +1,209 @@
+"""Tails, rebuilds and readers in a cluster that changes under them: rows end as the log's, and are never seen older."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from leftfold import memory
+from leftfold.client import Views
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.projector import Projector
+from leftfold.errors import ViewNotBuilt
+from leftfold.memory import World
+from leftfold.ports.bulk import CommittedLog
+from leftfold.ports.flush import Generation
+from leftfold.redis import RedisBulkSink, RedisViewStore
+from leftfold.redis.flusher import Flusher
+from leftfold.redis.keys import registry_key
+from tests.domains.ledger import Move, Open, app, by_owner, by_tag, summary
+from tests.redis.cluster_set import ClusterSet
+from tests.redis.flushes import Blind, Repeating, slot_of
+from tests.redis.ledgers import KEY, NOW, assert_equal_to_the_log, busy, happen, heals_after, settle, tail_on, watched
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(autouse=True)
+def everything_runs(cluster: ClusterSet) -> None:
+    """Every test begins with a cluster that is whole and empty."""
+    cluster.bring_back()
+    cluster.empty()
+
+
+@pytest.fixture
+def store(cluster: ClusterSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
+    """A store on it."""
+    return stores(cluster.settings)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A log of its own."""
+    with memory(app, now=NOW) as world:
+        yield world
+
+
+def live(store: RedisViewStore) -> Generation:
+    """The live generation of the summaries."""
+    found = store.registry(summary.name).live_of(summary.hash)
+    assert found is not None
+    return found
+
+
+def begin(world: World, tail: Projector, count: int = 100) -> None:
+    """A history, and the row that is watched."""
+    world.client.send(Open(ledger=KEY, owner="o"))
+    happen(world, 1, count)
+    settle(tail)
+
+
+def move_on(world: World, number: int) -> None:
+    """The watched row and some others change."""
+    world.client.send(Move(ledger=KEY, owner="o", amount=Decimal(1)))
+    happen(world, number, 5)
+
+
+def test_two_tails_of_one_view_do_no_harm(
+    cluster: ClusterSet, store: RedisViewStore, stores: Callable[..., RedisViewStore], world: World
+) -> None:
+    """They share the buckets, whose checkpoints part when one of them leaves; the other takes its share over."""
+    one, other = tail_on(world, store), tail_on(world, stores(cluster.settings))
+    for seed in range(2):
+        happen(world, seed)
+        for _ in range(15):
+            one.step(0.0)
+            other.step(0.0)
+    other.close()
+    happen(world, 9, 30)
+    settle(one)
+    assert_equal_to_the_log(world, store)
+    one.close()
+
+
+@pytest.mark.parametrize("made", [Flusher, pytest.param(Repeating, marks=pytest.mark.faults), Blind])
+def test_a_tail_heals_when_a_promoted_replica_lacks_the_last_writes(
+    cluster: ClusterSet, store: RedisViewStore, world: World, made: type[Flusher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin is blind: it compares no tokens and looks for none, and the rows of the lost writes stay wrong."""
+
+    def lose(happens: Callable[[], object]) -> None:
+        cluster.lose(cluster.owner(slot_of(live(store), 0)), happens)
+
+    assert heals_after(lose, world, store, made, monkeypatch) is (made is not Blind)
+
+
+def test_a_node_dies_under_a_running_tail_and_nobody_reads_anything_older(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    """Its replica is up to date: what was acknowledged is there, and the projector goes on."""
+    tail = tail_on(world, store)
+    begin(world, tail)
+    victim = cluster.owner(slot_of(live(store), 0))
+    replica = cluster.replica_of(victim)
+    with watched(cluster.settings) as watch:
+        with busy(lambda _: tail.step(0.002)):
+            for number in range(10):
+                move_on(world, number)
+        settle(tail)
+        cluster.wait_replicated(victim)
+        victim.kill()
+        cluster.wait_promoted(replica)
+        with busy(lambda _: tail.step(0.002)):
+            for number in range(10, 20):
+                move_on(world, number)
+        settle(tail)
+    assert watch.seen
+    assert_equal_to_the_log(world, store)
+    tail.close()
+
+
+def test_slots_move_under_a_running_tail_and_nobody_reads_anything_missing_mixed_or_older(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    tail = tail_on(world, store)
+    begin(world, tail)
+    generation = live(store)
+    slots = [slot_of(generation, bucket) for bucket in range(generation.buckets)]
+    slots += [int(key_slot(registry_key(summary.name)))]
+    with watched(cluster.settings) as watch, busy(lambda _: tail.step(0.002)):
+        for number, slot in enumerate(slots):
+            with cluster.moving(slot) as move:
+                move_on(world, 2 * number)
+                for key in move.left():
+                    move.carry(key)
+                    move_on(world, 2 * number + 1)
+    settle(tail)
+    assert len(watch.seen) > 20
+    assert watch.unreachable == 0
+    assert_equal_to_the_log(world, store)
+    tail.close()
+
+
+def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any) -> Rebuild:
+    """A rebuild in this process, of the log in memory into the cluster."""
+    return Rebuild(
+        view,
+        store,
+        open_log=lambda: CommittedLog(world.log.reader()),
+        open_reader=world.log.reader,
+        open_sink=lambda: RedisBulkSink(cluster.settings),
+        options=RebuildOptions(keep=0, patience=0.5),
+    )
+
+
+def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    """The registry names the generation that was replaced and removed; a projector finds it gone and builds another."""
+    tail = tail_on(world, store)
+    begin(world, tail)
+    lost = cluster.owner(registry_key(summary.name))
+    while all(cluster.owner(slot_of(live(store), bucket)) is lost for bucket in range(live(store).buckets)):
+        store.unlink(live(store))  # the failover would take back its removal as a whole
+        settle(tail)
+    before, outcomes = live(store), list[str]()
+
+    def swap() -> None:
+        outcomes.append(rebuild(world, cluster, store, summary).run().generation)
+
+    cluster.lose(lost, swap)
+    assert live(store) == before
+    assert len(store.checkpoints(before)) < before.buckets
+    with pytest.raises(ViewNotBuilt):
+        Views(store)[summary].describe()
+    happen(world, 5)
+    settle(tail)
+    assert live(store).id not in (before.id, *outcomes)
+    assert_equal_to_the_log(world, store)
+    tail.close()
+
+
+def test_views_are_rebuilt_while_a_tail_flushes_and_nobody_reads_anything_missing_mixed_or_older(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    """`keep=0`: the replaced generation is unlinked at once, under the readers."""
+    own = RedisViewStore(cluster.settings)
+    tail = tail_on(world, own)
+    begin(world, tail, 300)
+    before = {view.name: store.registry(view.name).live_of(view.hash) for view in app.views}
+    with (
+        watched(cluster.settings) as watch,
+        busy(lambda _: tail.step(0.002)),
+        busy(lambda number: move_on(world, number), 0.01),
+    ):
+        for view in (summary, summary, by_owner, by_tag):
+            result = rebuild(world, cluster, store, view).run()
+            assert result.swapped, str(result)
+            assert result.agreement in (Agreement.EQUAL, Agreement.UNKNOWN)
+    settle(tail)
+    assert watch.seen
+    assert all(store.registry(view.name).live_of(view.hash) != before[view.name] for view in app.views)
+    assert_equal_to_the_log(world, store)
+    tail.close()
+    own.close()

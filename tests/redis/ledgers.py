@@ -1,0 +1,168 @@
+"""Projectors of the ledgers' views on a real Redis, and readers and writers at work beside them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from leftfold.client import Views
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.projector import Projector
+from leftfold.errors import InfrastructureError
+from leftfold.memory import World
+from leftfold.model.keys import events as events_topic
+from leftfold.model.view import View
+from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.redis.connection.protocol import connect
+from leftfold.redis.flusher import Flusher, Flushers
+from leftfold.testing import fold
+from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.redis.flushes import Blind
+from tests.waiting import wait_until
+from tests.whole import assert_whole
+
+__all__ = [
+    "KEY",
+    "NOW",
+    "VIEWS",
+    "assert_equal_to_the_log",
+    "busy",
+    "differs_from_the_log",
+    "happen",
+    "heals_after",
+    "settle",
+    "tail_on",
+    "watched",
+]
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
+KEY = "l-watched"
+
+
+def happen(world: World, seed: int, count: int = 150) -> None:
+    world.client.send_many(list(histories(stranger(seed), count)))
+
+
+def tail_on(world: World, store: RedisViewStore, **options: Any) -> Projector:
+    return Projector(app.views, world.log.reader, store, **{"look": 0.0, "member": "tail", **options})
+
+
+def settle(tail: Projector) -> None:
+    def quiet() -> bool:
+        try:
+            return tail.step(0.0) == 0 and tail.caught_up()
+        except InfrastructureError:
+            return False
+
+    wait_until(quiet, "the tail to catch up")
+
+
+def assert_equal_to_the_log(world: World, store: RedisViewStore, *views: View[Any, Any]) -> None:
+    events = [recorded.event for recorded in world.events("ledgers")]
+    ends = world.log.reader().ends([events_topic("ledgers")])
+    for view in views or VIEWS:
+        assert_whole(store, view, dict(fold(view, *events)), ends)
+
+
+def heals_after(
+    lose: Callable[[Callable[[], object]], object],
+    world: World,
+    store: RedisViewStore,
+    made: type[Flusher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> bool:
+    """Whether three histories are folded whole, of which the replica that is promoted lacks the second."""
+    if made is Blind:
+        monkeypatch.setattr(ProjectionWriter, "is_confirmed", lambda _: True)
+    store._flushers = Flushers(store._settings, connect, made, store._topology)
+    tail = tail_on(world, store)
+
+    def more() -> None:
+        happen(world, 2)
+        settle(tail)
+
+    happen(world, 1)
+    settle(tail)
+    lose(more)
+    happen(world, 3, count=2)
+    settle(tail)
+    tail.close()
+    return not differs_from_the_log(world, store)
+
+
+def differs_from_the_log(world: World, store: RedisViewStore) -> bool:
+    """Whether any view is in any way not what the log makes of it."""
+    try:
+        assert_equal_to_the_log(world, store)
+    except AssertionError:
+        return True
+    return False
+
+
+class _Watch:
+    """Reads one row all the while; its `moves` only grow in the log, so they may never shrink here."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings, self.end = settings, threading.Event()
+        self.seen: list[int] = []
+        self.unreachable = 0
+
+    def run(self) -> None:
+        """Reads until the end."""
+        store = RedisViewStore(self._settings)
+        try:
+            reader = Views(store)[summary]
+            while not self.end.is_set():
+                try:
+                    row = reader.get(KEY)
+                except InfrastructureError:
+                    self.unreachable += 1
+                    continue
+                assert row is not None, "the row was missing"
+                assert (row.balance, row.owner) == (Decimal(row.moves), "o"), f"a mixed row: {row}"
+                assert not self.seen or row.moves >= self.seen[-1], f"an older row: {row.moves} after {self.seen[-1]}"
+                self.seen.append(row.moves)
+        finally:
+            store.close()
+
+
+@contextmanager
+def watched(settings: RedisSettings) -> Iterator[_Watch]:
+    """A reader at work; what it finds wrong is raised at the end."""
+    watch = _Watch(settings)
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(watch.run)
+        try:
+            yield watch
+        finally:
+            watch.end.set()
+        outcome.result()
+
+
+@contextmanager
+def busy(work: Callable[[int], object], pause: float = 0.0) -> Iterator[None]:
+    """Does something again and again in a thread of its own, whether the server answers or not."""
+    end = threading.Event()
+
+    def repeat() -> None:
+        number = 0
+        while not end.wait(pause):
+            number += 1
+            with suppress(InfrastructureError):
+                work(number)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(repeat)
+        try:
+            yield
+        finally:
+            end.set()
+        done.result()

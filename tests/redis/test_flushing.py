@@ -1,0 +1,245 @@
+"""A flush lands only where its writer left off; each test has a twin that shows what happens without the mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.ports.flush import BucketFlush, Generation
+from leftfold.redis import RedisViewStore
+from leftfold.redis.connection.protocol import RawConnection
+from leftfold.redis.flusher import Flusher, commands_of
+from leftfold.redis.keys import BucketKeys
+from leftfold.testing.contracts.readers import checkpoint, flush_of, row
+from tests.redis.flushes import Blind, Line, flushes, new_marked, rows
+from tests.redis.server import RedisServer, counted
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def generation(store: RedisViewStore) -> Generation:
+    """An empty generation of two buckets."""
+    return new_marked(store, 2)
+
+
+@pytest.fixture
+def line() -> Line:
+    """The sockets of the flusher."""
+    return Line()
+
+
+@pytest.fixture
+def flusher(server: RedisServer, line: Line) -> Iterator[Flusher]:
+    """A flusher beside the store's own."""
+    flusher = Flusher(server.settings, line.connect)
+    yield flusher
+    flusher.close()
+
+
+def test_a_writer_that_was_overtaken_writes_nothing(
+    store: RedisViewStore, flusher: Flusher, generation: Generation
+) -> None:
+    assert flusher.flush(flushes(generation, "", "t1", "a"))
+    assert store.flush(flushes(generation, "t1", "t2", "b"))
+    assert not flusher.flush(flushes(generation, "t1", "t3", "late"))
+    assert not flusher.flush(flushes(generation, "t1", "t3", "late"))
+    assert rows(store, generation) == ["a0", "b0", "a1", "b1"]
+
+
+@pytest.mark.parametrize("made", [Flusher, Blind], ids=["", "twin"])
+def test_a_zombie_that_connects_again_writes_nothing(
+    server: RedisServer, store: RedisViewStore, generation: Generation, made: type[Flusher]
+) -> None:
+    """The twin trusts WATCH alone."""
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    assert store.flush(flushes(generation, "t1", "t2", "b"))
+    zombie = made(server.settings)
+    assert zombie.flush(flushes(generation, "t1", "t3", "late")) is (made is Blind)
+    assert ("late0" in rows(store, generation)) is (made is Blind)
+    zombie.close()
+
+
+def test_a_writer_between_token_read_and_exec_wins(
+    server: RedisServer, store: RedisViewStore, generation: Generation
+) -> None:
+    class Overtaken(Flusher):
+        def has_expected_tokens(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
+            mine = super().has_expected_tokens(flushes, tokens)
+            assert store.flush([flush_of(generation, 1, "", "other")])
+            return mine
+
+    late = Overtaken(server.settings)
+    assert not late.flush(flushes(generation, "", "t1", "late"))
+    assert rows(store, generation) == []
+    late.close()
+
+
+def test_a_steady_flush_is_one_write_and_another_set_of_buckets_costs_one_more(
+    store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
+) -> None:
+    writes = []
+    for number in range(4):
+        assert flusher.flush(flushes(generation, f"t{number - 1}" if number else "", f"t{number}", f"r{number}-"))
+        writes.append(line.writes)
+    assert writes == [2, 3, 4, 5]
+    assert store.flush(flushes(generation, "t3", "other", "c")[1:])
+    assert flusher.flush(flushes(generation, "t3", "t4", "b")[:1]), "a bucket it no longer flushes must not stop it"
+    assert line.writes == 7
+    assert flusher.flush(flushes(generation, "t4", "t5", "d")[:1])
+    assert line.writes == 8
+
+
+def test_a_steady_flush_costs_one_notice_and_one_addition_per_changed_bucket(
+    server: RedisServer, store: RedisViewStore
+) -> None:
+    generation = new_marked(store, 8)
+    for number, changed in enumerate((8, 0, 1, 5, 8)):
+        before, changes = f"t{number - 1}" if number else "", [row(f"r{number}")]
+        with counted(server) as counts:
+            assert store.flush(
+                [flush_of(generation, b, before, f"t{number}", *changes[: b < changed], at=number) for b in range(8)]
+            )
+        assert (counts.get("xadd", 0), counts["publish"]) == (changed, 1)
+        assert (counts["multi"], counts["exec"], counts["hset"]) == (1, 1, 8 + changed)
+        others = counts.keys() - {
+            "xadd",
+            "publish",
+            "multi",
+            "exec",
+            "hset",
+            "zadd",
+            "watch",
+            "unwatch",
+            "hget",
+            "info",
+        }
+        assert not [name for name in others if counts[name] and not name.startswith(("client", "hello", "config"))]
+
+
+def test_a_connection_lost_in_the_middle_of_a_flush_leaves_nothing(
+    server: RedisServer, store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
+) -> None:
+    assert flusher.flush(flushes(generation, "", "t1", "a"))
+    line.let_through = 0.6
+    assert not flusher.flush(flushes(generation, "t1", "t2", "b"))
+    assert line.sent_until_broken > 300
+    wait_until(lambda: connections(server) <= 2, "the server to see the broken connection")
+    assert rows(store, generation) == ["a0", "a1"]
+    assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
+    assert flusher.flush(flushes(generation, "t1", "t2", "b"))
+
+
+def test_twin_without_multi_half_of_the_flush_stays(
+    server: RedisServer, store: RedisViewStore, generation: Generation, line: Line
+) -> None:
+    wire = RawConnection(server.settings, line.connect)
+    line.let_through = 0.6
+    wire.send([command for flush in flushes(generation, "", "t1", "a") for command in commands_of(flush, 1000)])
+    wire.close()
+    wait_until(lambda: store.checkpoints(generation)[0].token == "t1", "half of the flush")
+    assert store.checkpoints(generation)[1].token == ""
+    assert rows(store, generation) == ["a0"]
+
+
+def test_a_lost_answer_is_no_answer_and_the_marks_tell(
+    store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
+) -> None:
+    assert flusher.flush(flushes(generation, "", "t1", "a"))
+    line.let_through = 1
+    assert not flusher.flush(flushes(generation, "t1", "t2", "b"))
+    wait_until(lambda: store.checkpoints(generation)[0].token == "t2", "the flush whose answer was lost")
+    assert flusher.flush(flushes(generation, "t2", "t3", "c"))
+    assert rows(store, generation) == ["a0", "b0", "c0", "a1", "b1", "c1"]
+
+
+@contextmanager
+def set_back(server: RedisServer) -> Iterator[None]:
+    """Behind the block the server gets the disk from before it."""
+    saved = server.saved()
+    yield
+    server.kill()
+    server.restore(saved)
+    server.start()
+
+
+def test_a_server_that_went_back_in_time_is_noticed(
+    server: RedisServer, store: RedisViewStore, generation: Generation
+) -> None:
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    with set_back(server):
+        assert store.flush(flushes(generation, "t1", "t2", "b"))
+    assert not store.flush(flushes(generation, "t2", "t3", "c")), "the connection was lost"
+    assert not store.flush(flushes(generation, "t2", "t3", "c")), "the tokens are older"
+    assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
+    blind = Blind(server.settings)
+    assert blind.flush(flushes(generation, "t2", "t3", "c"))
+    assert rows(store, generation) == ["a0", "c0", "a1", "c1"], "the twin without tokens never misses the lost rows"
+    blind.close()
+    assert store.flush(flushes(generation, "t3", "t4", "b"))
+
+
+def test_a_lost_mark_stops_the_flush(server: RedisServer, store: RedisViewStore, generation: Generation) -> None:
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    with server.client() as client:
+        client.delete(BucketKeys(generation, 1).checkpoint)
+    assert not store.flush(flushes(generation, "t1", "t2", "b"))
+    assert not store.flush(flushes(generation, "t1", "t2", "b"))
+    assert rows(store, generation) == ["a0", "a1"]
+
+
+def test_a_flush_larger_than_every_buffer_gets_through(
+    store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
+) -> None:
+    changes = [row(f"r{n}")._replace(fields=(b"x" * 12_000, b"S")) for n in range(2000)]
+    assert flusher.flush([flush_of(generation, 0, "", "t1", *changes)])
+    assert line.writes > 50
+    assert len(rows(store, generation, 0)) == 2000
+    store.unlink(generation)
+
+
+def test_a_server_that_refuses_to_write_is_an_error_and_nothing_is_written(
+    server: RedisServer, store: RedisViewStore, generation: Generation
+) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(InfrastructureError, match="refused: OOM"):
+                store.flush(flushes(generation, "", "t1", "a"))
+        finally:
+            client.config_set("maxmemory", 0)
+        assert rows(store, generation) == []
+        client.set(BucketKeys(generation, 0).row("a0"), b"not a hash")
+    with pytest.raises(ContractError, match="rebuild the view"):
+        store.flush(flushes(generation, "", "t1", "a"))
+
+
+def test_a_flush_to_a_dead_server_says_how_to_start_it(
+    server: RedisServer, store: RedisViewStore, generation: Generation
+) -> None:
+    assert store.flush(flushes(generation, "", "t1", "a"))
+    server.kill()
+    unreachable = rf"127\.0\.0\.1:{server.port} is not reachable.*leftfold up"
+    asked: list[Callable[[], Any]] = [
+        lambda: store.flush(flushes(generation, "t1", "t2", "b")),
+        lambda: store.checkpoints(generation),
+    ]
+    try:
+        assert not asked[0]()
+        for ask in asked:
+            with pytest.raises(InfrastructureError, match=unreachable):
+                ask()
+    finally:
+        server.start()
+    assert asked[0]()
+
+
+def connections(server: RedisServer) -> int:
+    """How many are connected."""
+    with server.client() as client:
+        return len(client.client_list())
