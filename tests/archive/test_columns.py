@@ -49,7 +49,7 @@ def folded(view: View[Any, Any], batches: list[Any], tracked: Collection[str] = 
 
 
 @VIEWS
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(found=batches)
 def test_columns_fold_as_records_do(view: Any, found: list[list[Any]]) -> None:
     wanted = numbered(found)
@@ -57,7 +57,7 @@ def test_columns_fold_as_records_do(view: Any, found: list[list[Any]]) -> None:
     assert folded(view, [archived(batch) for batch in wanted]) == folded(view, read)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(found=batches, start=st.integers(0, 20), length=st.integers(0, 20))
 def test_a_part_of_a_batch_is_what_lies_between_its_offsets(found: list[list[Any]], start: int, length: int) -> None:
     for batch in numbered(found):

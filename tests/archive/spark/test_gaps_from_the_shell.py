@@ -21,12 +21,12 @@ from tests.archive.past import Past
 from tests.archive.spark.stopped import Stopped
 from tests.domains.ledger import by_owner
 from tests.servers import secret_url
-from tests.spark.queries import owner_sums
+from tests.spark.queries.views import owner_sums
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
-QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
+QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries.views:app")
 FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.domains.ledger:app", "--master", "local[2]")
 HOLE = re.compile(
     r"ledgers\.events\[0\] no longer holds offsets 0 to \d+, ledgers\.events\[1\] offsets 0 to \d+, "
@@ -92,13 +92,13 @@ def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path:
         run.wait(lambda: len(run.said("refreshed")) >= 2, "the second refresh to be told, which is behind its swap")
         assert not run.said("waiting")
     assert stopped.agreement(past) is Agreement.EQUAL
-    told_by_check = leftfold(past, "check", "--app=tests.spark.queries:app", f"--archive={past.folder}").stderr
+    told_by_check = leftfold(past, "check", "--app=tests.spark.queries.views:app", f"--archive={past.folder}").stderr
     assert re.search(
         r"view owner_sums is kept by batch and swap: ledgers\.events\[0\] begins at offset \d+, and a stream, which "
         r"reads no archive, would have to begin at 0; its SQL would allow a stream",
         told_by_check,
     ), told_by_check
-    status = leftfold(past, "status", "--app=tests.spark.queries:app", "--json")
+    status = leftfold(past, "status", "--app=tests.spark.queries.views:app", "--json")
     assert status.returncode == 0, status.stderr
     (row,) = (row for row in map(json.loads, status.stdout.splitlines()) if row.get("live"))
     assert (row["name"], row["kept"], row["behind"]) == ("owner_sums", "batch and swap", 0.0)
