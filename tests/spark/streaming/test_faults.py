@@ -29,8 +29,10 @@ Start = Callable[..., Streams]
 VIEWS = pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
 
 
-def test_a_redis_that_is_away_for_a_while_is_waited_for(start: Start, redis: RedisServer) -> None:
-    streams = start()
+def test_a_redis_that_is_away_is_waited_for_and_one_that_lost_everything_or_a_mark_is_filled_again(
+    start: Start, redis: RedisServer
+) -> None:
+    streams = start(by_owner, summary)
     streams.settle(streams.write(71))
     redis.kill()
     position = streams.write(72)
@@ -38,25 +40,15 @@ def test_a_redis_that_is_away_for_a_while_is_waited_for(start: Start, redis: Red
     redis.start()
     streams.settle(position)
     streams.assert_equal_to_the_log()
-
-
-def test_a_flushed_redis_is_filled_again(start: Start, redis: RedisServer) -> None:
-    streams = start()
-    streams.settle(streams.write(73))
     with redis.client() as client:
         client.flushall()
     streams.settle(streams.write(74))
     streams.assert_equal_to_the_log()
-
-
-def test_a_generation_that_lost_a_mark_is_built_again(start: Start, redis: RedisServer) -> None:
-    streams = start(by_owner)
-    streams.settle(streams.write(75))
-    before = streams.views[by_owner].describe().generation
+    before, lost = streams.views[by_owner].describe().generation, streams.said("generation lost")
     with redis.client() as client:
         client.delete(f"v:{{{by_owner.name}:{before}:3}}@")
     streams.write(76)
-    streams.until(lambda: streams.said("generation lost") > 0, "the stream to notice")
+    streams.until(lambda: streams.said("generation lost") > lost, "the stream to notice")
     streams.settle(streams.write(77))
     assert streams.views[by_owner].describe().generation != before
     streams.assert_equal_to_the_log()
