@@ -31,7 +31,7 @@ pytestmark = pytest.mark.servers
 @pytest.fixture(scope="module")
 def tills(addresses: Addresses) -> Iterator[Tills]:
     tills = Tills(addresses)
-    tills.write(tills.sales(100))
+    tills.write(tills.sales(40))
     yield tills
     tills.store.close()
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leftfold.errors import ConfigurationError
+from leftfold.spark.sql.allowed import PlanNode
 from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
 from leftfold.spark.sql.rules import CheckedQuery, check
@@ -60,6 +61,12 @@ def test_a_hostile_statement_is_refused_by_name(spark: SparkSession, query: str,
 
 def test_there_are_many_hostile_statements() -> None:
     assert len({query for query, _ in HOSTILE}) == len(HOSTILE) >= 100
+
+
+def test_a_statement_of_too_many_parts_is_refused() -> None:
+    amount = PlanNode("UnresolvedAttribute", (("amount",),), text="amount")
+    with pytest.raises(ConfigurationError, match="the query has 5001 parts; more than 5000 are too many"):
+        check(PlanNode("Project", ((amount,) * 5000,)), TABLES, "view v")
 
 
 @pytest.mark.parametrize("query", HONEST, ids=lambda text: text[:60])
