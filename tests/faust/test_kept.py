@@ -122,7 +122,7 @@ def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goe
         assert tills.seen(14) == rows
         wait_until(lambda: keeper.process.poll() is not None, keeper.said)
         assert keeper.process.returncode == Fenced.exit_code, keeper.said()
-        assert f"made anew as generation {result['generation']}" in keeper.said()
+        assert f"was rebuilt as generation {result['generation']}" in keeper.said()
     with program(addresses, tmp_path, 14) as keeper:
         tills.write(tills.sales(50))
         assert tills.rows(14) == expected(tills.committed), keeper.said()
