@@ -194,11 +194,17 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one Spark session of this process: a start takes ten seconds."""
+    """The one Spark session of this process: a start takes ten seconds.
+
+    Of a user's own queries it shuffles to 2 partitions: each of Spark's 200 would be a task, often one of Python.
+    """
     from leftfold.local import java_home, spark_jars
     from leftfold.spark import SparkSettings, spark_session
 
-    with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
+    few = {"spark.sql.shuffle.partitions": "2"}
+    with spark_session(
+        SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars(), properties=few)
+    ) as session:
         yield session
 
 

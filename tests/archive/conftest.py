@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import embedded
 from leftfold.redis import RedisSettings
 from tests.archive.past import Past
 from tests.archive.spark.stopped import Stopped
@@ -54,16 +53,8 @@ def past(own: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 
 @pytest.fixture(scope="package")
-def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
-    """Streams that stand before the start of the topic, on servers of their own."""
-    folder = tmp_path_factory.mktemp("stopped")
-    (folder / "archive").mkdir()
-    with embedded(tmp_path_factory.mktemp("stopped-servers")) as servers:
-        kafka, url = patient(servers.kafka), servers.redis
-        past = Past(kafka, RedisSettings(url=url), str(folder / "archive"))
-        behind = Past(kafka, RedisSettings(url=f"{url.rpartition('/')[0]}/1"), str(folder / "archive"))
-        stopped = Stopped(past, behind, spark, folder / "checkpoints")
-        stopped.make()
-        yield stopped
-        past.store.close()
-        behind.store.close()
+def stopped(past: Past, spark: SparkSession) -> Stopped:
+    """Rows that stand before the start of the topic."""
+    stopped = Stopped(past, spark)
+    stopped.make()
+    return stopped

@@ -87,7 +87,7 @@ class Past:
 
     def send(self, client: KafkaClient, seed: int) -> None:
         """A random history, waited for in every view."""
-        answers = client.send_many(list(histories(stranger(seed), 600)), timeout=WAIT_SECONDS)
+        answers = client.send_many(list(histories(stranger(seed), 300)), timeout=WAIT_SECONDS)
         after = behind(answers)
         for view in app.views:
             self.views[view].wait_reached(after, timeout=WAIT_SECONDS)

@@ -1,22 +1,19 @@
-"""A log whose past is in the archive only folds as if nothing had been trimmed; without it every fold refuses."""
+"""A log whose past is in the archive only folds as if nothing had been trimmed; without it every fold refuses.
+
+What is said of a gap, and by which, is shown in tests/engine/archive.
+"""
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from leftfold.engine.archive.archived_log import ArchivedLog
 from leftfold.engine.processing.state_check import StateCheck, check_locally
-from leftfold.engine.rebuild.planner import plan_rebuild
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.views.projector import Projector
-from leftfold.errors import InfrastructureError, LogGap
+from leftfold.errors import InfrastructureError
 from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.log_reader import KafkaLogReader
@@ -26,9 +23,9 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
-from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.redis import RedisSettings
 from tests.archive.past import TOPIC, Past
-from tests.domains.ledger import app, ledgers
+from tests.domains.ledger import app, by_tag, ledgers, summary
 from tests.servers import secret_url
 from tests.waiting import read_until, step_until
 
@@ -69,41 +66,27 @@ def test_most_of_the_past_is_trimmed_from_the_topic(past: Past) -> None:
         assert log.partitions(TOPIC) == app.partitions
 
 
-@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
-def test_a_rebuild_from_archive_and_topic_equals_the_projector(past: Past, view: Any) -> None:
-    before = past.views[view].describe()
+VIEWS = pytest.mark.parametrize("view", [summary, by_tag], ids=lambda view: view.name)
+
+
+@VIEWS
+def test_a_rebuild_from_archive_and_topic_equals_the_projector_and_without_the_archive_none_begins(
+    past: Past, view: Any
+) -> None:
+    before, registry = past.views[view].describe(), past.store.registry(view.name)
     assert before.rows > 5
+    with pytest.raises(InfrastructureError, match=GONE + r".*--archive DIR"):
+        past.rebuild(view, past.topic).run()
+    assert past.store.registry(view.name) == registry
     result = past.rebuild(view, past.log).run()
     assert result.agreement is Agreement.EQUAL, str(result)
     assert past.views[view].describe().checksum == before.checksum
 
 
-@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
-def test_a_rebuild_without_the_archive_is_refused_before_it_begins(past: Past, view: Any) -> None:
-    before = past.store.registry(view.name)
-    with pytest.raises(InfrastructureError, match=GONE + r".*--archive DIR"):
-        past.rebuild(view, past.topic).run()
-    assert past.store.registry(view.name) == before
-
-
+@VIEWS
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
 def test_twin_an_unchecked_rebuild_folds_wrong_rows(past: Past, view: Any) -> None:
-    result = past.rebuild(view, past.topic).run()
-    assert result.agreement is Agreement.DIFFERENT
-
-
-def test_an_archive_that_ends_too_early_is_a_gap(past: Past, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-
-    def log() -> ArchivedLog:
-        return ArchivedLog(lambda: ParquetArchive(str(tmp_path / "empty")), past.topic)
-
-    with pytest.raises(InfrastructureError, match=r"and the archive .*empty does not hold them"):
-        records(log)
-    command = r"leftfold log verify-archive ledgers --archive .*empty"
-    with closing(log()) as opened, pytest.raises(InfrastructureError, match=command):
-        plan_rebuild(app.views[0], opened, cores=1)
+    assert past.rebuild(view, past.topic).run().agreement is Agreement.DIFFERENT
 
 
 def test_an_archive_longer_than_the_topic_belongs_to_another_one(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,44 +112,10 @@ def test_a_new_projector_reads_the_past_from_the_archive(past: Past) -> None:
     assert past.caught_up(elsewhere(past, 1), past.reader) == past.rows()
 
 
-def test_a_projector_without_the_archive_begins_no_generation(past: Past) -> None:
-    with nowhere(past, 2) as (tail, store, told):
-        for _ in range(3):
-            tail.step()
-        assert [why["view"] for _, why in told] == [view.name for view in app.views], "each is told once"
-        assert all(what == "view stopped" and re.search(GONE, why["why"]) for what, why in told), told
-        assert views_with_generations(store) == set()
-
-
-def test_twin_an_unchecked_projector_leaves_an_empty_generation(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
-    with nowhere(past, 4) as (tail, store, _):
-        with pytest.raises(LogGap, match=GONE):
-            step_until(tail.step, lambda: False, "an error")
-        assert views_with_generations(store) == {view.name for view in app.views}
-
-
-@contextmanager
-def nowhere(past: Past, database: int) -> Iterator[tuple[Projector, RedisViewStore, list[tuple[str, Any]]]]:
-    """A projector without the archive on an empty Redis database, and its reports."""
-    told: list[tuple[str, Any]] = []
-    store = RedisViewStore(elsewhere(past, database))
-    tail = Projector(app.views, past.bare_reader, store, look=0.0, report=lambda *what: told.append(what))
-    try:
-        yield tail, store, told
-    finally:
-        tail.close()
-        store.close()
-
-
-def views_with_generations(store: RedisViewStore) -> set[str]:
-    """The views of which there is any generation, listed or not."""
-    listed = {view.name for view in app.views if store.registry(view.name).generations}
-    return listed | {name for name, _ in store.stored([view.name for view in app.views]).buckets}
-
-
 @pytest.mark.usefixtures("unchecked")
-def test_twin_an_unchecked_projector_folds_wrong_rows(past: Past) -> None:
+def test_twins_that_are_unchecked_fold_wrong_rows_and_find_false_differences(past: Past) -> None:
+    checks = check_locally(StateCheck.plan(ledgers, past.topic), lambda count: None)
+    assert [check for check in checks if check.differences]
     found = past.caught_up(elsewhere(past, 3), past.bare_reader)
     assert all(found[view.name] != past.rows()[view.name] for view in app.views)
 
@@ -177,12 +126,6 @@ def test_the_states_agree_with_archive_and_topic(past: Past) -> None:
     assert not [check for check in checks if check.differences]
     with pytest.raises(InfrastructureError, match=GONE):
         StateCheck.plan(ledgers, past.topic)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_twin_an_unchecked_comparison_of_states_finds_false_differences(past: Past) -> None:
-    checks = check_locally(StateCheck.plan(ledgers, past.topic), lambda count: None)
-    assert [check for check in checks if check.differences]
 
 
 def test_reading_both_is_reading_one(past: Past) -> None:

@@ -1,7 +1,8 @@
-"""Where the log stood at a moment is the same before and after a trim; without the archive it is not guessed."""
+"""Where the log stood at a moment, and how far behind it a position is: a trim moves neither."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from confluent_kafka import Producer
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.rebuild.rebuilder import Rebuild
 from leftfold.engine.views.decoding import EventDecoder
-from leftfold.errors import InfrastructureError
+from leftfold.errors import InfrastructureError, LogGap
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model.position import Position
 from leftfold.parquet import archive_reader as reading
@@ -26,14 +27,16 @@ from leftfold.parquet.manifest import OffsetSpan
 from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.as_of import place_meant
+from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.testing import fold
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
-from tests.domains.ledger import app, summary
+from tests.domains.ledger import app, by_owner, summary
 
 pytestmark = pytest.mark.servers
 HOUR = DAY // 24
-TRIMS = {"nothing": {}, "some": {0: 10, 1: 2}, "much": {0: 20, 1: 21}, "all": {0: 24, 1: 24}}
+TRIMS: tuple[dict[int, int], ...] = ({}, {0: 10, 1: 2}, {0: 20, 1: 21}, {0: 24, 1: 24})
+"""Of nothing, some, much and all."""
 
 
 @pytest.fixture
@@ -84,23 +87,14 @@ def covered(records: Sequence[RawRecord], place: Position) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("trim", TRIMS)
-def test_a_trim_moves_no_moment(days: Topic, trim: str) -> None:
+def test_a_trim_moves_no_moment(days: Topic) -> None:
     whole = days.records()
     assert len(whole) == 48
-    if TRIMS[trim]:
-        days.trim(TRIMS[trim])
-    for moment in moments(whole):
-        place = offsets_for_time(days.cluster, days.name, moment, days.opened)
-        assert covered(whole, place) == records_before(whole, moment), moment
-
-
-def test_twin_the_topic_alone_takes_all_trimmed_records_for_older(days: Topic) -> None:
-    whole = days.records()
-    days.trim({0: 20, 1: 20})
-    place = days.cluster.starts_at(days.name, BEGUN + DAY)
-    assert covered(whole, place) == {0: 20, 1: 20}
-    assert records_before(whole, BEGUN + DAY) == {0: 3, 1: 3}
+    for trim in TRIMS:
+        days.trim(trim)
+        for moment in moments(whole):
+            place = offsets_for_time(days.cluster, days.name, moment, days.opened)
+            assert covered(whole, place) == records_before(whole, moment), (trim, moment)
 
 
 def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +116,9 @@ def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.M
 def test_without_an_archive_a_moment_before_what_is_left_is_refused(days: Topic) -> None:
     whole = days.records()
     days.trim({0: 9, 1: 9})
+    alone = days.cluster.starts_at(days.name, BEGUN + DAY)
+    assert covered(whole, alone) == {0: 9, 1: 9}, "the twin: the topic alone takes all trimmed records for older"
+    assert records_before(whole, BEGUN + DAY) == {0: 3, 1: 3}
     gone = rf"gap in the log: {days.name}\[0\] no longer holds offsets 0 to 8, and no archive is configured"
     for moment in (0, BEGUN, BEGUN + DAY, BEGUN + 3 * DAY):
         with pytest.raises(InfrastructureError, match=gone):
@@ -214,11 +211,11 @@ def test_every_time_of_the_log_is_found_to_the_millisecond(past: Past) -> None:
     assert covered(whole, meant(past, "2100-01-01")) == records_before(whole, times[-1] + 1)
 
 
-@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+@pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
 def test_rows_as_of_a_time_in_the_archived_past_are_those_of_then(past: Past, view: Any) -> None:
     whole = everything(past)
     then = [record for record in whole if record.time < past.noon]
-    assert len(whole) // 6 < len(then) < len(whole) // 2
+    assert 100 < len(then) < len(whole) // 2
     expected = folded(view, then)
     assert rows(past, view, meant(past, typed(past.noon))) == expected
     assert rows(past, view, meant(past, "2000-01-01")) == {}
@@ -247,3 +244,37 @@ def test_a_version_in_the_archived_past_is_found_with_the_position_of_all_partit
 def number(record: RawRecord) -> int:
     """Which version of its stream an event made."""
     return int(dict(record.headers)["ce_sequence"] or 0)
+
+
+START = Position({TOPIC: dict.fromkeys(range(app.partitions), 0)})
+
+
+def behind(past: Past, archive: str, at: Position) -> float:
+    """How many seconds a position is behind the end."""
+    return ClusterState(past.kafka.bootstrap_servers, archive).seconds_behind(at)
+
+
+def test_a_position_is_behind_by_the_age_of_its_next_event_which_archive_or_topic_has(past: Past) -> None:
+    whole = everything(past)
+    last = {record.partition: record for record in whole}
+    at = {partition: record.offset + 1 for partition, record in last.items()}
+    with closing(past.topic()) as log:
+        assert not Position({TOPIC: at}).covers(log.stable_ends([TOPIC])), "a marker must be left"
+    assert behind(past, "", Position({TOPIC: at})) == 0.0, "no view is behind by the marker of a transaction"
+    one = Position({TOPIC: {**at, 2: last[2].offset}})
+    for archive, place, oldest in ("", one, last[2].time), (past.folder, START, min(record.time for record in whole)):
+        before = time.time()
+        seconds = behind(past, archive, place)
+        assert before - oldest / 1000 <= seconds <= time.time() - oldest / 1000
+
+
+def test_an_archive_is_opened_only_for_what_the_topic_has_lost_which_is_an_error_without_one(
+    past: Past, tmp_path: Path
+) -> None:
+    at = Position({TOPIC: {record.partition: record.offset for record in everything(past)}})
+    assert behind(past, f"{tmp_path}/none-such", at) > 0.0
+    with pytest.raises(InfrastructureError, match="none-such"):
+        behind(past, f"{tmp_path}/none-such", START)
+    lost = r"no longer holds offsets 0 to \d+, and no archive is configured; .* --archive DIR"
+    with pytest.raises(LogGap, match=lost):
+        behind(past, "", START)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
-from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
+from tests.archive.topics import MakeTopic, Topic, decision
 from tests.waiting import read_until
 
 pytestmark = pytest.mark.servers
@@ -99,18 +98,6 @@ def test_a_torn_archive_keeps_everything(make_topic: MakeTopic) -> None:
     with pytest.raises(InfrastructureError, match="nothing is folded from it"):
         trim(topic, ends)
     assert starts(topic) == {0: 0}
-
-
-def test_a_time_is_the_first_record_that_is_not_older(make_topic: MakeTopic) -> None:
-    topic = make_topic(2)
-    for day in range(3):
-        topic.write(decision(b"%d" % day), at=BEGUN + day * DAY)
-    found = topic.cluster.starts_at(topic.name, BEGUN + DAY)
-    # Offset 1 is the marker behind the first record; the broker dates it itself.
-    assert found == Position({topic.name: {0: 1, 1: 0}})
-    topic.wait_settled()
-    tomorrow = int(time.time() * 1000) + DAY
-    assert topic.cluster.starts_at(topic.name, tomorrow) == topic.cluster.ends([topic.name])
 
 
 def test_a_reader_whose_next_records_are_trimmed_continues_in_the_archive(make_topic: MakeTopic) -> None:

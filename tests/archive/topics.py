@@ -71,10 +71,16 @@ class Topic:
         self.cluster.create(self.name, self.partitions, 1, config)
         made = {self.name: self.partitions}
         wait_until(lambda: self.cluster.partition_counts([self.name]) == made, self.name)
+        self._producer: Producer | None = None
 
-    def open_transaction(self) -> Producer:
+    def producer(self) -> Producer:
+        """A producer with transactions of its own."""
         producer = Producer({**self.kafka.librdkafka(), "transactional.id": uuid4().hex})
         producer.init_transactions(20)
+        return producer
+
+    def open_transaction(self) -> Producer:
+        producer = self.producer()
         producer.begin_transaction()
         return producer
 
@@ -89,12 +95,13 @@ class Topic:
         self, *decisions: Sequence[dict[str, Any]], partition: int = 0, at: int = BEGUN, commit: bool = True
     ) -> None:
         """Writes decisions in one transaction."""
-        producer = self.open_transaction()
+        producer = self._producer = self._producer or self.producer()
+        producer.begin_transaction()
         for records in decisions:
             self.produce(producer, records, partition=partition, at=at)
         (producer.commit_transaction if commit else producer.abort_transaction)(20)
 
-    def history(self, days: int = 3) -> None:
+    def history(self, days: int = 2) -> None:
         """Some days in both partitions, with aborted transactions and decisions of several events between them."""
         for day in range(days):
             for partition in range(self.partitions):

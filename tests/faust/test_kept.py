@@ -1,7 +1,8 @@
-"""One process at a time keeps a view of a stream: others wait, take over when it dies, and a rebuild runs beside it."""
+"""One process at a time keeps a view of a stream, once the brokers know its tables; others take over when it dies."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import threading
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faust.transport.drivers import aiokafka as driver
 
 from leftfold import InfrastructureError
 from leftfold.engine.streaming import external_rows as streamed_rows
 from leftfold.errors import Fenced
-from leftfold.faust import EventStreams, ExternalRows
+from leftfold.faust import EventStreams, ExternalRows, transport
+from leftfold.faust.transport import CommittedThread
 from leftfold.model.position import Position
 from tests.faust.sales import PARTITIONS, Window, app, expected, lately_of, wired
 from tests.faust.tills import NOW, Program, Tills, by, keeping, running
@@ -28,7 +31,7 @@ pytestmark = pytest.mark.servers
 @pytest.fixture(scope="module")
 def tills(addresses: Addresses) -> Iterator[Tills]:
     tills = Tills(addresses)
-    tills.write(tills.sales(100))
+    tills.write(tills.sales(40))
     yield tills
     tills.store.close()
 
@@ -119,7 +122,7 @@ def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goe
         assert tills.seen(14) == rows
         wait_until(lambda: keeper.process.poll() is not None, keeper.said)
         assert keeper.process.returncode == Fenced.exit_code, keeper.said()
-        assert f"made anew as generation {result['generation']}" in keeper.said()
+        assert f"was rebuilt as generation {result['generation']}" in keeper.said()
     with program(addresses, tmp_path, 14) as keeper:
         tills.write(tills.sales(50))
         assert tills.rows(14) == expected(tills.committed), keeper.said()
@@ -178,8 +181,60 @@ def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_told
     assert "only that stream can compute it again" in keeper.tell("verify", "lately").stderr
 
 
-def test_only_what_a_rebuild_can_do_is_promised(addresses: Addresses, tmp_path: Path) -> None:
-    with program(addresses, tmp_path, 16) as keeper:
-        for words in (["--hold"], ["--as-of", "s0@1", "--name", "then"], ["--plan"]):
-            told = keeper.tell("rebuild", "lately", *words)
-            assert (told.returncode, "is rebuilt by that stream" in told.stderr) == (2, True), told.stderr
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Brokers make the topic of a table only once this is set."""
+    asked, create, making = threading.Event(), driver.Producer.create_topic, list[asyncio.Task[None]]()
+
+    async def create_later(self: Any, *args: Any, **options: Any) -> None:
+        async def make() -> None:
+            while not asked.is_set():  # noqa: ASYNC110  # set by another thread
+                await asyncio.sleep(0.05)
+            await create(self, *args, **options)
+
+        making.append(asyncio.create_task(make()))
+
+    monkeypatch.setattr(driver.Producer, "create_topic", create_later)
+    return asked
+
+
+def test_a_stream_waits_for_the_topics_of_its_tables(
+    tills: Tills, asked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = transport._unknown
+
+    async def notice(client: Any, topics: set[str]) -> list[str]:
+        missing = await unknown(client, topics)
+        if missing:
+            asked.set()
+        return missing
+
+    monkeypatch.setattr(transport, "_unknown", notice)
+    with keeping(tills, by(21), 21):
+        assert asked.is_set()
+        assert tills.rows(21) == expected(tills.committed)
+
+
+def test_brokers_that_never_know_a_table_are_named(
+    tills: Tills, asked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_KNOWN_SECONDS", 0.0)
+    with running(tills, by(22)) as failures:
+        wait_until(lambda: bool(failures), "the stream to give up")
+    assert not asked.is_set()
+    assert isinstance(failures[0], InfrastructureError)
+    assert "windows-changelog" in str(failures[0])
+    assert "leftfold doctor" in str(failures[0])
+
+
+def test_twin_where_a_stream_does_not_wait_it_takes_them_for_empty(
+    tills: Tills, asked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_wait(self: CommittedThread, topics: set[str]) -> None:
+        return None
+
+    monkeypatch.setattr(CommittedThread, "_until_known", no_wait)
+    with running(tills, by(23)) as failures:
+        wait_until(lambda: bool(failures) or tills.is_live(23), "the stream to fail")
+    assert not asked.is_set()
+    assert "has 0 partitions" in str(failures[0])

@@ -79,7 +79,7 @@ def test_what_does_not_fit_together_is_refused(make: Callable[[], Any], why: str
 @pytest.fixture(scope="module")
 def tills_of(addresses: Addresses) -> Iterator[Tills]:
     tills = Tills(addresses)
-    tills.write(tills.sales(100))
+    tills.write(tills.sales(40))
     yield tills
     tills.store.close()
 
@@ -114,13 +114,25 @@ def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
     assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["promote", "lately"], ["rollback", "lately"]])
-def test_a_stream_goes_on_with_its_newest_rows_and_not_with_others(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+NEWEST, REBUILT = "continues with its newest rows; leftfold rebuild lately\n", "is rebuilt by that stream"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["promote", "lately"], NEWEST),
+        (["rollback", "lately"], NEWEST),
+        (["rebuild", "lately", "--hold"], REBUILT),
+        (["rebuild", "lately", "--as-of", "s0@1", "--name", "then"], REBUILT),
+        (["rebuild", "lately", "--plan"], REBUILT),
+    ],
+)
+def test_only_what_a_stream_can_do_is_promised(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert run([*words, "--app", "tests.faust.sales:app", "--redis", "redis://127.0.0.1:1"]) == 2
-    assert "continues with its newest rows; leftfold rebuild lately\n" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.servers
@@ -153,7 +165,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
         assert looked() == {"about": "streams", "well": True, "message": "lately is at work, lag 0"}
     finally:
         assert program.end() == 0
-    tills_of.write(tills_of.sales(50))
+    tills_of.write(tills_of.sales(20))
     assert told()["lag"] > 0
     assert typed("log", "archive", "tills")[0] == 0
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import timedelta
 from decimal import Decimal
 
@@ -138,12 +137,6 @@ def test_a_check_of_a_basket_that_somebody_reopens_is_void_at_once() -> None:
     assert wrong(world) == []
 
 
-def test_a_checkout_that_believes_whoever_reopens_its_basket_keeps_money_and_stock() -> None:
-    found = wrong(reopened_at_the_bank(careless.credulous))
-    assert any("dollars are captured and kept" in text for text in found)
-    assert any("s/milk is still reserved" in text for text in found)
-
-
 @pytest.mark.parametrize("down", ["checkout", "payments"])
 def test_money_that_came_before_the_checkout_knew_is_refunded_and_nothing_leaves_the_store(down: str) -> None:
     world = too_late(chain, down)
@@ -171,16 +164,6 @@ def too_late(app: App, down: str) -> World:
     return world
 
 
-def test_money_that_comes_while_a_basket_is_reopened_goes_back_in_whatever_order_the_checkout_hears_of_both() -> None:
-    for seed in range(40):
-        world = begin(chain, random.Random(seed))
-        world.client.send_many(list(shop("b", "milk", method=Method.CHECK, points=5)))
-        world.client.send_many([clear, by_hand])
-        world.advance(2 * PATIENCE)
-        assert (wrong(world), world.dead("checkout"), world.timers.list("checkout")) == ([], [], {})
-        assert len(of(world, "payments", PaymentCaptured)) == len(of(world, "payments", PaymentRefunded)) == 1
-
-
 def test_a_checkout_that_forgets_to_refund_keeps_the_money() -> None:
     assert any(
         "4.95 dollars are captured and kept, and 0.00 paid" in text
@@ -206,9 +189,3 @@ def test_a_payment_that_is_void_before_ends_the_checkout_before_it_asks_for_anyt
     assert world.timers.list("checkout") == {}
     world.client.send(CheckOut(basket_id="b", at=world.now, method=Method.CARD))
     assert len(of(world, "baskets", BasketPaid)) == 1
-
-
-def test_a_checkout_that_forgets_a_payment_that_was_void_before_never_ends() -> None:
-    found = wrong(void_first(careless.surprised))
-    assert "checkout b/1 has 0 ends" in found
-    assert any("s/milk is still reserved" in text for text in found)

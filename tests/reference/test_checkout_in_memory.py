@@ -52,11 +52,6 @@ def test_a_card_pays_a_basket_at_once(world: World) -> None:
         buy(world, CheckOut(basket_id="b", at=AT))
 
 
-def test_a_receipt_that_was_paid_at_the_register_concerns_nobody(world: World) -> None:
-    buy(world, *shop("b", "milk", method=Method.AT_REGISTER))
-    assert of(world, "payments") == of(world, "inventory", StockReserved) == []
-
-
 def test_what_is_not_there_gives_back_what_was_reserved_and_the_coupon(world: World) -> None:
     buy(world, *shop("b", "milk", "caviar", "bread", coupon="1.00"))
     (reopened,) = of(world, "baskets", BasketReopened)
@@ -87,14 +82,6 @@ def test_points_pay_their_part_and_come_back_when_the_rest_is_declined(world: Wo
     assert [event.points for event in of(world, "loyalty", PointsGivenBack)] == [250]
     assert [event.amount for event in of(world, "baskets", BasketPaid)] == [Decimal("157.00")]
     assert dead(world) == []
-
-
-def test_points_that_a_household_does_not_have_undo_the_checkout(world: World) -> None:
-    buy(world, *shop("b", "milk", points=100))
-    (reopened,) = of(world, "baskets", BasketReopened)
-    assert reopened.reason == "household h has 0 points, not 100"
-    assert len(of(world, "inventory", StockReleased)) == 1
-    assert of(world, "payments") == []
 
 
 def test_a_check_that_its_bank_clears_in_time_pays(world: World) -> None:

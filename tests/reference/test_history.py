@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from decimal import Decimal
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import pytest
 
 from services.baskets.commands import AddItem, ApplyCoupon, BasketCommand, CheckOut, OpenBasket
 from services.baskets.history import history
+from services.baskets.receipts import WEEKS, receipts
 from services.baskets.truth import Sums, truth
 
 
@@ -18,16 +20,17 @@ def week_one() -> list[tuple[str, BasketCommand]]:
     return list(history(weeks=[1]))
 
 
-def test_loading_twice_gives_the_same_ids_and_commands(week_one: list[tuple[str, BasketCommand]]) -> None:
+def test_commands_have_ids_of_their_own_come_in_time_order_and_are_the_same_each_time(
+    week_one: list[tuple[str, BasketCommand]],
+) -> None:
     assert list(history(weeks=[1])) == week_one
-
-
-def test_every_command_has_an_id_of_its_own(week_one: list[tuple[str, BasketCommand]]) -> None:
     assert len({id_ for id_, _ in week_one}) == len(week_one)
-
-
-def test_commands_come_in_time_order(week_one: list[tuple[str, BasketCommand]]) -> None:
     assert all(before.at <= after.at for (_, before), (_, after) in pairwise(week_one))
+    id_, command = week_one[0]
+    assert id_ == "b-31198570044-0"
+    assert isinstance(command, OpenBasket)
+    assert command.at.isoformat() == "2017-01-01T11:53:26+00:00"
+    assert (command.household_id, command.store_id) == ("900", "330")
 
 
 def test_every_basket_is_opened_first_and_checked_out_last(week_one: list[tuple[str, BasketCommand]]) -> None:
@@ -41,19 +44,15 @@ def test_every_basket_is_opened_first_and_checked_out_last(week_one: list[tuple[
         assert isinstance(last, CheckOut)
 
 
-def test_the_first_command_opens_the_first_basket_of_the_year() -> None:
-    ((id_, command),) = islice(history(), 1)
-    assert id_ == "b-31198570044-0"
-    assert isinstance(command, OpenBasket)
-    assert command.at.isoformat() == "2017-01-01T11:53:26+00:00"
-    assert (command.household_id, command.store_id) == ("900", "330")
-
-
-def test_all_weeks_together_make_all_the_commands_of_the_year() -> None:
-    counts: dict[type[BasketCommand], int] = {}
-    for _, command in history():
-        counts[type(command)] = counts.get(type(command), 0) + 1
-    assert counts == {OpenBasket: 155_848, AddItem: 1_469_307, ApplyCoupon: 21_889, CheckOut: 155_848}
+def test_the_weeks_make_a_command_of_every_basket_line_and_coupon_of_the_year() -> None:
+    year = receipts()
+    assert sorted(set(year["week"])) == list(WEEKS)
+    assert (year["coupon_disc"] > 0).sum() == 21_889
+    for week in (1, 53):
+        lines = year[year["week"] == week]
+        counts = Counter(type(command) for _, command in history(weeks=[week]))
+        baskets, coupons = lines["basket_id"].nunique(), (lines["coupon_disc"] > 0).sum()
+        assert counts == {OpenBasket: baskets, AddItem: len(lines), ApplyCoupon: coupons, CheckOut: baskets}
 
 
 def test_the_source_adds_up_to_its_known_totals() -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from leftfold.client import Views
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.engine.views.projector import Projector
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
@@ -25,17 +27,17 @@ from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.model.view import View
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.core.job import spark_runner
-from tests.domains.ledger import app, histories, stranger
+from leftfold.spark.queries.query_refresh import query_runner
+from tests.domains.ledger import LedgerCommand, Move, app, histories, stranger
 from tests.redis.server import RedisServer
-from tests.servers import Addresses, emptied, patient, running
+from tests.servers import Addresses, emptied, patient, running, secret_url
 from tests.waiting import wait_until
 from tests.worker.receipts import behind
 
 if TYPE_CHECKING:
-    from tests.spark.streams import Streams
+    from tests.spark.streaming.streams import Streams
 
 WAIT_SECONDS = 240.0
 
@@ -53,17 +55,37 @@ class Shop:
         self.store = RedisViewStore(self.redis)
         self.views = Views(self.store)
 
-    def rebuild(self, view: View[Any, Any], **options: Any) -> Rebuild:
+    def rebuild(self, view: Any, **options: Any) -> Rebuild:
         """A rebuild on Spark."""
-        return Rebuild(
+        found: Rebuild = self._work(Rebuild, view, spark_runner(self.spark), options)
+        return found
+
+    def refresh(self, view: Any, **options: Any) -> Refresh:
+        """A query view computed as a whole, on Spark."""
+        found: Refresh = self._work(Refresh, view, query_runner(self.spark), options)
+        return found
+
+    def _work(self, kind: Any, view: Any, run: Any, options: dict[str, Any]) -> Any:
+        return kind(
             view,
             self.store,
             open_log=partial(KafkaBulkLog, self.kafka),
             open_reader=partial(KafkaLogReader, self.kafka),
             open_sink=partial(RedisBulkSink, self.redis),
-            run=spark_runner(self.spark),
+            run=run,
             options=RebuildOptions(**{"keep": 0, **options}),
         )
+
+    def move(self, owner: str, *amounts: str, ledger: str = "") -> Position:
+        """Moves of one owner; the position behind them, which is stable."""
+        position = self.send(Move(ledger=ledger or f"l-{owner}", owner=owner, amount=Decimal(one)) for one in amounts)
+        self.wait_stable(position)
+        return position
+
+    def send(self, commands: Any) -> Position:
+        """Sends commands, none of which is refused; the position behind all of them."""
+        with KafkaClient(app.name, self.kafka) as client:
+            return behind(client.send_many(list(commands), timeout=WAIT_SECONDS))
 
     def wait_stable(self, position: Position) -> None:
         """Waits until nothing before a position is open, since a commit is answered before its markers are written."""
@@ -71,6 +93,18 @@ class Shop:
             wait_until(
                 lambda: log.stable_ends(position.offsets).covers(position), f"the log to be stable at {position}"
             )
+
+    def forget(self, *views: str) -> None:
+        """Leaves nothing of views."""
+        for view in views:
+            for generation in self.store.registry(view).generations.values():
+                self.store.unlink(generation)
+            self.store._client.execute_command("DEL", f"view:{view}")
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the servers are, as words of a command."""
+        return ["--kafka", str(self.kafka.bootstrap_servers), "--redis", secret_url(self.redis)]
 
     def work(self) -> None:
         worker = Worker(app, "ledgers", KafkaClientSupplier(self.kafka), stop=self.stop)
@@ -102,18 +136,22 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
     for thread in threads:
         thread.start()
     try:
-        with KafkaClient(app.name, shop.kafka) as client:
-            client.send_many(list(histories(stranger(7), 1500, poison=0.002)), timeout=WAIT_SECONDS)
-            plant_aborted(shop.kafka)
-            answers = client.send_many(list(histories(stranger(8), 1500)), timeout=WAIT_SECONDS)
-            for view in app.views:
-                shop.views[view].wait_reached(behind(answers), timeout=WAIT_SECONDS)
+        shop.send(some_histories(7, poison=0.01))
+        plant_aborted(shop.kafka)
+        position = shop.send(some_histories(8))
+        for view in app.views:
+            shop.views[view].wait_reached(position, timeout=WAIT_SECONDS)
         yield shop
     finally:
         shop.stop.set()
         for thread in threads:
             thread.join()
         shop.store.close()
+
+
+def some_histories(seed: int, *, poison: float = 0.0) -> Iterator[LedgerCommand]:
+    """What the log begins with."""
+    return histories(stranger(seed), 400, poison=poison)
 
 
 def plant_aborted(kafka: KafkaSettings) -> None:
@@ -146,7 +184,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture
 def start(shop: Shop, redis: RedisServer) -> Iterator[Callable[..., Streams]]:
     """Starts streams on a Redis that is empty at first."""
-    from tests.spark.streams import Streams
+    from tests.spark.streaming.streams import Streams
 
     with redis.client() as client:
         client.flushall()

@@ -1,15 +1,14 @@
-"""What rows must be: the committed events of the log, and what a checksum says of rows."""
+"""What rows must be: the committed events of the log, and the folds of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from contextlib import closing
 from typing import Any
 
 from leftfold.client import Views
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model.keys import events
-from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkLog, OffsetRange, raw
 from leftfold.ports.codec import MessageCodec, read_recorded
@@ -18,7 +17,7 @@ from leftfold.testing import fold
 from tests.domains.ledger import app, ledgers
 from tests.spark.conftest import Shop
 
-__all__ = ["checksum_of", "events_of", "logged", "truth"]
+__all__ = ["events_of", "logged", "truth"]
 
 
 def logged(shop: Shop) -> list[Any]:
@@ -32,19 +31,15 @@ def truth(shop: Shop, view: View[Any, Any], store: ViewStore | None = None) -> d
     return dict(fold(view, *(event for event in logged(shop) if event.ledger not in parked)))
 
 
-def events_of(log: BulkLog, topic: str) -> list[Any]:
-    """Every committed event of a topic of the ledgers, from a log that is closed then."""
-    codec, found = MessageCodec[Any](ledgers.events), []
+def events_of(
+    log: BulkLog, topic: str, kinds: Collection[Any] = ledgers.events, partitions: int = app.partitions
+) -> list[Any]:
+    """Every committed event of a topic, from a log that is closed then."""
+    codec, found = MessageCodec[Any](kinds), []
     with closing(log):
         ends = log.stable_ends([topic])
-        for partition in range(app.partitions):
+        for partition in range(partitions):
             part = OffsetRange(topic, partition, 0, ends.next_offset(topic, partition))
             for records in log.read(part):
                 found += [read_recorded(codec, raw(part, record)) for record in records]
     return [recorded.event for recorded in found if recorded is not None]
-
-
-def checksum_of(view: View[Any, Any], rows: Mapping[Any, Any]) -> int:
-    """The checksum of these rows and no others."""
-    codec, encode = view.rows, view.keys.encode
-    return sum(codec.digest(encode(key), codec.encode(row)) for key, row in rows.items()) % CHECKSUM_MODULUS

@@ -1,4 +1,4 @@
-"""Streams that stopped before the past went into the archive, and how streams are run on what is left of the topic."""
+"""Streams of Spark on a topic whose past is in the archive, and what to hold them against."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from redis import Redis
 
 from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -21,57 +20,52 @@ from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.streaming.projection import StreamPorts, ViewStream
 from tests.archive.past import TOPIC, Past
-from tests.domains.ledger import app
+from tests.domains.ledger import app, by_owner, summary
 from tests.servers import secret_url
-from tests.spark.queries import owner_sums
-from tests.spark.query_streams import Streaming, places
+from tests.spark.queries.streams import Streaming, places
+from tests.spark.queries.views import owner_sums
 from tests.waiting import step_until, wait_until
 
 __all__ = ["Stopped"]
 
+FIRST_DATABASE = 5
+"""Those before it are of the tests without Spark."""
+
 
 @dataclass
 class Stopped:
-    """The ledgers App with streams that stand before the start of the topic.
-
-    Args:
-        past: the query view's stream has written here; a projector keeps the App's views up to date.
-        behind: the same servers with another Redis database, where streams have folded the App's views.
-        checkpoints: of the query view's stream.
-    """
+    """The ledgers App with its past in an archive only, and a Spark session."""
 
     past: Past
-    behind: Past
     spark: SparkSession
-    checkpoints: Path
+
+    def __post_init__(self) -> None:
+        self.behind = self.elsewhere(0)
+        """Another Redis database, whose rows of the App's views stand before the start of the topic."""
 
     def make(self) -> None:
-        """Streams run for a while; then all they have read, and more, is archived and trimmed."""
-        past = self.past
-        ensure(app, past.kafka)
-        with past.working(past.reader), closing(KafkaClient(app.name, past.kafka)) as client:
-            past.send(client, 7)
-            with self.querying(past, self.checkpoints) as stream:
-                stream.wait_heard("generation live")
-                self.wait_committed(self.checkpoints)
-            for view in app.views:
-                with closing(self.folding(self.behind, view)) as folding:
-                    self.follow(folding, self.behind)
-            past.send(client, 8)
-            past.trim()
-            past.send(client, 9)
+        """Builds rows from archive and topic; then all that they hold, and more, is archived and trimmed."""
+        for view in (summary, by_owner):
+            self.behind.rebuild(view, self.past.log).run()
+        self.trim()
 
-    def elsewhere(self, database: int) -> Past:
+    def trim(self) -> None:
+        """More history, of which the topic keeps only the last part."""
+        self.write(8)
+        self.past.trim()
+        self.write(9)
+
+    def elsewhere(self, number: int) -> Past:
         """The same servers with a Redis database of which nothing is known yet."""
         url = secret_url(self.past.redis).rpartition("/")[0]
-        return replace(self.past, redis=RedisSettings(url=f"{url}/{database}"))
+        return replace(self.past, redis=RedisSettings(url=f"{url}/{FIRST_DATABASE + number}"))
 
-    def copied(self, past: Past, database: int) -> Past:
+    def copied(self, past: Past, number: int) -> Past:
         """Everything of a Redis database in another one, which tests may spoil."""
         with Redis.from_url(secret_url(past.redis)) as client:
             for key in client.scan_iter(count=1000):
-                client.copy(key, key, destination_db=database, replace=True)
-        return self.elsewhere(database)
+                client.copy(key, key, destination_db=FIRST_DATABASE + number, replace=True)
+        return self.elsewhere(number)
 
     def querying(self, past: Past, checkpoints: Path) -> Streaming:
         """A stream of the query view, in a thread."""
@@ -118,9 +112,9 @@ class Stopped:
         with closing(self.past.topic()) as log:
             return log.stable_ends([TOPIC])
 
-    def agreement(self, past: Past) -> Agreement:
+    def agreement(self, past: Past, *, swap_anyway: bool = True) -> Agreement:
         """Whether the query view's rows are those of archive and topic at the very same position."""
-        refresh = past.work(Refresh, owner_sums, query_runner(self.spark), swap_anyway=True)
+        refresh = past.work(Refresh, owner_sums, query_runner(self.spark), swap_anyway=swap_anyway)
         plan = refresh.plan()
         wait_until(
             lambda: refresh.stands_at(plan), lambda: f"{past.views[owner_sums].describe().position} to be the plan's"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from leftfold.engine.rebuild.result import Agreement
@@ -21,12 +22,12 @@ from tests.archive.past import Past
 from tests.archive.spark.stopped import Stopped
 from tests.domains.ledger import by_owner
 from tests.servers import secret_url
-from tests.spark.queries import owner_sums
+from tests.spark.queries.views import owner_sums
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
-QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
+QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries.views:app")
 FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.domains.ledger:app", "--master", "local[2]")
 HOLE = re.compile(
     r"ledgers\.events\[0\] no longer holds offsets 0 to \d+, ledgers\.events\[1\] offsets 0 to \d+, "
@@ -73,8 +74,11 @@ def running(past: Past, folder: Path, *words: str, archive: str = "") -> Iterato
         )
     try:
         yield Running(process, log)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert any("java" in one.name() for one in family)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_SECONDS) == 0, log.read_text()
+        assert psutil.wait_procs(family, timeout=WAIT_SECONDS)[1] == []
     finally:
         process.kill()
         process.wait()
@@ -92,13 +96,13 @@ def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path:
         run.wait(lambda: len(run.said("refreshed")) >= 2, "the second refresh to be told, which is behind its swap")
         assert not run.said("waiting")
     assert stopped.agreement(past) is Agreement.EQUAL
-    told_by_check = leftfold(past, "check", "--app=tests.spark.queries:app", f"--archive={past.folder}").stderr
+    told_by_check = leftfold(past, "check", "--app=tests.spark.queries.views:app", f"--archive={past.folder}").stderr
     assert re.search(
         r"view owner_sums is kept by batch and swap: ledgers\.events\[0\] begins at offset \d+, and a stream, which "
         r"reads no archive, would have to begin at 0; its SQL would allow a stream",
         told_by_check,
     ), told_by_check
-    status = leftfold(past, "status", "--app=tests.spark.queries:app", "--json")
+    status = leftfold(past, "status", "--app=tests.spark.queries.views:app", "--json")
     assert status.returncode == 0, status.stderr
     (row,) = (row for row in map(json.loads, status.stdout.splitlines()) if row.get("live"))
     assert (row["name"], row["kept"], row["behind"]) == ("owner_sums", "batch and swap", 0.0)
@@ -130,25 +134,6 @@ def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_pa
         assert [told["view"] for told in run.said("streaming")] == ["by_owner"]
         assert len(run.said("view stopped")) == 2
         assert not run.said("waiting")
-    assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
-
-
-def test_a_folded_view_that_readers_see_is_replaced_and_followed(stopped: Stopped, tmp_path: Path) -> None:
-    past = stopped.elsewhere(10)
-    past.rebuild(by_owner, past.log).run()
-    stopped.write(13)
-    stopped.past.trim()
-    before = past.views[by_owner].describe()
-    with running(past, tmp_path, *FOLDS[:2], *FOLDS[3:], archive=past.folder) as run:
-        run.wait(lambda: run.said("view stopped"), "the view to stop")
-        (told,) = run.said("view stopped")
-        assert re.search(r"ledgers\.events\[0\] no longer holds offsets [1-9]\d* to \d+, ", told["why"]), told
-        assert past.views[by_owner].describe() == before
-        type_the_way_out(past, told["why"])
-        run.wait(lambda: run.said("streaming"), "the stream to go on")
-        stopped.write(14)
-        ends = stopped.ends()
-        run.wait(lambda: past.views[by_owner].describe().position.covers(ends), f"by_owner to be at {ends}")
     assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
 
 

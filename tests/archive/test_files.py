@@ -1,0 +1,114 @@
+"""Archived records in their files: folded by columns or one by one alike, and an error where the disk is full."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leftfold.engine.rebuild.stream_fold import StreamFold
+from leftfold.engine.views.folded_rows import RowEncodingError
+from leftfold.model.view import View
+from leftfold.parquet.archive_reader import records_of
+from leftfold.parquet.file_writer import READ, table_of
+from leftfold.parquet.filesystem import ArchiveFileSystem
+from leftfold.ports.bulk import ColumnarRecords, OffsetRange, ReadRecord
+from leftfold.ports.protocols import RawRecord
+from tests.engine.rebuild.test_bulk_folds import TOPIC, by_name, good, odd, only_counted
+
+PART = OffsetRange(TOPIC, 0, 0, 1_000)
+VIEWS = pytest.mark.parametrize("view", [by_name, only_counted], ids=lambda view: view.name)
+batches = st.lists(st.lists(good, min_size=1, max_size=12) | st.lists(good | odd, min_size=1, max_size=6), max_size=4)
+
+
+def numbered(found: list[list[Any]]) -> list[list[RawRecord]]:
+    """The records of some batches, one behind the other."""
+    offsets = iter(range(1_000))
+    return [
+        [RawRecord(TOPIC, 0, next(offsets), key, value, headers, 5) for key, value, headers in batch] for batch in found
+    ]
+
+
+def archived(batch: list[RawRecord], start: int = 0, end: int = 1_000) -> Any:
+    (made,) = table_of(batch).select(READ).combine_chunks().to_batches()
+    return records_of(made, start, end)
+
+
+def folded(view: View[Any, Any], batches: list[Any], tracked: Collection[str] = ()) -> tuple[Any, ...]:
+    fold = StreamFold(view, PART, tracked=tracked)
+    for batch in batches:
+        fold.add(batch)
+    try:
+        rows = fold.rows()
+    except RowEncodingError as error:
+        assert not tracked, "a row that is tracked can be stored"
+        return folded(view, batches, error.rows)
+    return sorted(rows, key=lambda row: row.key), fold.result(rows)
+
+
+@VIEWS
+@settings(max_examples=50, deadline=None)
+@given(found=batches)
+def test_columns_fold_as_records_do(view: Any, found: list[list[Any]]) -> None:
+    wanted = numbered(found)
+    read = [list(map(ReadRecord, batch)) for batch in wanted]
+    assert folded(view, [archived(batch) for batch in wanted]) == folded(view, read)
+
+
+@settings(max_examples=40, deadline=None)
+@given(found=batches, start=st.integers(0, 20), length=st.integers(0, 20))
+def test_a_part_of_a_batch_is_what_lies_between_its_offsets(found: list[list[Any]], start: int, length: int) -> None:
+    for batch in numbered(found):
+        records = archived(batch, start, start + length)
+        there = [record for record in batch if start <= record.offset < start + length]
+        assert [(r.offset(), r.key(), r.value(), tuple(r.headers() or ())) for r in records] == [
+            (record.offset, record.key, record.value, tuple(record.headers)) for record in there
+        ]
+
+
+def test_records_of_processors_are_read_by_columns_and_others_are_not() -> None:
+    (processor,) = numbered([[(b"a", b"{}", [(f"ce_{n}", b"x") for n in range(3)])]])
+    assert archived(processor).told() is None
+    names = ["1", "2", "3", "ce_type", "5", "ce_time", "ce_sequence", "8"]
+    (processor,) = numbered([[(b"a", b"{}", [(name, name.encode()) for name in names])] * 3])
+    told = archived(processor).told()
+    assert isinstance(archived(processor), ColumnarRecords)
+    assert list(told) == [(b"ce_type", b"ce_time", b"ce_sequence", b"a", b"{}")] * 3
+
+
+WRITE = """
+import os, resource, sys
+from leftfold.errors import InfrastructureError
+from leftfold.parquet.filesystem import ArchiveFileSystem
+from leftfold.parquet.file_writer import FileWriter
+from leftfold.ports.protocols import RawRecord
+
+for folder, limit in ((sys.argv[1], resource.RLIM_INFINITY), (sys.argv[2], 10_000)):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    writer = FileWriter(ArchiveFileSystem(folder), "t.events", 0, 0, 0)
+    try:
+        writer.add([RawRecord("t.events", 0, n, b"k", os.urandom(1000), (), 0) for n in range(100)])
+        writer.close(100)
+        print("written")
+    except InfrastructureError as error:
+        writer.abandon()
+        print(error)
+"""
+"""A hundred records, where files may be of any length and where none may be longer than a limit."""
+
+
+def test_a_full_disk_is_an_error_with_the_file_and_the_remedy(tmp_path: Path) -> None:
+    for name in ("large", "full"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-c", WRITE, str(tmp_path / "large"), str(tmp_path / "full")]
+    written, told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert written == "written"
+    assert told.startswith(f"the archive {tmp_path / 'full'}: t.events/day=1970-01-01/00000-")
+    assert told.endswith("make room and run it again: it continues after the last complete file")
+    assert ArchiveFileSystem(str(tmp_path / "full")).names("") == []

@@ -1,0 +1,157 @@
+"""A stream of a query view at work in a thread, and what to hold it against."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.generations import change
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.computed_views import QueryView
+from leftfold.model.position import Position
+from leftfold.ports.bulk import BulkStore
+from leftfold.ports.flush import Generation
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
+from leftfold.spark.queries.incremental_batches import CheckpointDirectory, StreamPlaces
+from leftfold.spark.queries.query_stream import QueryStream
+from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.queries.views import owner_sums
+from tests.waiting import wait_until
+
+__all__ = [
+    "Streaming",
+    "Trusting",
+    "agreement",
+    "caught_up",
+    "made_elsewhere",
+    "newest",
+    "places",
+    "streaming",
+    "wait_committed",
+]
+
+
+def places(kafka: KafkaSettings, redis: RedisSettings, store: BulkStore, checkpoints: Path) -> StreamPlaces:
+    return StreamPlaces(store, partial(KafkaBulkLog, kafka), partial(RedisBulkSink, redis), kafka.java(), checkpoints)
+
+
+def made_elsewhere(shop: Shop, view: Any, *, id_: str = "elsewhere") -> Generation:
+    """The live generation, as if it had been computed from topics of these names in another cluster.
+
+    Args:
+        id_: of the topics there; '' as in a generation that an older version of Leftfold has made.
+    """
+    live = shop.store.registry(view.name).live_of(view.hash)
+    assert live is not None
+    other = replace(live, ids=dict.fromkeys(live.topics, id_) if id_ else {})
+    change(shop.store, view.name, lambda registry: registry.with_generation(other))
+    return other
+
+
+def newest(shop: Shop, checkpoints: Path, folder: str) -> list[Path]:
+    """What Spark has noted of the batches of a stream of owner_sums, the newest first."""
+    generation = shop.views[owner_sums].describe().generation
+    (home,) = (path for path in (checkpoints / owner_sums.name / generation).glob("*") if path.is_dir())
+    files = [path for path in (home / folder).glob("*") if path.name.isdecimal()]
+    return sorted(files, key=lambda path: -int(path.name))
+
+
+def wait_committed(shop: Shop, checkpoints: Path) -> None:
+    """Waits until Spark has noted every batch as done, which it does some time behind the batch's own writes."""
+
+    def is_committed() -> bool:
+        planned, done = (newest(shop, checkpoints, folder)[0].name for folder in ("offsets", "commits"))
+        return planned == done
+
+    wait_until(is_committed, "the newest batch to be committed")
+
+
+class Streaming:
+    """A stream in a thread of this process, until the block ends; `error` is what ended it before that."""
+
+    kind = QueryStream
+
+    def __init__(self, spark: SparkSession, view: QueryView[Any, Any], where: StreamPlaces, **options: Any) -> None:
+        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.error: BaseException | None = None
+        self._stop, self._where = threading.Event(), where
+        self._stream = self.kind(
+            spark, view, where, every=0.05, keep=0, report=lambda what, told: self.told.append((what, told)), **options
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._where.store.close()
+
+    def heard(self, what: str) -> bool:
+        return what in [said for said, _ in self.told]
+
+    def wait_heard(self, what: str) -> None:
+        self._wait(lambda: self.heard(what), f"the stream never said {what!r}: {self.told}")
+
+    def wait_ended(self) -> BaseException:
+        self._wait(lambda: not self._thread.is_alive(), "the stream went on", ended=True)
+        assert self.error is not None, "the stream ended without a word"
+        return self.error
+
+    def _wait(self, reached: Any, why: str, *, ended: bool = False) -> None:
+        wait_until(reached, lambda: f"{why}; {self.error!r}", WAIT_SECONDS, lambda: ended or self._thread.is_alive())
+
+    def _run(self) -> None:
+        try:
+            self._stream.run(self._stop)
+        except BaseException as error:
+            self.error = error
+
+
+class TrustingCheckpoint(CheckpointDirectory):
+    """Continues from wherever Spark's checkpoint is, whatever the marks say."""
+
+    def resumable(self, run: str, batch: int | None, files: Any) -> Path | None:
+        return self._of(run)
+
+
+class TrustingStream(QueryStream):
+    def checkpoint(self, generation: Generation) -> CheckpointDirectory:
+        return TrustingCheckpoint(self._places.checkpoints, self._view.name, generation.id)
+
+
+class Trusting(Streaming):
+    """A stream that believes its checkpoint, to show what the marks are good for."""
+
+    kind = TrustingStream
+
+
+def streaming(
+    shop: Shop, checkpoints: Path, view: QueryView[Any, Any] = owner_sums, kind: type[Streaming] = Streaming
+) -> Streaming:
+    """A stream of a view on the shop's servers, with a store of its own, as in another process."""
+    return kind(shop.spark, view, places(shop.kafka, shop.redis, RedisViewStore(shop.redis), checkpoints))
+
+
+def agreement(shop: Shop, view: QueryView[Any, Any] = owner_sums) -> Agreement:
+    """Whether the stream's rows are those of the batch at the very same position."""
+    refresh = shop.refresh(view, swap_anyway=True)
+    plan = refresh.plan()
+    wait_until(lambda: refresh.stands_at(plan), lambda: f"{shop.views[view].describe().position} to be the plan's")
+    return refresh.run(plan).agreement
+
+
+def caught_up(shop: Shop, position: Position, view: QueryView[Any, Any] = owner_sums) -> None:
+    """Waits until readers see everything up to a position."""
+    shop.views[view].wait_reached(position, timeout=WAIT_SECONDS)

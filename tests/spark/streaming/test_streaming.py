@@ -1,0 +1,166 @@
+"""Views folded by Spark streaming on real servers equal the fold in memory, with others at work beside them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from leftfold import memory
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, rebuild_together
+from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.views.projector import Projector
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.redis import RedisBulkSink
+from leftfold.spark.core.job import spark_pass_runner
+from tests.domains.ledger import Close, LedgerCommand, Move, Open, app, by_owner, summary
+from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.streaming.streams import VIEWS, Streams
+
+pytestmark = pytest.mark.servers
+
+Start = Callable[..., Streams]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_numbers = itertools.count()
+
+steps = st.tuples(
+    st.sampled_from(["open", "move", "move", "move", "close"]),
+    st.integers(0, 4),
+    st.integers(0, 2),
+    st.decimals("-99.99", "99.99", places=2),
+    st.lists(st.integers(0, 3), max_size=3),
+)
+
+
+def command(prefix: str, step: Any) -> LedgerCommand:
+    """A step as a command on names of this example only."""
+    what, ledger, owner, amount, tags = step
+    names = {"ledger": f"{prefix}l-{ledger}", "owner": f"{prefix}o-{owner}"}
+    match what:
+        case "open":
+            return Open(**names)
+        case "close":
+            return Close(**names)
+        case _:
+            shown = Decimal("1.00") if amount == Decimal("66.60") else amount
+            return Move(**names, amount=shown, tags=tuple(f"{prefix}t-{tag}" for tag in tags))
+
+
+def test_streams_projector_rebuild_and_memory_agree_on_any_history(start: Start, shop: Shop) -> None:
+    streams = start()
+
+    @given(st.lists(steps, min_size=20, max_size=60))
+    @settings(
+        max_examples=3,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    def agree(history: list[Any]) -> None:
+        prefix = f"h{next(_numbers)}/"
+        commands = [command(prefix, step) for step in history]
+        with memory(app, now=NOW) as world:
+            world.client.send_many(commands)
+            position = shop.send(commands)
+            streams.settle(position)
+            for view in VIEWS:
+                shop.views[view].wait_reached(position, timeout=WAIT_SECONDS)
+            projected = {view.name: mine(shop.views, view, prefix) for view in VIEWS}
+            rebuilds = [shop.rebuild(view) for view in VIEWS]
+            for result in rebuild_together(rebuilds, rebuilds[0].plan(), spark_pass_runner(shop.spark)):
+                assert result.agreement is Agreement.EQUAL
+            for view in VIEWS:
+                expected = dict(world.views[view].items())
+                assert projected[view.name] == expected, f"{view.name} by the projector"
+                assert mine(shop.views, view, prefix) == expected, f"{view.name} by a rebuild"
+                assert mine(streams.views, view, prefix) == expected, f"{view.name} by a stream"
+
+    agree()
+    streams.assert_equal_to_the_log()
+    assert streams.said("out of step") == 0
+    assert streams.said("streaming") == len(streams.streams)
+
+
+def mine(views: Any, view: Any, prefix: str) -> dict[Any, Any]:
+    """The rows of this example."""
+    return {key: row for key, row in views[view].items() if key.startswith(prefix)}
+
+
+def test_a_stream_and_a_projector_of_one_view_do_no_harm(start: Start, shop: Shop) -> None:
+    streams = start(summary, by_owner)
+    stop = threading.Event()
+
+    def follow() -> None:
+        tail = Projector((summary, by_owner), lambda: KafkaLogReader(shop.kafka), streams.store)
+        while not stop.is_set():
+            tail.step()
+        tail.close()
+
+    streams.settle(streams.write(41, 60))
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        streams.settle(streams.write(42, 60))
+        numbers = itertools.count(43)
+
+        def is_noticed() -> bool:
+            streams.write(next(numbers), 10)
+            return streams.said("out of step") > 0
+
+        streams.until(is_noticed, "the stream to notice the projector")
+    finally:
+        stop.set()
+        thread.join()
+    streams.settle(streams.write(40, 60))
+    streams.assert_equal_to_the_log()
+
+
+@pytest.mark.faults
+def test_two_drivers_of_one_view_do_no_harm(start: Start) -> None:
+    one, other = start(by_owner, summary), start(by_owner, summary)
+    for seed in (51, 52, 53):
+        position = one.write(seed, 60)
+
+        def both(at: Any = position) -> bool:
+            for stream in other.streams:
+                stream.step(0.05)
+            return all(one.covers(view, at) for view in (by_owner, summary))
+
+        one.until(both, "either of them to fold it")
+    one.assert_equal_to_the_log()
+    assert one.said("out of step") + other.said("out of step") > 0
+    other.close()
+    one.settle(one.write(54, 60))
+    one.assert_equal_to_the_log()
+
+
+def test_a_rebuild_goes_live_under_a_stream(start: Start, shop: Shop) -> None:
+    streams = start(summary)
+    streams.settle(streams.write(61))
+    results: list[RebuildResult] = []
+    rebuild = Rebuild(
+        summary,
+        streams.store,
+        open_log=partial(KafkaBulkLog, shop.kafka),
+        open_reader=partial(KafkaLogReader, shop.kafka),
+        open_sink=partial(RedisBulkSink, streams.redis),
+        options=RebuildOptions(keep=0),
+    )
+    thread = threading.Thread(target=lambda: results.append(rebuild.run()))
+    thread.start()
+    streams.until(lambda: not thread.is_alive(), "the rebuild to end")
+    (result,) = results
+    assert result.agreement is Agreement.EQUAL
+    assert streams.views[summary].describe().generation == result.generation != result.predecessor
+    streams.settle(streams.write(62))
+    streams.assert_equal_to_the_log()
