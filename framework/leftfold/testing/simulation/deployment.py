@@ -207,9 +207,11 @@ class Deployment:
     @property
     def is_serving(self) -> bool:
         """Whether the workers of `restart` serve every partition."""
-        every = frozenset(range(self.app.partitions))
         found = self._successors
-        return len(found) == len(self._decided) and all(worker.served == every for worker in found.values())
+        if len(found) < len(self._decided):
+            return False
+        every = frozenset(range(self.app.partitions))
+        return all(worker.served == every for worker in found.values())
 
     def audit(self) -> None:
         """Starts the auditor of the rows, once all commands are decided."""
@@ -224,7 +226,7 @@ class Deployment:
     @property
     def is_ended(self) -> bool:
         """Whether no process runs any more."""
-        return all(task.is_done or task.process.code is not None for p in self._world.processes for task in p.tasks)
+        return all(p.code is not None or all(task.is_done for task in p.tasks) for p in self._world.processes)
 
     def _sent(self, command: Command) -> WitnessedCommand:
         spec = command.__leftfold__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -177,6 +178,18 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
     Args:
         faults: instead of those of the seed.
     """
+    # A collection would look at the objects of a schedule again and again, and finalize clients at a moment of its own.
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _run(scenario, seed, faults)
+    finally:
+        if is_collecting:
+            gc.enable()
+            gc.collect(0)
+
+
+def _run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None) -> ScheduleResult:
     chosen = scenario.faults(seed) if faults is None else list(faults)
     world = SimulatedWorld(seed, scenario.brokers)
     with world.activated():
