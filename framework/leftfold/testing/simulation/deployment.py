@@ -154,7 +154,7 @@ class Deployment:
         self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
         self._stops: list[Event] = []
         self.is_stopping = self.is_over = False
-        self._rounds = 0
+        self._rounds = self._over = 0
         self.trace: list[tuple[float, str, str, Any]] = []
         self.broken: list[str] = []
         self.ended: list[tuple[str, str]] = []
@@ -226,7 +226,14 @@ class Deployment:
     @property
     def is_ended(self) -> bool:
         """Whether no process runs any more."""
-        return all(p.code is not None or all(task.is_done for task in p.tasks) for p in self._world.processes)
+        # One that has ended never runs again, so that each is looked at once.
+        processes = self._world.processes
+        while self._over < len(processes):
+            process = processes[self._over]
+            if process.code is None and not all(task.is_done for task in process.tasks):
+                return False
+            self._over += 1
+        return True
 
     def _sent(self, command: Command) -> WitnessedCommand:
         spec = command.__leftfold__

@@ -38,15 +38,15 @@ class SimulatedProcess:
     """A simulated process: tasks that share memory and a clock, and are killed, stopped and started together.
 
     Attributes:
-        role: the kind of process, such as "worker". skew: seconds that its wall clock is ahead.
+        role: the kind of process, such as "worker". number: its process id. skew: seconds that its wall clock is ahead.
         drift: seconds that it has worked so far, without waits.
         code: its exit code once it has ended; -9 = killed.
         calls: how many simulated calls it has made. strike: called before each of them with its name.
         terminate: asks it to end in order, as SIGTERM does; None = it ignores that.
     """
 
-    def __init__(self, name: str, scheduler: Scheduler, role: str = "") -> None:
-        self.name, self._scheduler, self.role = name, scheduler, role or name
+    def __init__(self, name: str, scheduler: Scheduler, role: str = "", number: int = 1000) -> None:
+        self.name, self._scheduler, self.role, self.number = name, scheduler, role or name, number
         self.skew, self.drift, self.calls = 0.0, 0.0, 0
         self.code: int | None = None
         self.is_stopped = False

@@ -127,20 +127,19 @@ class Session:
         """The error for a command that is not even queued, or None."""
         command, server = DATA_COMMANDS.get(name), self._server
         arity = command.arity if command is not None else self._OTHERS[name][1] if name in self._OTHERS else 0
-        said = name.decode(errors="surrogateescape").lower()
         failure = None
         if not arity:
             failure = _unknown(parts)
         elif len(parts) < -arity if arity < 0 else len(parts) != arity:
-            failure = wrong_arguments(said)
+            failure = wrong_arguments(_said(name))
         elif not self._is_known and name not in _LOGGED_OUT:
             failure = ErrorReply("NOAUTH Authentication required.")
         elif command is not None and command.writes and server.refusal:
             failure = ErrorReply(server.refusal)
         elif self._channels and self._version == 2 and name not in _SUBSCRIBED:
             failure = ErrorReply(
-                f"ERR Can't execute '{said}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
-                "in this context"
+                f"ERR Can't execute '{_said(name)}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET "
+                "are allowed in this context"
             )
         elif server.is_loading and name not in _LOADING:
             failure = ErrorReply("LOADING Redis is loading the dataset in memory")
@@ -363,6 +362,10 @@ class Session:
         b"QUIT": (_quit, -1),
         b"RESET": (_reset, 1),
     }
+
+
+def _said(name: bytes) -> str:
+    return name.decode(errors="surrogateescape").lower()
 
 
 def _unknown(parts: list[bytes]) -> ErrorReply:
