@@ -17,6 +17,7 @@ __all__ = [
     "Reply",
     "SimpleString",
     "encode",
+    "encode_into",
     "number",
 ]
 
@@ -105,14 +106,17 @@ def _command(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
         return None
     count, at = header
     parts: list[bytes] = []
+    match, most = _BULK.match, len(buffer)
     for _ in range(count):
-        found = _BULK.match(buffer, at)  # nearly always; the rest is for unusual input
-        header = (int(found[1]), found.end()) if found else _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
-        if header is None:
-            return None
-        size, start = header
+        if found := match(buffer, at):  # nearly always; the rest is for unusual input
+            size, start = int(found[1]), found.end()
+        else:
+            header = _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
+            if header is None:
+                return None
+            size, start = header
         at = start + size + 2
-        if at > len(buffer):
+        if at > most:
             return None
         parts.append(buffer[start : at - 2])
     return at, parts
@@ -150,50 +154,47 @@ def encode(reply: Reply, version: int = 2) -> bytes:
         version: of the protocol, 2 or 3.
     """
     parts: list[bytes] = []
-    _encode(reply, version == 3, parts)
+    encode_into(parts, reply, is_three=version == 3)
     return b"".join(parts)
 
 
-def _encode(reply: Reply, is_three: bool, parts: list[bytes]) -> None:
-    if type(reply) is bytes:  # nearly always
+def encode_into(parts: list[bytes], reply: Reply, *, is_three: bool) -> None:
+    """Adds the bytes of a reply, in version 3 of the protocol or in version 2."""
+    if isinstance(reply, bytes):
         parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
-        return
-    match reply:
-        case bytes():
-            parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
-        case int():
-            parts.append(b":%d\r\n" % reply)
-        case float():
-            text = double(reply)
-            parts.append(b",%b\r\n" % text if is_three else b"$%d\r\n%b\r\n" % (len(text), text))
-        case SimpleString():
-            parts.append(b"+%b\r\n" % reply.text)
-        case ErrorReply():
-            line = str(reply).encode(errors="surrogateescape").replace(b"\r", b" ").replace(b"\n", b" ")
-            parts.append(b"-%b\r\n" % line)
-        case dict() | set() | list():
-            _encode_several(reply, is_three, parts)
-        case _ if is_three:
-            parts.append(b"_\r\n")
-        case _:
-            parts.append(b"$-1\r\n" if reply is None else b"*-1\r\n")
+    elif isinstance(reply, list | set | dict):
+        _encode_several(reply, is_three, parts)
+    elif isinstance(reply, SimpleString):
+        parts.append(b"+%b\r\n" % reply.text)
+    elif isinstance(reply, int):
+        parts.append(b":%d\r\n" % reply)
+    elif isinstance(reply, float):
+        text = double(reply)
+        parts.append(b",%b\r\n" % text if is_three else b"$%d\r\n%b\r\n" % (len(text), text))
+    elif isinstance(reply, ErrorReply):
+        line = str(reply).encode(errors="surrogateescape").replace(b"\r", b" ").replace(b"\n", b" ")
+        parts.append(b"-%b\r\n" % line)
+    elif is_three:
+        parts.append(b"_\r\n")
+    else:
+        parts.append(b"$-1\r\n" if reply is None else b"*-1\r\n")
 
 
 def _encode_several(
     reply: Push | list[Reply] | set[bytes] | dict[bytes, Reply], is_three: bool, parts: list[bytes]
 ) -> None:
-    values: Iterable[Reply]
-    match reply:
-        case dict():
-            mark, values = b"%", [each for item in reply.items() for each in item]
-        case set():
-            mark, values = b"~", sorted(reply)
-        case _:
-            mark, values = b">" if isinstance(reply, Push) else b"*", reply
-    size = len(reply) * (2 if isinstance(reply, dict) and not is_three else 1)
+    values: Iterable[Reply] = reply
+    mark, size = b"*", len(reply)
+    if isinstance(reply, dict):
+        mark, values = b"%", [each for item in reply.items() for each in item]
+        size *= 1 if is_three else 2
+    elif isinstance(reply, set):
+        mark, values = b"~", sorted(reply)
+    elif isinstance(reply, Push):
+        mark = b">"
     parts.append(b"%b%d\r\n" % (mark if is_three else b"*", size))
     for value in values:
-        _encode(value, is_three, parts)
+        encode_into(parts, value, is_three=is_three)
 
 
 def double(value: float) -> bytes:
