@@ -183,8 +183,7 @@ class Deployment:
         waiting = self._waiting
         while waiting and waiting[-1].answer is not None:
             waiting.pop()
-        is_deployed = self.projections is None or self.projections.is_deployed
-        return self._is_ready and is_deployed and not waiting
+        return not waiting and self._is_ready and (self.projections is None or self.projections.is_deployed)
 
     def end(self) -> None:
         """Stops the workers in order."""

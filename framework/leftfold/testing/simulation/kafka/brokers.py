@@ -315,8 +315,8 @@ class Request:
         self._scheduler.call_later(self._cluster.hop(), partial(self._finish, BrokerError(TRANSPORT)))
 
     def _arrive(self) -> None:
-        cluster, broker, key = self._cluster, self._broker, self._key
-        if broker.lives != self._lives or not broker.is_up or self._is_fated("lost"):
+        cluster, broker, key, fate = self._cluster, self._broker, self._key, self._fate
+        if broker.lives != self._lives or not broker.is_up or (fate is not None and fate.kind == "lost"):
             self.broken()
         elif cluster.cut and (self._process.name, broker.number, "to") in cluster.cut:
             self._expires(self._began)
@@ -325,7 +325,7 @@ class Request:
         elif cluster.is_loading(key):
             self._answer(BrokerError(LOADING))
         else:
-            if self._is_fated("repeated"):
+            if fate is not None and fate.kind == "repeated":
                 self._work(lambda value: None)
             broker.waiting[self] = None
             self._work(self._answer)
@@ -339,13 +339,16 @@ class Request:
     def _answer(self, value: Any) -> None:
         broker, link, scheduler, cut = self._broker, self._link, self._scheduler, self._cluster.cut
         broker.waiting.pop(self, None)
-        if self._fate is not None and self._fate.handled is not None:
-            self._fate.handled()
+        fate = self._fate
+        if fate is not None and fate.handled is not None:
+            fate.handled()
         if self._is_done:
             return
-        if broker.lives != self._lives or self._is_fated("unanswered"):
+        if broker.lives != self._lives or (fate is not None and fate.kind == "unanswered"):
             self.broken()
-        elif self._is_fated("silent") or (cut and (self._process.name, broker.number, "from") in cut):
+        elif (fate is not None and fate.kind == "silent") or (
+            cut and (self._process.name, broker.number, "from") in cut
+        ):
             self._expires(scheduler.now)
         else:
             link.returned = at = max(scheduler.now + self._cluster.hop(), link.returned + 1e-9)
@@ -366,9 +369,6 @@ class Request:
 
     def _drop_link(self) -> None:
         self._connections.drop(self._broker, self._link)
-
-    def _is_fated(self, kind: str) -> bool:
-        return self._fate is not None and self._fate.kind == kind
 
     def _finish(self, value: Any) -> None:
         if not self._is_done:

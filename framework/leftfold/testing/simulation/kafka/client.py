@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -278,13 +278,18 @@ def cluster_metadata(client: SimulatedClient, topic: str | None, timeout: float)
         return known if topic is None else {topic: known.get(topic, 0)}
 
     counts: dict[str, int] = client.asked("metadata", (), work, timeout)
+    return _metadata(tuple(counts.items()), tuple(broker.number for broker in cluster.brokers if broker.is_up))
+
+
+@lru_cache(256)
+def _metadata(counts: tuple[tuple[str, int], ...], brokers: tuple[int, ...]) -> Metadata:
+    """Metadata with these numbers of partitions; clients ask for the same again and again, and only read it."""
     found: Any = ClusterMetadata()
-    for broker in cluster.brokers:
-        if broker.is_up:
-            host: Any = BrokerMetadata()
-            host.id, host.host, host.port = broker.number, "simulated", 9091 + broker.number
-            found.brokers[broker.number] = host
-    for name, count in counts.items():
+    for number in brokers:
+        host: Any = BrokerMetadata()
+        host.id, host.host, host.port = number, "simulated", 9091 + number
+        found.brokers[number] = host
+    for name, count in counts:
         known: Any = TopicMetadata()
         found.topics[name] = known
         known.topic = name

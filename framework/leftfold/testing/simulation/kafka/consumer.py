@@ -167,7 +167,7 @@ class _Reader(SimulatedClient):
         Raises:
             RuntimeError: the consumer is closed.
         """
-        self.step(what)
+        self.process.step(what)
         if self.is_closed:
             raise RuntimeError("Consumer closed")
 
