@@ -8,9 +8,9 @@ from contextlib import nullcontext
 import pytest
 
 from leftfold.testing.simulation.schedules import run, scheduled, shrink
-from tests.simulation.planted import PLANTED, planted
-from tests.simulation.purse import RESTARTS
-from tests.simulation.spending import SPENDING
+from tests.simulation.scenarios.planted import PLANTED, planted
+from tests.simulation.scenarios.purse import RESTARTS
+from tests.simulation.scenarios.spending import SPENDING
 
 _HELD = 5734
 """Of restarts: a coordinator forgets events alone, and no worker learns that a request was not answered."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
-from tests.simulation.mishaps import MISHAPS
-from tests.simulation.posting import POST
-from tests.simulation.purse import PURSE, RESTARTS
-from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
-from tests.simulation.trading import TRADE
+from tests.simulation.scenarios.mishaps import MISHAPS
+from tests.simulation.scenarios.posting import POST
+from tests.simulation.scenarios.purse import PURSE, RESTARTS
+from tests.simulation.scenarios.spending import BESIDE, DEPLOY, SPENDING
+from tests.simulation.scenarios.trading import TRADE
 
 _READERS_LOSE_REDIS = (597, 1720)
 """A reader loses Redis while it begins to listen."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from leftfold.testing.simulation.schedules import run, scheduled, shrink
-from tests.simulation.purse import PURSE
+from tests.simulation.scenarios.purse import PURSE
 
 _CHUNK, _CHUNKS = 50, 37
 

@@ -25,11 +25,11 @@ from leftfold.testing.simulation.faults.damage import Operator
 from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.witness import Check, WitnessedCommand
 
-__all__ = ["HORIZON", "Deployment", "Scenario", "has_tails"]
+__all__ = ["FAULT_SECONDS", "Deployment", "Scenario", "has_tails"]
 
 SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
 AGAIN_SECONDS = 0.5
-HORIZON = 15.0
+FAULT_SECONDS = 15.0
 """The virtual seconds within which faults occur."""
 _PATIENCE = 10.0
 _GIVES_UP = 0.3
@@ -62,7 +62,7 @@ class Scenario:
     workers: int = 2
     brokers: int = 2
     kinds: tuple[str, ...] = ()
-    horizon: float = HORIZON
+    horizon: float = FAULT_SECONDS
     same_ids: bool = True
     check: Check | None = None
     newer: App | None = None

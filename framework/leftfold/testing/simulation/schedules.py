@@ -13,7 +13,7 @@ from typing import Any
 from leftfold.kafka import reachability as reach
 from leftfold.model.app import App
 from leftfold.model.messages import Command
-from leftfold.testing.simulation.deployment import HORIZON, Deployment, Scenario, has_tails
+from leftfold.testing.simulation.deployment import FAULT_SECONDS, Deployment, Scenario, has_tails
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults import Fault
 from leftfold.testing.simulation.load import drawn_load
@@ -182,13 +182,13 @@ def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> No
     """Runs the world until all commands are answered, workers are stopped, restored once more, and settled."""
     scheduler = world.scheduler
     while not world.run(lambda: deployment.is_answered or bool(deployment.broken), 1.0):
-        if scheduler.now > max(deployment.faults.until, HORIZON) + LIVENESS_SECONDS:
+        if scheduler.now > max(deployment.faults.until, FAULT_SECONDS) + LIVENESS_SECONDS:
             waiting = [one.id for one in deployment.sent if one.answer is None]
             wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting or 'the deploy'}")
             return
     deployment.faults.stop()
     # All faults are over before the workers are stopped.
-    world.run(lambda: scheduler.now > deployment.faults.until, HORIZON)
+    world.run(lambda: scheduler.now > deployment.faults.until, FAULT_SECONDS)
     for part in ("stop", "serve what was left", "stop again"):
         if part == "serve what was left":
             deployment.restart()

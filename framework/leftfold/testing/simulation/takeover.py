@@ -29,7 +29,7 @@ from leftfold.testing.simulation.kafka.brokers import BORN
 from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
 from leftfold.testing.simulation.stand_ins import threads
-from leftfold.testing.simulation.stand_ins.threads import Module, inside
+from leftfold.testing.simulation.stand_ins.threads import Module, simulated_function
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]
 
@@ -171,7 +171,7 @@ def taken_over(
     Args:
         packages, libraries: see `simulated`. more: further pairs of a real object and its stand-in.
     """
-    pairs = {id(real): (real, inside(real, stand_in)) for real, stand_in in [*_stand_ins(), *more]}
+    pairs = {id(real): (real, simulated_function(real, stand_in)) for real, stand_in in [*_stand_ins(), *more]}
     undo: list[Callable[[], None]] = []
     # Clients log thousands of broken connections here; workers report what matters.
     log = logging.getLogger("leftfold")

@@ -24,8 +24,8 @@ from leftfold.testing.simulation.redis_server.resp import (
     Reply,
     SimpleString,
     encode,
-    encode_into,
     number,
+    write_reply,
 )
 from leftfold.testing.simulation.redis_server.sorted_sets import SORTED_COMMANDS
 from leftfold.testing.simulation.redis_server.stream_commands import STREAM_COMMANDS
@@ -90,7 +90,7 @@ class Session:
                     break
                 reply = self._answer(parts)
                 for each in reply if isinstance(reply, _Several) else (reply,):
-                    encode_into(out, each, is_three=self._version == 3)
+                    write_reply(out, each, is_three=self._version == 3)
         except ProtocolError as error:
             out.append(encode(ErrorReply(f"ERR Protocol error: {error}")))
             self.close()

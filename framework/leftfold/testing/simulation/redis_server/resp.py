@@ -17,8 +17,8 @@ __all__ = [
     "Reply",
     "SimpleString",
     "encode",
-    "encode_into",
     "number",
+    "write_reply",
 ]
 
 _HEADER = re.compile(rb"[*$](0|[1-9]\d{0,8})\r\n")
@@ -175,11 +175,11 @@ def encode(reply: Reply, version: int = 2) -> bytes:
         version: of the protocol, 2 or 3.
     """
     parts: list[bytes] = []
-    encode_into(parts, reply, is_three=version == 3)
+    write_reply(parts, reply, is_three=version == 3)
     return b"".join(parts)
 
 
-def encode_into(parts: list[bytes], reply: Reply, *, is_three: bool) -> None:
+def write_reply(parts: list[bytes], reply: Reply, *, is_three: bool) -> None:
     """Adds the bytes of a reply, in version 3 of the protocol or in version 2."""
     if isinstance(reply, bytes):
         parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
@@ -215,7 +215,7 @@ def _encode_several(
         mark = b">"
     parts.append(b"%b%d\r\n" % (mark if is_three else b"*", size))
     for value in values:
-        encode_into(parts, value, is_three=is_three)
+        write_reply(parts, value, is_three=is_three)
 
 
 def double(value: float) -> bytes:

@@ -22,8 +22,8 @@ __all__ = [
     "Thread",
     "Timer",
     "get_ident",
-    "inside",
     "queue",
+    "simulated_function",
     "threading",
 ]
 
@@ -307,14 +307,14 @@ class Module:
         self._real, self._names = real, names
         # Functions are called all the time: an attribute of the instance is found without `__getattr__`.
         functions = {name: one for name, one in names.items() if isinstance(one, FunctionType)}
-        vars(self).update({name: inside(getattr(real, name), one) for name, one in functions.items()})
+        vars(self).update({name: simulated_function(getattr(real, name), one) for name, one in functions.items()})
 
     def __getattr__(self, name: str) -> Any:
         found = self._names.get(name, _OUTSIDE)
         return found if found is not _OUTSIDE and is_simulated() else getattr(self._real, name)
 
 
-def inside(real: Any, stand_in: Any) -> Any:
+def simulated_function(real: Any, stand_in: Any) -> Any:
     """A function that calls the stand-in within the world, and the real one elsewhere; a module is one already."""
     if isinstance(stand_in, Module):
         return stand_in
