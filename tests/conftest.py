@@ -48,7 +48,7 @@ LONG = (
     "simulation/test_write_path.py",
     "cli/test_journey.py",
     "cli/test_rights.py",
-    "simulation/test_consumers.py",
+    "simulation/test_planted.py",
     "simulation/test_conformance.py",
     "faust",
     "process",

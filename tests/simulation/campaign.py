@@ -8,12 +8,12 @@ import sys
 import time
 
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
-from tests.simulation.mishaps import MISHAPS
-from tests.simulation.planted import PLANTED, planted
-from tests.simulation.posting import POST
-from tests.simulation.purse import DECIDED, PURSE, RESTARTS
-from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
-from tests.simulation.trading import TRADE, UNSENT
+from tests.simulation.scenarios.mishaps import MISHAPS
+from tests.simulation.scenarios.planted import PLANTED, planted
+from tests.simulation.scenarios.posting import POST
+from tests.simulation.scenarios.purse import DECIDED, PURSE, RESTARTS
+from tests.simulation.scenarios.spending import BESIDE, DEPLOY, SPENDING
+from tests.simulation.scenarios.trading import TRADE, UNSENT
 
 __all__ = ["main"]
 

@@ -13,7 +13,7 @@ from leftfold.redis import RedisViewStore
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from leftfold.testing.simulation.scheduler import SimulatedProcess
 from leftfold.testing.simulation.stand_ins.event_loop import asyncio
-from tests.simulation.redis_world import RedisWorld, redis_world
+from tests.simulation.redis_server.redis_world import RedisWorld, redis_world
 
 
 def _generation(world: RedisWorld) -> Generation:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from leftfold.testing.simulation.schedules import run, scheduled, shrink
-from tests.simulation.purse import PURSE
+from tests.simulation.scenarios.purse import PURSE
 
-_CHUNK = 50
+_CHUNK, _CHUNKS = 50, 37
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,27 +18,8 @@ def _simulated() -> Iterator[None]:
         yield
 
 
-def _keep_every_promise(chunk: int) -> None:
+@pytest.mark.parametrize("chunk", range(_CHUNKS))
+def test_every_promise_is_kept(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
         outcome = run(PURSE, seed)
         assert not outcome.wrong, str(shrink(PURSE, outcome))
-
-
-class TestFirstThird:
-    """Each class runs in a process of its own."""
-
-    @pytest.mark.parametrize("chunk", range(12))
-    def test_every_promise_is_kept(self, chunk: int) -> None:
-        _keep_every_promise(chunk)
-
-
-class TestSecondThird:
-    @pytest.mark.parametrize("chunk", range(12, 24))
-    def test_every_promise_is_kept(self, chunk: int) -> None:
-        _keep_every_promise(chunk)
-
-
-class TestLastThird:
-    @pytest.mark.parametrize("chunk", range(24, 37))
-    def test_every_promise_is_kept(self, chunk: int) -> None:
-        _keep_every_promise(chunk)

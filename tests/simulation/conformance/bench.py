@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -241,10 +240,7 @@ class Bench(ABC):
 
     def count_members(self, group: str) -> int | None:
         """How many members a group has, None = there is no such group."""
-        admin = self.admin()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            found = admin.list_groups(group, SECONDS)
+        found = self.admin().list_groups(group, SECONDS)
         return len(found[0].members) if found else None
 
     def members(self, topic: str, group: str, number: int, **config: Any) -> list[Any]:

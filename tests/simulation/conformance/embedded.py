@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,6 @@ from confluent_kafka.admin import AdminClient
 
 from tests.simulation.conformance.bench import SECONDS, Bench, Deed, Outcome, Script, Step
 from tests.simulation.conformance.settings import consumer_config, producer_config
-from tests.waiting import wait_until
 from tests.worker.proxy import Api, Fault, Proxy
 from tests.worker.proxy import Deed as ProxyDeed
 
@@ -43,13 +43,20 @@ _DEEDS: dict[Deed, ProxyDeed] = {
 }
 
 
+PAUSE_SECONDS = 0.005
+"""Between two looks at a condition, most of which poll a consumer, and so wait already."""
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where the broker is: directly, behind which port a proxy reaches it, and where clients find that proxy."""
+    """Where the broker is: directly, and through proxies.
+
+    Attributes:
+        proxies: for each that is free, where clients find it, and the port behind which it reaches the broker.
+    """
 
     address: str
-    behind: int
-    front: int
+    proxies: SimpleQueue[tuple[int, int]]
     restart: Callable[[], None]
 
 
@@ -86,6 +93,7 @@ class _Embedded(Bench):
         super().__init__()
         self._place, self._stack = place, stack
         self._proxy: Proxy | None = None
+        self._front = 0
 
     def producer(self, *, far: bool = False, **config: Any) -> Any:
         return Producer(producer_config(self._address(far=far), config))
@@ -102,7 +110,10 @@ class _Embedded(Bench):
         return _Strike(self._proxied().fault(_APIS[step], _DEEDS[deed], times=times))
 
     def wait(self, condition: Callable[[], Any], awaited: str) -> None:
-        wait_until(lambda: bool(condition()), awaited, SECONDS)
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"waited in vain for {awaited}"
+            time.sleep(PAUSE_SECONDS)
 
     def clock(self) -> float:
         return time.monotonic()
@@ -134,9 +145,11 @@ class _Embedded(Bench):
         if not far:
             return self._place.address
         self._proxied()
-        return f"127.0.0.1:{self._place.front}"
+        return f"127.0.0.1:{self._front}"
 
     def _proxied(self) -> Proxy:
         if self._proxy is None:
-            self._proxy = self._stack.enter_context(Proxy(self._place.front, self._place.behind))
+            self._front, behind = free = self._place.proxies.get()
+            self._stack.callback(self._place.proxies.put, free)
+            self._proxy = self._stack.enter_context(Proxy(self._front, behind))
         return self._proxy

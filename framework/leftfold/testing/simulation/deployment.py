@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import random
-import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Union, get_args, get_origin
-from uuid import UUID
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from leftfold.errors import ConfigurationError, DomainError, Fenced, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration import topics
@@ -26,91 +20,17 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.testing.simulation.environment import SimulatedWorld
-from leftfold.testing.simulation.faults import Fault, install
+from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw, install
 from leftfold.testing.simulation.faults.damage import Operator
 from leftfold.testing.simulation.stand_ins.threads import Event
-from leftfold.testing.simulation.witness import WitnessedCommand
+from leftfold.testing.simulation.witness import Check, WitnessedCommand
 
-__all__ = ["Deployment", "drawn_load", "has_tails"]
-
-
-_KEYS, _WORDS = 4, ("north", "south", "east", "west")
-_NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-_TRIES = 50
-
-
-def drawn_load(app: App, clients: int, commands: int) -> Callable[[random.Random], Sequence[Sequence[Command]]]:
-    """A function that draws a load for each client: commands of all deciders, on few streams, so that they conflict.
-
-    Raises:
-        ConfigurationError: on its call: no value is known for a field of a command.
-    """
-    classes = [cls for decider in app.deciders for cls in decider.commands]
-
-    def load(chance: random.Random) -> Sequence[Sequence[Command]]:
-        return [[_command(chance.choice(classes), chance) for _ in range(commands)] for _ in range(clients)]
-
-    return load
-
-
-def _command(cls: type[Command], chance: random.Random) -> Command:
-    key = cls.__leftfold__.key
-    for _ in range(_TRIES):
-        fields = {name: _value(field.annotation, chance, cls) for name, field in cls.model_fields.items()}
-        fields[key] = f"{key.removesuffix('_id')}-{chance.randrange(_KEYS)}"
-        try:
-            return cls(**fields)
-        except ValidationError as error:
-            refusal = error
-    raise ConfigurationError(
-        f"no {cls.__name__} could be drawn that is valid ({refusal.errors()[0]['msg']}); say what is sent: "
-        f"simulate(app, commands=...), or --commands MODULE:FUNCTION"
-    )
-
-
-def _value(annotation: Any, chance: random.Random, cls: type[Command]) -> Any:
-    """A value of a type, drawn from few, so that equal ones are likely."""
-    origin, inside = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return chance.choice(inside)
-    if origin in (Union, types.UnionType):
-        return _value(chance.choice(inside), chance, cls)
-    if origin in (tuple, list, Sequence, set, frozenset):
-        kinds = [kind for kind in inside if kind is not Ellipsis]
-        if origin is tuple and Ellipsis not in inside:
-            return tuple(_value(kind, chance, cls) for kind in kinds)
-        return [_value(kinds[0], chance, cls) for _ in range(chance.randrange(1, 3))]
-    if origin is dict:
-        return {_value(inside[0], chance, cls): _value(inside[1], chance, cls)}
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return chance.choice(list(annotation))
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return {name: _value(field.annotation, chance, cls) for name, field in annotation.model_fields.items()}
-    if annotation in _PLAIN:
-        return _PLAIN[annotation](chance)
-    raise ConfigurationError(
-        f"no value is known for a field of {cls.__name__} with type {annotation}; say what is sent: "
-        f"simulate(app, commands=...), or --commands MODULE:FUNCTION"
-    )
-
-
-_PLAIN: dict[Any, Callable[[random.Random], Any]] = {
-    type(None): lambda chance: None,
-    str: lambda chance: chance.choice(_WORDS),
-    int: lambda chance: chance.randrange(1, 6),
-    float: lambda chance: chance.randrange(1, 6) / 2,
-    bool: lambda chance: chance.random() < 0.5,
-    bytes: lambda chance: chance.choice(_WORDS).encode(),
-    Decimal: lambda chance: Decimal(chance.randrange(100, 1000)).scaleb(-2),
-    datetime: lambda chance: _NOON + timedelta(minutes=chance.randrange(600)),
-    date: lambda chance: (_NOON + timedelta(days=chance.randrange(30))).date(),
-    timedelta: lambda chance: timedelta(minutes=chance.randrange(1, 90)),
-    UUID: lambda chance: UUID(int=chance.randrange(1, _KEYS + 1)),
-}
-
+__all__ = ["FAULT_SECONDS", "Deployment", "Scenario", "has_tails"]
 
 SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
 AGAIN_SECONDS = 0.5
+FAULT_SECONDS = 15.0
+"""The virtual seconds within which faults occur."""
 _PATIENCE = 10.0
 _GIVES_UP = 0.3
 _CONSUMERS = 2
@@ -122,56 +42,79 @@ def has_tails(app: App) -> bool:
     return any(view.folded for view in app.views)
 
 
-class Deployment:
-    """The workers and clients of one App.
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario to simulate.
 
     Args:
-        loads: the commands of each client, in order. workers: per decider. make: makes the clients of a worker.
-        same_ids: whether a command with an unknown outcome is sent again under its id, as it should be.
-        newer, is_operated, pace, attempts, upgraded: see `Scenario`.
+        load: draws the commands of each client. workers: of each decider. kinds: of faults that may occur; () = all.
+        horizon: virtual seconds within which they occur. same_ids: see `simulate`. check: the domain's guarantees.
+        newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
+        is_operated: whether an operator acts on a worker that refuses a damaged topic; without one it must not refuse.
+        pace: mean seconds that a client waits before a command. make: makes the clients of a worker.
+        upgraded: the App of the workers that restore in the end, with later versions of the same deciders.
+        attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
+        is_forgetful: whether a killed broker may forget to send partitions the outcome of a transaction.
+    """
+
+    app: App
+    load: Callable[[random.Random], Sequence[Sequence[Command]]]
+    workers: int = 2
+    brokers: int = 2
+    kinds: tuple[str, ...] = ()
+    horizon: float = FAULT_SECONDS
+    same_ids: bool = True
+    check: Check | None = None
+    newer: App | None = None
+    is_operated: bool = False
+    pace: float = 0.0
+    make: Callable[..., KafkaClientSupplier] = KafkaClientSupplier
+    attempts: int = 1
+    upgraded: App | None = None
+    is_forgetful: bool = True
+
+    def faults(self, seed: int) -> list[Fault]:
+        """The faults of a seed."""
+        roles: tuple[str, ...] = ("worker", "client", "worker")
+        kinds = tuple(KINDS)
+        if self.app.processes:
+            roles = (*roles, "router", "router")
+        if self.app.reactions:
+            roles = (*roles, "reaction", "reaction")
+        if has_tails(self.app):
+            roles, kinds = (*roles, "tail", "tail", "rebuild", "reader"), (*kinds, *REDIS_KINDS)
+        return draw(seed, roles, self.brokers, self.horizon, self.kinds or kinds)
+
+
+class Deployment:
+    """The processes of a scenario's App.
 
     Attributes:
         trace: reports of workers and exits of processes: (seconds, process, what, details).
         broken: errors that no fault explains. ended: processes that ended by themselves, each with its role.
     """
 
-    def __init__(
-        self,
-        world: SimulatedWorld,
-        app: App,
-        loads: Sequence[Sequence[Command]],
-        *,
-        workers: int = 2,
-        faults: Sequence[Fault] = (),
-        same_ids: bool = True,
-        newer: App | None = None,
-        is_operated: bool = False,
-        pace: float = 0.0,
-        attempts: int = 1,
-        upgraded: App | None = None,
-        make: Callable[..., KafkaClientSupplier] = KafkaClientSupplier,
-    ) -> None:
-        self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
+    def __init__(self, world: SimulatedWorld, scenario: Scenario, faults: Sequence[Fault]) -> None:
+        self._world, self._scenario, self.app = world, scenario, scenario.app
         self._stops: list[Event] = []
         self.is_stopping = self.is_over = False
-        self._rounds = 0
+        self._rounds = self._over = 0
         self.trace: list[tuple[float, str, str, Any]] = []
         self.broken: list[str] = []
         self.ended: list[tuple[str, str]] = []
         self._successors: dict[str, Worker] = {}
         self.sent: list[WitnessedCommand] = []
-        self._upgraded = upgraded
-        self._workers, self._pace = workers, pace
+        loads = scenario.load(random.Random(world.seed))  # not for secrets
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
         self._waiting = list(self.sent)
         self._is_ready = False
         self.projections: Projections | None = None
-        if has_tails(app):
+        if has_tails(self.app):
             from leftfold.testing.simulation.projections import Projections
 
-            self.projections = Projections(self, world, SETTINGS, newer=newer, attempts=attempts)
+            self.projections = Projections(self, world, SETTINGS, newer=scenario.newer, attempts=scenario.attempts)
         self.faults = install(world, faults)
-        self._operator = Operator(self, world) if is_operated else None
+        self._operator = Operator(self, world) if scenario.is_operated else None
 
     def begin(self) -> None:
         """Creates the topics, then starts every process."""
@@ -183,8 +126,7 @@ class Deployment:
         waiting = self._waiting
         while waiting and waiting[-1].answer is not None:
             waiting.pop()
-        is_deployed = self.projections is None or self.projections.is_deployed
-        return self._is_ready and is_deployed and not waiting
+        return not waiting and self._is_ready and (self.projections is None or self.projections.is_deployed)
 
     def end(self) -> None:
         """Stops the workers in order."""
@@ -196,7 +138,7 @@ class Deployment:
         """Starts one more worker for each decider, which restores the states that the others wrote."""
         self.is_stopping = False
         self._rounds += 1
-        self.app = self._upgraded or self.app
+        self.app = self._scenario.upgraded or self.app
         self._stops.clear()
         for name in self._decided:
             self.keep(f"{name} successor", "successor", partial(self._work, name, last=True))
@@ -207,9 +149,11 @@ class Deployment:
     @property
     def is_serving(self) -> bool:
         """Whether the workers of `restart` serve every partition."""
-        every = frozenset(range(self.app.partitions))
         found = self._successors
-        return len(found) == len(self._decided) and all(worker.served == every for worker in found.values())
+        if len(found) < len(self._decided):
+            return False
+        every = frozenset(range(self.app.partitions))
+        return all(worker.served == every for worker in found.values())
 
     def audit(self) -> None:
         """Starts the auditor of the rows, once all commands are decided."""
@@ -224,7 +168,14 @@ class Deployment:
     @property
     def is_ended(self) -> bool:
         """Whether no process runs any more."""
-        return all(task.is_done or task.process.code is not None for p in self._world.processes for task in p.tasks)
+        # One that has ended never runs again, so that each is looked at once.
+        processes = self._world.processes
+        while self._over < len(processes):
+            process = processes[self._over]
+            if process.code is None and not all(task.is_done for task in process.tasks):
+                return False
+            self._over += 1
+        return True
 
     def _sent(self, command: Command) -> WitnessedCommand:
         spec = command.__leftfold__
@@ -238,7 +189,7 @@ class Deployment:
             return
         self._is_ready = True
         for name in self._decided:
-            for number in range(self._workers):
+            for number in range(self._scenario.workers):
                 self.keep(f"{name} worker {number + 1}", "worker", partial(self._work, name))
         self._keep_consumers(_CONSUMERS)
         for number, load in enumerate(self._loads):
@@ -308,9 +259,9 @@ class Deployment:
 
     def _work(self, category: str, *, last: bool = False) -> None:
         with self.stopped() as stop:
-            if last and self._upgraded:
+            if last and self._scenario.upgraded:
                 topics.ensure(self.app, SETTINGS)
-            worker = Worker(self.app, category, self._make(SETTINGS), stop=stop, report=self.note)
+            worker = Worker(self.app, category, self._scenario.make(SETTINGS), stop=stop, report=self.note)
             if last:
                 self._successors[category] = worker
             worker.run()
@@ -344,8 +295,8 @@ class Deployment:
                     continue
                 if chance.random() < 0.3:
                     self._world.scheduler.wait(chance.random())
-                if self._pace:
-                    self._world.scheduler.wait(chance.random() * 2 * self._pace)
+                if self._scenario.pace:
+                    self._world.scheduler.wait(chance.random() * 2 * self._scenario.pace)
                 while True:
                     try:
                         one.answer = client.send(command, id=one.id, timeout=_PATIENCE)
@@ -354,7 +305,7 @@ class Deployment:
                             one.answer = unknown
                             self.note("gives up", f"{one.ids[0]}: {unknown}")
                             break
-                        if not self._same_ids:
+                        if not self._scenario.same_ids:
                             one.ids.append(f"{one.ids[0]}.{len(one.ids)}")
                         self.note("asks again", f"{one.ids[0]}: {unknown}")
                         self._world.scheduler.wait(AGAIN_SECONDS)

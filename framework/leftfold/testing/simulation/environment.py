@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from leftfold.testing.simulation.kafka.brokers import Cluster
@@ -30,7 +30,7 @@ class SimulatedWorld:
         self.random = random.Random(seed ^ 0x5EED)  # for the simulated code; not for secrets
         self.cluster = Cluster(self.scheduler, brokers)
         self.processes: list[SimulatedProcess] = []
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
         self.parts: dict[str, Any] = {}
         """Further parts of the simulation, such as the network of sockets."""
 
@@ -57,7 +57,7 @@ class SimulatedWorld:
 
     def start(self, name: str, function: Callable[[], Any], role: str = "") -> Task:
         """Starts a new process with its first task; a restarted process has the name of the one before."""
-        process = SimulatedProcess(name, self.scheduler, role)
+        process = SimulatedProcess(name, self.scheduler, role, 1000 + len(self.processes))
         self.processes.append(process)
         return self.scheduler.spawn(process, function)
 
@@ -80,4 +80,4 @@ def active() -> SimulatedWorld:
 
 def is_simulated() -> bool:
     """Whether the calling code runs in the active world; other threads of the test's process do not."""
-    return bool(_active) and threading.get_ident() == _active[-1].thread
+    return bool(_active) and get_ident() == _active[-1].thread

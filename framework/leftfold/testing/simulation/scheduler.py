@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
 import greenlet
@@ -23,32 +24,29 @@ class Stuck(Exception):
     """A task waits for something that can never happen."""
 
 
-class ScheduledCall:
-    """An action at a point in time, unless it is cancelled before."""
+class ScheduledCall(list[Any]):
+    """An action at a point in time, unless it is cancelled before: [seconds, number, action], as the heap orders it."""
 
-    __slots__ = ("action",)
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action: Callable[[], None] | None = action
+    __slots__ = ()
 
     def cancel(self) -> None:
         """Cancels the action."""
-        self.action = None
+        self[2] = None
 
 
 class SimulatedProcess:
     """A simulated process: tasks that share memory and a clock, and are killed, stopped and started together.
 
     Attributes:
-        role: the kind of process, such as "worker". skew: seconds that its wall clock is ahead.
+        role: the kind of process, such as "worker". number: its process id. skew: seconds that its wall clock is ahead.
         drift: seconds that it has worked so far, without waits.
         code: its exit code once it has ended; -9 = killed.
         calls: how many simulated calls it has made. strike: called before each of them with its name.
         terminate: asks it to end in order, as SIGTERM does; None = it ignores that.
     """
 
-    def __init__(self, name: str, scheduler: Scheduler, role: str = "") -> None:
-        self.name, self._scheduler, self.role = name, scheduler, role or name
+    def __init__(self, name: str, scheduler: Scheduler, role: str = "", number: int = 1000) -> None:
+        self.name, self._scheduler, self.role, self.number = name, scheduler, role or name, number
         self.skew, self.drift, self.calls = 0.0, 0.0, 0
         self.code: int | None = None
         self.is_stopped = False
@@ -99,18 +97,22 @@ class SimulatedProcess:
         for action in deferred:
             self._scheduler.call_later(0.0, action)
 
-    def do(self, action: Callable[[], None]) -> None:
+    def do(self, action: Callable[..., None], *arguments: Any) -> None:
         """Runs an action in the process, now or when it continues; never once it has ended."""
         if self.code is not None:
             return
         if self.is_stopped:
-            self._deferred.append(action)
+            self._deferred.append(partial(action, *arguments))
         else:
-            action()
+            action(*arguments)
 
 
 class Task:
-    """A thread of a process; only one task of the world runs at a time."""
+    """A thread of a process; only one task of the world runs at a time.
+
+    Attributes:
+        turn: the number of the current wait, by which a wake-up names the wait that it ends.
+    """
 
     def __init__(self, process: SimulatedProcess, function: Callable[[], Any], name: str, scheduler: Scheduler) -> None:
         self.process, self.name = process, name
@@ -119,32 +121,29 @@ class Task:
         self.ended: list[Callable[[], None]] = []
         self._function, self._scheduler = function, scheduler
         self._greenlet = greenlet.greenlet(self._run, scheduler.hub)
-        self._turn = 0
+        self.turn = 0
 
     def __repr__(self) -> str:
         return f"<{self.process.name}/{self.name}>"
 
-    @property
-    def turn(self) -> int:
-        """The number of the current wait, by which a wake-up names the wait that it ends."""
-        return self._turn
-
     def wake(self, turn: int, reason: Any = True) -> None:
         """Ends the wait of this turn; later waits are not affected."""
-        if turn != self._turn or self.is_done:
+        if turn != self.turn or self.is_done:
             return
-        if self._scheduler.current is None:
-            self.process.do(lambda: self._resume(turn, reason))
-        else:
+        if self._scheduler.current is not None:
             # Another task runs, or this one has not begun to wait.
-            self._scheduler.call_later(0.0, lambda: self.wake(turn, reason))
+            self._scheduler.call_later(0.0, partial(self.wake, turn, reason))
+        elif self.process.is_stopped or self.process.code is not None:
+            self.process.do(self._resume, turn, reason)
+        else:
+            self._resume(turn, reason)
 
     def unwind(self) -> None:
         """Ends the task where it waits."""
         if self.is_done or not self._greenlet:
             self.is_done = True
             return
-        self._turn += 1
+        self.turn += 1
         before, self._scheduler.current = self._scheduler.current, self
         # When the task has ended, the calling task continues.
         self._greenlet.parent = greenlet.getcurrent()
@@ -154,14 +153,15 @@ class Task:
             self._scheduler.current = before
 
     def _resume(self, turn: int, reason: Any) -> None:
-        if turn != self._turn or self.is_done:
+        if turn != self.turn or self.is_done:
             return
-        self._turn += 1
-        self._scheduler.current = self
+        self.turn += 1
+        scheduler = self._scheduler
+        scheduler.current = self
         try:
             self._greenlet.switch(reason)
         finally:
-            self._scheduler.current = None
+            scheduler.current = None
 
     def _run(self, _: Any) -> None:
         try:
@@ -193,22 +193,21 @@ class Scheduler:
         self.events = 0
         self.current: Task | None = None
         self.hub = greenlet.getcurrent()
-        self._heap: list[tuple[float, int, ScheduledCall]] = []
+        self._heap: list[ScheduledCall] = []
         self._number = 0
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> ScheduledCall:
         """Schedules an action in so many seconds, between two tasks."""
-        timer = ScheduledCall(action)
         self._number += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._number, timer))
-        return timer
+        call = ScheduledCall((self.now + seconds, self._number, action))
+        heappush(self._heap, call)
+        return call
 
     def spawn(self, process: SimulatedProcess, function: Callable[[], Any], name: str = "main") -> Task:
         """Starts a new task of a process."""
         task = Task(process, function, name, self)
         process.tasks.append(task)
-        turn = task.turn
-        self.call_later(self.jitter(), lambda: task.wake(turn))
+        self.wake_later(task, task.turn)
         return task
 
     def jitter(self) -> float:
@@ -226,8 +225,7 @@ class Scheduler:
             raise Stuck("a wait outside a task")
         if task.process.code is not None:
             raise Killed
-        turn = task.turn
-        timer = None if seconds is None else self.call_later(max(0.0, seconds), lambda: task.wake(turn, False))
+        timer = None if seconds is None else self.call_later(max(0.0, seconds), partial(task.wake, task.turn, False))
         reason = self.hub.switch()
         if timer is not None:
             timer.cancel()
@@ -237,7 +235,7 @@ class Scheduler:
 
     def wake_later(self, task: Task, turn: int) -> None:
         """Wakes a task after a short delay."""
-        self.call_later(self.jitter(), lambda: task.wake(turn))
+        self.call_later(self.random.random() * JITTER, partial(task.wake, turn))
 
     def run(self, until: Callable[[], bool], seconds: float) -> bool:
         """Advances time until a condition holds, at most so many seconds; returns whether it holds.
@@ -253,9 +251,10 @@ class Scheduler:
             if heap[0][0] > end:
                 self.now = end
                 return until()
-            self.now, _, timer = heapq.heappop(heap)
-            if timer.action is not None:
+            call = heappop(heap)
+            self.now, _, action = call
+            if action is not None:
                 self.events += 1
-                action, timer.action = timer.action, None
+                call[2] = None
                 action()
         return True

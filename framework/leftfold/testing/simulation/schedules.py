@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -10,12 +11,12 @@ from itertools import groupby
 from typing import Any
 
 from leftfold.kafka import reachability as reach
-from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model.app import App
 from leftfold.model.messages import Command
-from leftfold.testing.simulation.deployment import Deployment, drawn_load, has_tails
+from leftfold.testing.simulation.deployment import FAULT_SECONDS, Deployment, Scenario, has_tails
 from leftfold.testing.simulation.environment import SimulatedWorld
-from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw
+from leftfold.testing.simulation.faults import Fault
+from leftfold.testing.simulation.load import drawn_load
 from leftfold.testing.simulation.scheduler import Stuck
 from leftfold.testing.simulation.takeover import PACKAGES, taken_over
 from leftfold.testing.simulation.witness import Check, is_undecided, violations
@@ -23,7 +24,6 @@ from leftfold.testing.simulation.witness import Check, is_undecided, violations
 __all__ = ["Report", "Scenario", "ScheduleResult", "run", "scheduled", "shrink", "simulate"]
 
 LIVENESS_SECONDS = 120.0
-_HORIZON = 15.0
 _SETTLING_SECONDS = 0.1
 _COMMANDS = 8
 _WIDTH = 200
@@ -32,50 +32,6 @@ _REAL_NETWORK: list[tuple[Any, Any]] = [
     (reach.check_reachable, lambda settings: None),
     (reach.unreachable_reason, lambda settings, seconds=1.0: ""),
 ]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A scenario to simulate.
-
-    Args:
-        load: draws the commands of each client. workers: of each decider. kinds: of faults that may occur; () = all.
-        horizon: virtual seconds within which they occur. same_ids: see `simulate`. check: the domain's guarantees.
-        newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
-        is_operated: whether an operator acts on a worker that refuses a damaged topic; without one it must not refuse.
-        pace: mean seconds that a client waits before a command. make: makes the clients of a worker.
-        upgraded: the App of the workers that restore in the end, with later versions of the same deciders.
-        attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
-        is_forgetful: whether a killed broker may forget to send partitions the outcome of a transaction.
-    """
-
-    app: App
-    load: Callable[[random.Random], Sequence[Sequence[Command]]]
-    workers: int = 2
-    brokers: int = 2
-    kinds: tuple[str, ...] = ()
-    horizon: float = _HORIZON
-    same_ids: bool = True
-    check: Check | None = None
-    newer: App | None = None
-    is_operated: bool = False
-    pace: float = 0.0
-    make: Callable[..., KafkaClientSupplier] = KafkaClientSupplier
-    attempts: int = 1
-    upgraded: App | None = None
-    is_forgetful: bool = True
-
-    def faults(self, seed: int) -> list[Fault]:
-        """The faults of a seed."""
-        roles: tuple[str, ...] = ("worker", "client", "worker")
-        kinds = tuple(KINDS)
-        if self.app.processes:
-            roles = (*roles, "router", "router")
-        if self.app.reactions:
-            roles = (*roles, "reaction", "reaction")
-        if has_tails(self.app):
-            roles, kinds = (*roles, "tail", "tail", "rebuild", "reader"), (*kinds, *REDIS_KINDS)
-        return draw(seed, roles, self.brokers, self.horizon, self.kinds or kinds)
 
 
 @dataclass(frozen=True)
@@ -177,24 +133,22 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
     Args:
         faults: instead of those of the seed.
     """
+    # A collection would look at the objects of a schedule again and again, and finalize clients at a moment of its own.
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _run(scenario, seed, faults)
+    finally:
+        if is_collecting:
+            gc.enable()
+            gc.collect(0)
+
+
+def _run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None) -> ScheduleResult:
     chosen = scenario.faults(seed) if faults is None else list(faults)
     world = SimulatedWorld(seed, scenario.brokers)
     with world.activated():
-        loads = scenario.load(random.Random(seed))  # not for secrets
-        deployment = Deployment(
-            world,
-            scenario.app,
-            loads,
-            workers=scenario.workers,
-            faults=chosen,
-            same_ids=scenario.same_ids,
-            newer=scenario.newer,
-            is_operated=scenario.is_operated,
-            pace=scenario.pace,
-            make=scenario.make,
-            attempts=scenario.attempts,
-            upgraded=scenario.upgraded,
-        )
+        deployment = Deployment(world, scenario, chosen)
         if not scenario.is_forgetful:
             forgets = world.cluster.forgets
             world.cluster.forgets = lambda: forgets() and False
@@ -228,13 +182,13 @@ def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> No
     """Runs the world until all commands are answered, workers are stopped, restored once more, and settled."""
     scheduler = world.scheduler
     while not world.run(lambda: deployment.is_answered or bool(deployment.broken), 1.0):
-        if scheduler.now > max(deployment.faults.until, _HORIZON) + LIVENESS_SECONDS:
+        if scheduler.now > max(deployment.faults.until, FAULT_SECONDS) + LIVENESS_SECONDS:
             waiting = [one.id for one in deployment.sent if one.answer is None]
             wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting or 'the deploy'}")
             return
     deployment.faults.stop()
     # All faults are over before the workers are stopped.
-    world.run(lambda: scheduler.now > deployment.faults.until, _HORIZON)
+    world.run(lambda: scheduler.now > deployment.faults.until, FAULT_SECONDS)
     for part in ("stop", "serve what was left", "stop again"):
         if part == "serve what was left":
             deployment.restart()

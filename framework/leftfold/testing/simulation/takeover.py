@@ -29,7 +29,7 @@ from leftfold.testing.simulation.kafka.brokers import BORN
 from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
 from leftfold.testing.simulation.stand_ins import threads
-from leftfold.testing.simulation.stand_ins.threads import Module
+from leftfold.testing.simulation.stand_ins.threads import Module, simulated_function
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]
 
@@ -40,13 +40,13 @@ _TICK = 2e-6
 
 
 def _now() -> float:
-    world = active()
-    task = world.scheduler.current
+    scheduler = active().scheduler
+    task = scheduler.current
     if task is None:
-        return world.scheduler.now
+        return scheduler.now
     process = task.process
-    process.drift += world.scheduler.random.random() * _TICK
-    return world.scheduler.now + process.drift
+    process.drift += scheduler.random.random() * _TICK
+    return scheduler.now + process.drift
 
 
 def _wall() -> float:
@@ -113,9 +113,7 @@ _secrets = Module(
     randbits=_randbits,
     randbelow=_randbelow,
 )
-_os = Module(
-    real_os, urandom=_token_bytes, _exit=_exit, getpid=lambda: 1000 + active().processes.index(active().process)
-)
+_os = Module(real_os, urandom=_token_bytes, _exit=_exit, getpid=lambda: active().process.number)
 _random = _Random(real_random)
 _sys = Module(real_sys, stderr=io.StringIO())
 _atexit = Module(real_atexit, register=lambda function, *args, **more: function, unregister=lambda function: None)
@@ -173,7 +171,7 @@ def taken_over(
     Args:
         packages, libraries: see `simulated`. more: further pairs of a real object and its stand-in.
     """
-    pairs = {id(real): (real, _inside(real, stand_in)) for real, stand_in in [*_stand_ins(), *more]}
+    pairs = {id(real): (real, simulated_function(real, stand_in)) for real, stand_in in [*_stand_ins(), *more]}
     undo: list[Callable[[], None]] = []
     # Clients log thousands of broken connections here; workers report what matters.
     log = logging.getLogger("leftfold")
@@ -187,17 +185,6 @@ def taken_over(
         log.setLevel(level)
         for action in reversed(undo):
             action()
-
-
-def _inside(real: Any, stand_in: Any) -> Any:
-    """A function that calls the stand-in within the world, and the real one elsewhere."""
-    if isinstance(stand_in, Module):
-        return stand_in
-
-    def chosen(*args: Any, **more: Any) -> Any:
-        return (stand_in if is_simulated() else real)(*args, **more)
-
-    return chosen
 
 
 def _exchange(module: ModuleType, pairs: dict[int, tuple[Any, Any]], undo: list[Callable[[], None]]) -> None:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.errors import DomainError, OutcomeUnknown
@@ -79,21 +80,24 @@ def violations(
     for process in app.processes:
         found += _inputs(cluster, process)
     found += [f"sent twice: {id_}" for id_, count in Counter(asked).items() if count > 1]
-    return found + _unfinished(cluster, app) + _open(cluster)
+    return [*found, *_unfinished(cluster, app), *_open(cluster)]
 
 
 def is_undecided(cluster: Cluster, app: App, lost: Collection[str] = ()) -> bool:
     """Whether any command, input or event is not processed, or any timer is set."""
-    # Markers are written one by one: what a transaction sends may be unseen where its offsets are committed.
-    if _unfinished(cluster, app) or (app.processes and _open(cluster)):
-        return True
-    return any(_undecided(cluster, app.name, one, _facts(cluster, one.name), lost) for one in app.deciders)
+    found = [_unfinished(cluster, app)]
+    if app.processes:
+        # Markers are written one by one: what a transaction sends may be unseen where its offsets are committed.
+        found.append(_open(cluster))
+    found += (_undecided(cluster, app.name, one, _facts(cluster, one.name), lost) for one in app.deciders)
+    return next(chain(*found), None) is not None
 
 
 def _undecided(
     cluster: Cluster, app: str, decider: Decider[Any, Any, Any], facts: Iterable[_Fact], lost: Collection[str]
-) -> list[str]:
-    return _progress(cluster, app, decider) + _passed_over(cluster, decider, facts, lost)
+) -> Iterator[str]:
+    yield from _progress(cluster, app, decider)
+    yield from _passed_over(cluster, decider, facts, lost)
 
 
 def _facts(cluster: Cluster, category: str) -> Iterator[_Fact]:
@@ -114,52 +118,48 @@ def _facts(cluster: Cluster, category: str) -> Iterator[_Fact]:
             )
 
 
-def _sequences(facts: Iterable[_Fact]) -> list[str]:
+def _sequences(facts: Iterable[_Fact]) -> Iterator[str]:
     """Checks that versions of each stream go from 1 to n without a gap."""
-    wrong, last = [], dict[str, int]()
+    last: dict[str, int] = {}
     for fact in facts:
         if fact.version != last.get(fact.key, 0) + 1:
-            wrong.append(f"fork: {fact.key} goes from version {last.get(fact.key, 0)} to {fact.version}")
+            yield f"fork: {fact.key} goes from version {last.get(fact.key, 0)} to {fact.version}"
         last[fact.key] = fact.version
-    return wrong
 
 
-def _decisions(facts: Iterable[_Fact]) -> list[str]:
+def _decisions(facts: Iterable[_Fact]) -> Iterator[str]:
     """Checks that each decision exists once, whole and in one piece."""
     parts: dict[str, list[_Fact]] = defaultdict(list)
     for fact in facts:
         parts[fact.command].append(fact)
-    wrong = []
     for command, group in parts.items():
         if [fact.k for fact in group] != list(range(1, group[0].n + 1)):
             kind = "torn" if len(group) < group[0].n else "doubled"
-            wrong.append(f"{kind}: {command} has parts {[f'{f.k}/{f.n}@{f.version}' for f in group]}")
-    return wrong
+            yield f"{kind}: {command} has parts {[f'{f.k}/{f.n}@{f.version}' for f in group]}"
 
 
-def _outcomes(facts: Sequence[_Fact], sent: Sequence[WitnessedCommand]) -> list[str]:
+def _outcomes(facts: Sequence[_Fact], sent: Sequence[WitnessedCommand]) -> Iterator[str]:
     """Checks that the answers of clients match the events."""
     written, last = Counter(f.command for f in facts), {f.command: f.version for f in facts}
-    wrong = list[str]()
     for one in sent:
         answer, events = one.answer, written[one.id]
         if answer is None:
-            wrong.append(f"unanswered: {one.id}")
+            yield f"unanswered: {one.id}"
         elif isinstance(answer, Receipt):
             if answer.events != events:
-                wrong.append(f"lost: {one.id} was acknowledged with {answer.events} events and has {events}")
+                yield f"lost: {one.id} was acknowledged with {answer.events} events and has {events}"
             elif events and answer.version != last[one.id]:
-                wrong.append(f"misled: {one.id} was acknowledged at {answer.version} and is at {last[one.id]}")
+                yield f"misled: {one.id} was acknowledged at {answer.version} and is at {last[one.id]}"
         elif isinstance(answer, DomainError) and events:
-            wrong.append(f"refused but written: {one.id} {answer!r}")
+            yield f"refused but written: {one.id} {answer!r}"
         elif not isinstance(answer, DomainError | OutcomeUnknown):
-            wrong.append(f"failed: {one.id} {answer!r}")
-    return wrong
+            yield f"failed: {one.id} {answer!r}"
 
 
-def _misplaced(facts: Iterable[_Fact], count: int) -> list[str]:
-    found = [(fact.key, fact.partition, partition_of(fact.key.encode(), count)) for fact in facts]
-    return [f"misplaced: {key} is in partition {at}, not {home}" for key, at, home in found if at != home]
+def _misplaced(facts: Iterable[_Fact], count: int) -> Iterator[str]:
+    for fact in facts:
+        if fact.partition != (home := partition_of(fact.key.encode(), count)):
+            yield f"misplaced: {fact.key} is in partition {fact.partition}, not {home}"
 
 
 def _streams(decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> dict[str, list[Any]]:
@@ -172,54 +172,49 @@ def _streams(decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> dict[st
     return streams
 
 
-def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
+def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> Iterator[str]:
     """Checks that the state of each stream is the fold of its events."""
     streams = _streams(decider, facts)
     found = _states_of(cluster, decider)
-    wrong = []
     for key, events in streams.items():
         state, version = found.get(key), len(events)
         if state is None or state["version"] != version:
-            wrong.append(f"behind: the state of {key} is at {state and state['version']}, its events at {version}")
+            yield f"behind: the state of {key} is at {state and state['version']}, its events at {version}"
         elif decider.state.decode(json.dumps(state["state"])) != decider.fold(decider.initial_state, events):
-            wrong.append(f"unfolded: the state of {key} at {version} is {state['state']}")
-    return wrong + [
-        f"unfounded: a state of {key} without events" for key, s in found.items() if s["version"] and key not in streams
-    ]
+            yield f"unfolded: the state of {key} at {version} is {state['state']}"
+    for key, state in found.items():
+        if state["version"] and key not in streams:
+            yield f"unfounded: a state of {key} without events"
 
 
-def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any] | Process[Any, Any, Any]) -> list[str]:
+def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any] | Process[Any, Any, Any]) -> Iterator[str]:
     """Checks that all commands are processed, by the group's offsets or the last `@`: workers begin at the later."""
     group = cluster.groups.get(f"leftfold.{app}.{decider.name}")
-    wrong = []
     for partition in cluster.topics[f"{decider.name}.commands"].partitions:
         last = _last_offset(partition)
         committed = group.committed.get((partition.topic.name, partition.number)) if group else None
         state = cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions[partition.number]
         checkpoint = next((record.value for record in reversed(state.committed()) if record.key == b"@"), None)
-        taken = max(committed.offset if committed else 0, json.loads(checkpoint)["commands"] if checkpoint else 0)
+        taken = max(committed.offset if committed else 0, _decoded(checkpoint)["commands"] if checkpoint else 0)
         if taken <= last:
-            wrong.append(f"undecided: {partition} is taken to {taken} of {last + 1}")
-    return wrong
+            yield f"undecided: {partition} is taken to {taken} of {last + 1}"
 
 
 def _passed_over(
     cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact], lost: Collection[str]
-) -> list[str]:
+) -> Iterator[str]:
     """Checks that every command that came in time has an outcome, with or without a waiting client."""
     decided = {fact.command for fact in facts} | set(lost)
     for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
         for record in partition.committed():
             if record.key != b"@" and record.value is not None:
                 decided |= _answered(record.value)
-    wrong = []
     for partition in cluster.topics[f"{decider.name}.commands"].partitions:
         for record in partition.committed():
             headers = dict(record.headers or ())
             id_, deadline = (headers.get("ce_id") or b"").decode(), int(headers.get("deadline") or _NEVER)
             if record.timestamp <= deadline and id_ not in decided:
-                wrong.append(f"passed over: {id_} at {record.offset} of {partition}")
-    return wrong
+                yield f"passed over: {id_} at {record.offset} of {partition}"
 
 
 @lru_cache(4096)
@@ -228,17 +223,22 @@ def _answered(state: bytes) -> frozenset[str]:
     return frozenset(answer[0] for answer in json.loads(state)["answered"])
 
 
-def _unfinished(cluster: Cluster, app: App) -> list[str]:
-    """Checks that process managers and reactions have processed everything, and that no timer waits."""
-    found: list[str] = []
-    for process in app.processes:
-        found += _behind(cluster, f"leftfold.{app.name}.{process.name}.router", process.categories)
-        found += _progress(cluster, app.name, process)
-        for key, state in _states_of(cluster, process).items():
-            found += [f"waiting: timer {name} of {process.name} {key}" for name in state["timers"]]
-    for reaction in app.reactions:
-        found += _behind(cluster, f"leftfold.{app.name}.{reaction.name}.reaction", reaction.categories)
+@lru_cache(4096)
+def _decoded(record: bytes) -> Mapping[str, Any]:
+    """A record of states, which a run looks at many times."""
+    found: Mapping[str, Any] = json.loads(record)
     return found
+
+
+def _unfinished(cluster: Cluster, app: App) -> Iterator[str]:
+    """Checks that process managers and reactions have processed everything, and that no timer waits."""
+    for process in app.processes:
+        yield from _behind(cluster, f"leftfold.{app.name}.{process.name}.router", process.categories)
+        yield from _progress(cluster, app.name, process)
+        for key, state in _states_of(cluster, process).items():
+            yield from (f"waiting: timer {name} of {process.name} {key}" for name in state["timers"])
+    for reaction in app.reactions:
+        yield from _behind(cluster, f"leftfold.{app.name}.{reaction.name}.reaction", reaction.categories)
 
 
 def _last_offset(partition: Partition) -> int:
@@ -246,16 +246,15 @@ def _last_offset(partition: Partition) -> int:
     return committed[-1].offset if committed else -1
 
 
-def _behind(cluster: Cluster, group: str, categories: Iterable[str]) -> list[str]:
+def _behind(cluster: Cluster, group: str, categories: Iterable[str]) -> Iterator[str]:
     """Event partitions that a consumer group has not read to the end."""
-    known, wrong = cluster.groups.get(group), []
+    known = cluster.groups.get(group)
     for category in categories:
         for partition in cluster.topics[f"{category}.events"].partitions:
             last = _last_offset(partition)
             committed = known.committed.get((partition.topic.name, partition.number)) if known else None
             if (committed.offset if committed else 0) <= last:
-                wrong.append(f"behind: {group} has read {partition} to {committed and committed.offset} of {last + 1}")
-    return wrong
+                yield f"behind: {group} has read {partition} to {committed and committed.offset} of {last + 1}"
 
 
 def _states_of(
@@ -267,7 +266,7 @@ def _states_of(
         for record in partition.committed():
             if record.key not in (b"@", None) and record.value is not None:
                 found[record.key or b""] = record.value
-    return {key.decode(): json.loads(value) for key, value in found.items()}
+    return {key.decode(): _decoded(value) for key, value in found.items()}
 
 
 def _sent_by(cluster: Cluster, app: App, process: str) -> Iterator[str]:
@@ -282,11 +281,11 @@ def _sent_by(cluster: Cluster, app: App, process: str) -> Iterator[str]:
                     yield (headers["ce_id"] or b"").decode()
 
 
-def _inputs(cluster: Cluster, process: Process[Any, Any, Any]) -> list[str]:
+def _inputs(cluster: Cluster, process: Process[Any, Any, Any]) -> Iterator[str]:
     """Checks that each event has reached its instance, behind the earlier ones of its partition."""
     types: dict[bytes, Any] = {cls.__leftfold__.type.encode(): cls for cls in process.events}
     seen: dict[tuple[str, str, str], int] = {}
-    routed, wrong = set[tuple[str, str, int]](), list[str]()
+    routed: set[tuple[str, str, int]] = set()
     for partition in cluster.topics[f"{process.name}.commands"].partitions:
         for record in partition.committed():
             headers = dict(record.headers or ())
@@ -295,7 +294,7 @@ def _inputs(cluster: Cluster, process: Process[Any, Any, Any]) -> list[str]:
             topic, number, offset, _ = (headers["origin"] or b"").decode().split("/")
             source = ((record.key or b"").decode(), topic, number)
             if (topic, number, int(offset)) not in routed and int(offset) < seen.get(source, -1):
-                wrong.append(f"out of order: {source} gets {offset} behind {seen[source]}")
+                yield f"out of order: {source} gets {offset} behind {seen[source]}"
             seen[source] = max(int(offset), seen.get(source, -1))
             routed.add((topic, number, int(offset)))
     for category in process.categories:
@@ -306,13 +305,12 @@ def _inputs(cluster: Cluster, process: Process[Any, Any, Any]) -> list[str]:
                     continue
                 is_routed = (partition.topic.name, str(partition.number), record.offset) in routed
                 if process.correlate(cls.model_validate_json(record.value or b"")) is not None and not is_routed:
-                    wrong.append(f"not routed: {partition}@{record.offset} to {process.name}")
-    return wrong
+                    yield f"not routed: {partition}@{record.offset} to {process.name}"
 
 
-def _open(cluster: Cluster) -> list[str]:
+def _open(cluster: Cluster) -> Iterator[str]:
     """Checks that no transaction stays open."""
-    wrong = [f"open: {one.id} in {one.state.name}" for one in cluster.coordinator.open()]
-    for topic in cluster.topics.values():
-        wrong += [f"open: {p} is stable to {p.stable_end} of {p.end}" for p in topic.partitions if p.stable_end < p.end]
-    return wrong
+    yield from (f"open: {one.id} in {one.state.name}" for one in cluster.coordinator.open())
+    for partition in (one for topic in cluster.topics.values() for one in topic.partitions):
+        if partition.stable_end < partition.end:
+            yield f"open: {partition} is stable to {partition.stable_end} of {partition.end}"

@@ -30,6 +30,7 @@ REQUESTS = (
 )  # fmt: skip
 REDIS = "redis"
 """The name of any request to Redis."""
+_OF_REDIS = f"{REDIS} "
 _EARLY = 2.5
 _PAUSES = (0.0, 0.1, 0.4)
 """How likely a coordinator is slow, by world."""
@@ -218,6 +219,7 @@ class _Installed:
         self.damage = Damage(world)
         self._left = [fault for fault in faults if fault.number]
         self._counts = Counter[tuple[str, str]]()
+        self._requests = Counter[tuple[str, str]]()
         self._cluster.fate = self._fate
         self._cluster.pause = self._pause
         self._pauses = self._scheduler.random.choice(_PAUSES)
@@ -232,7 +234,8 @@ class _Installed:
 
     def watch(self, process: SimulatedProcess) -> None:
         """Adds the faults at the calls of a process."""
-        process.strike = self._called
+        if any(fault.target == process.role and fault.kind in ("kill", "stop") for fault in self._left):
+            process.strike = self._called
 
     def stop(self) -> None:
         """Removes all faults except those of a later time; topics are not damaged any more."""
@@ -246,11 +249,10 @@ class _Installed:
 
     def _called(self, process: SimulatedProcess, what: str) -> None:
         role = process.role
-        for at in (what, ""):
-            self._counts[role, at] += 1
-            count = self._counts[role, at]
+        for at in (what, "") if self._left else ():
+            self._counts[role, at] = count = self._counts[role, at] + 1
             for fault in self._left:
-                if fault.kind in ("kill", "stop") and (fault.target, fault.at, fault.number) == (role, at, count):
+                if fault.number == count and fault.kind in ("kill", "stop") and (fault.target, fault.at) == (role, at):
                     self._left.remove(fault)
                     self._strike_process(process, fault)
                     break
@@ -266,12 +268,14 @@ class _Installed:
             process.end(-9)
 
     def _fate(self, api: str, process: SimulatedProcess) -> Fate | None:
-        api = REDIS if api.startswith(f"{REDIS} ") else api
-        key = f"request of {process.role}", api
-        self._counts[key] += 1
+        if not self._left:
+            return None
+        role, api = process.role, REDIS if api.startswith(_OF_REDIS) else api
+        self._requests[role, api] = count = self._requests[role, api] + 1
         for fault in self._left:
-            is_here = (fault.target, fault.at, fault.number) == (process.role, api, self._counts[key])
-            if is_here and (fate := self._fate_by(fault, process)) is not None:
+            if fault.number != count or (fault.target, fault.at) != (role, api):
+                continue
+            if (fate := self._fate_by(fault, process)) is not None:
                 self._left.remove(fault)
                 self._note(fault, 0.0 if fault.kind in ("lost", "unanswered") else fault.seconds)
                 return fate

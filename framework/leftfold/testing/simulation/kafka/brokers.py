@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from leftfold.testing.simulation.kafka.group_coordinator import Group
@@ -12,7 +13,7 @@ from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition,
 from leftfold.testing.simulation.kafka.transaction_coordinator import Coordinator
 from leftfold.testing.simulation.scheduler import ScheduledCall, Scheduler, SimulatedProcess
 
-__all__ = ["Broker", "BrokerConnection", "Cluster", "Fate", "Home"]
+__all__ = ["Broker", "BrokerConnection", "Cluster", "Fate", "Home", "Request"]
 
 Home = tuple[str, ...]
 """The target of a request: ("partition", topic, number), ("group", name), ("transaction", id), or () for any broker."""
@@ -46,7 +47,7 @@ class Broker:
     def __init__(self, number: int) -> None:
         self.number, self.is_up, self.lives, self.down_since = number, True, 0, 0.0
         self.slow_until = 0.0
-        self.waiting: dict[_Request, None] = {}
+        self.waiting: dict[Request, None] = {}
         """Requests that have arrived and are not answered."""
         self.links: dict[BrokerConnection, Connections] = {}
         """The connections of clients to the broker."""
@@ -212,23 +213,6 @@ class Cluster:
         """Whether a coordinator that has moved is still loading."""
         return self._loading.get(key, 0.0) > self.scheduler.now
 
-    def ask(
-        self,
-        process: SimulatedProcess,
-        connections: Connections,
-        api: str,
-        key: Home,
-        handle: Callable[[Callable[[Any], None]], None],
-        done: Callable[[Any], None],
-        timeout: float,
-    ) -> None:
-        """Sends a request; `done` is called once, with the answer, the broker's `BrokerError` or one of the client.
-
-        Args:
-            handle: does the work at the broker, and calls its argument with the answer, at once or later.
-        """
-        _Request(self, process, connections, api, key, handle, done, timeout).send()
-
     def is_deciding(self, id_: str) -> bool:
         """Whether a transaction is decided, and its outcome has not reached all partitions."""
         found = self.coordinator.known.get(id_)
@@ -273,19 +257,25 @@ class Cluster:
         self.group(group).settle(producer, commit=commit)
 
     def _state_of(self, id_: str) -> Partition:
-        hashed = 0
-        for character in id_:
-            hashed = (31 * hashed + ord(character)) & 0xFFFFFFFF
-        signed = hashed - (1 << 32) if hashed >> 31 else hashed
-        return self._state.partitions[abs(signed) % len(self._state.partitions)]
+        return self._state.partitions[_hash(id_) % len(self._state.partitions)]
 
     def _scan(self) -> None:
         self.coordinator.time_out()
         self.scheduler.call_later(_SCAN_SECONDS, self._scan)
 
 
-class _Request:
-    """One request: in flight, at its broker, answered, or lost."""
+class Request:
+    """One request of a client: in flight, at its broker, answered, or lost.
+
+    Args:
+        handle: does the work at the broker, and calls its argument with the answer, at once or later.
+        done: called once, with the answer, the broker's `BrokerError` or one of the client.
+    """
+
+    __slots__ = (
+        "_began", "_broker", "_cluster", "_connections", "_done", "_fate", "_handle", "_is_done", "_key", "_link",
+        "_lives", "_process", "_scheduler", "_timeout", "_timer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -298,38 +288,31 @@ class _Request:
         done: Callable[[Any], None],
         timeout: float,
     ) -> None:
-        self._cluster, self._scheduler, self._process, self._connections = (
-            cluster,
-            cluster.scheduler,
-            process,
-            connections,
-        )
+        self._cluster, self._process, self._connections = cluster, process, connections
         self._key, self._handle, self._done, self._timeout = key, handle, done, timeout
-        self._broker = cluster.home(key)
-        self._link = connections.to(self._broker)
-        self._fate, self._lives, self._began = cluster.fate(api, process), self._broker.lives, cluster.scheduler.now
+        self._scheduler = scheduler = cluster.scheduler
+        self._broker = broker = cluster.home(key)
+        self._link = link = connections.to(broker)
+        self._fate = fate = cluster.fate(api, process)
+        self._lives, self._began = broker.lives, scheduler.now
         self._is_done = False
         self._timer: ScheduledCall | None = None
-
-    def send(self) -> None:
-        """Sends the request."""
-        scheduler, broker, link = self._scheduler, self._broker, self._link
         if not broker.is_up:
-            scheduler.call_later(self._cluster.hop(), lambda: self._finish(BrokerError(TRANSPORT)))
+            scheduler.call_later(cluster.hop(), partial(self._finish, BrokerError(TRANSPORT)))
             return
-        if self._fate is not None and self._is_fated("held"):
-            self._fate.held.append(self._travel)
+        if fate is not None and fate.kind == "held":
+            fate.held.append(self._travel)
             self._expires(self._began)
             return
-        wait = self._cluster.hop() + max(0.0, broker.slow_until - scheduler.now)
-        if self._fate is not None:
-            wait += self._fate.seconds
+        wait = cluster.hop() + max(0.0, broker.slow_until - scheduler.now)
+        if fate is not None:
+            wait += fate.seconds
         link.arrived = at = max(scheduler.now + wait, link.arrived + 1e-9)
-        if at - self._began > self._timeout / 2:
+        if at - self._began > timeout / 2:
             self._expires(self._began)
         scheduler.call_later(at - scheduler.now, self._arrive)
-        if self._is_fated("reset"):
-            scheduler.call_later(self._cluster.hop(), self.broken)
+        if fate is not None and fate.kind == "reset":
+            scheduler.call_later(cluster.hop(), self.broken)
 
     def _travel(self) -> None:
         self._scheduler.call_later(self._cluster.hop(), self._arrive)
@@ -337,20 +320,20 @@ class _Request:
     def broken(self) -> None:
         """Fails the request, since its connection broke."""
         self._drop_link()
-        self._scheduler.call_later(self._cluster.hop(), lambda: self._finish(BrokerError(TRANSPORT)))
+        self._scheduler.call_later(self._cluster.hop(), partial(self._finish, BrokerError(TRANSPORT)))
 
     def _arrive(self) -> None:
-        cluster, broker, key = self._cluster, self._broker, self._key
-        if broker.lives != self._lives or not broker.is_up or self._is_fated("lost"):
+        cluster, broker, key, fate = self._cluster, self._broker, self._key, self._fate
+        if broker.lives != self._lives or not broker.is_up or (fate is not None and fate.kind == "lost"):
             self.broken()
-        elif (self._process.name, broker.number, "to") in cluster.cut:
+        elif cluster.cut and (self._process.name, broker.number, "to") in cluster.cut:
             self._expires(self._began)
         elif key and cluster.home(key) is not broker:
             self._answer(BrokerError(NOT_LEADER if key[0] == "partition" else NOT_COORDINATOR))
         elif cluster.is_loading(key):
             self._answer(BrokerError(LOADING))
         else:
-            if self._is_fated("repeated"):
+            if fate is not None and fate.kind == "repeated":
                 self._work(lambda value: None)
             broker.waiting[self] = None
             self._work(self._answer)
@@ -362,19 +345,22 @@ class _Request:
             answer(refused)
 
     def _answer(self, value: Any) -> None:
-        broker, link, scheduler = self._broker, self._link, self._scheduler
+        broker, link, scheduler, cut = self._broker, self._link, self._scheduler, self._cluster.cut
         broker.waiting.pop(self, None)
-        if self._fate is not None and self._fate.handled is not None:
-            self._fate.handled()
+        fate = self._fate
+        if fate is not None and fate.handled is not None:
+            fate.handled()
         if self._is_done:
             return
-        if broker.lives != self._lives or self._is_fated("unanswered"):
+        if broker.lives != self._lives or (fate is not None and fate.kind == "unanswered"):
             self.broken()
-        elif self._is_fated("silent") or (self._process.name, broker.number, "from") in self._cluster.cut:
+        elif (fate is not None and fate.kind == "silent") or (
+            cut and (self._process.name, broker.number, "from") in cut
+        ):
             self._expires(scheduler.now)
         else:
             link.returned = at = max(scheduler.now + self._cluster.hop(), link.returned + 1e-9)
-            scheduler.call_later(at - scheduler.now, lambda: self._finish(value))
+            scheduler.call_later(at - scheduler.now, partial(self._finish, value))
 
     def _expires(self, since: float) -> None:
         """Fails the request when its timeout is over."""
@@ -392,12 +378,18 @@ class _Request:
     def _drop_link(self) -> None:
         self._connections.drop(self._broker, self._link)
 
-    def _is_fated(self, kind: str) -> bool:
-        return self._fate is not None and self._fate.kind == kind
-
     def _finish(self, value: Any) -> None:
         if not self._is_done:
             self._is_done = True
             if self._timer is not None:
                 self._timer.cancel()
             self._done(value)
+
+
+@lru_cache(1024)
+def _hash(text: str) -> int:
+    """The absolute value of Java's hash code."""
+    hashed = 0
+    for character in text:
+        hashed = (31 * hashed + ord(character)) & 0xFFFFFFFF
+    return abs(hashed - (1 << 32) if hashed >> 31 else hashed)

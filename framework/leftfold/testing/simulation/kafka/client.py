@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -16,7 +17,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.testing.simulation.environment import active
-from leftfold.testing.simulation.kafka.brokers import LOADING, NOT_COORDINATOR, NOT_LEADER, Connections, Home
+from leftfold.testing.simulation.kafka.brokers import (
+    LOADING,
+    NOT_COORDINATOR,
+    NOT_LEADER,
+    Connections,
+    Home,
+    Request,
+)
 from leftfold.testing.simulation.kafka.partitions import BrokerError
 
 __all__ = ["FOREVER", "Metadata", "SimulatedClient", "cluster_metadata", "exception", "failure"]
@@ -33,6 +41,9 @@ class SimulatedClient:
 
     Args:
         config: as librdkafka's. logger: gets its log lines on poll.
+
+    Attributes:
+        socket_timeout, backoff: seconds until a request fails, and until it is sent again.
     """
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None, kind: str) -> None:
@@ -41,9 +52,9 @@ class SimulatedClient:
         self.config = dict(config)
         self.name = f"{self.config.get('client.id', 'rdkafka')}#{kind}"
         self.is_closed = False
-        self._socket_timeout = float(self.config.get("socket.timeout.ms", 60_000)) / 1000
-        self._backoff = float(self.config.get("retry.backoff.ms", 100)) / 1000
-        self._connections = Connections(self._disconnected)
+        self.socket_timeout = float(self.config.get("socket.timeout.ms", 60_000)) / 1000
+        self.backoff = float(self.config.get("retry.backoff.ms", 100)) / 1000
+        self.connections = Connections(self._disconnected)
         self._logger, self._on_error = logger or self.config.get("logger"), self.config.get("error_cb")
         self._events: deque[Callable[[], None]] = deque(maxlen=_MOST_EVENTS)
         self._waiting: list[tuple[Any, int]] = []
@@ -54,7 +65,11 @@ class SimulatedClient:
 
     def later(self, seconds: float, action: Callable[[], Any]) -> None:
         """Runs an action in the background after a while, unless the client is closed by then."""
-        self.scheduler.call_later(seconds, lambda: self.process.do(lambda: None if self.is_closed else action()))
+        self.scheduler.call_later(seconds, partial(self.process.do, self._unless_closed, action))
+
+    def _unless_closed(self, action: Callable[[], Any]) -> None:
+        if not self.is_closed:
+            action()
 
     def ask(
         self,
@@ -74,32 +89,7 @@ class SimulatedClient:
             seconds: after which the answer is `_TIMED_OUT`. also: further codes that are retried.
             again: whether it may still be retried. whole: a request in flight is awaited even beyond that time.
         """
-        end = self.scheduler.now + seconds
-
-        def attempt() -> None:
-            if not self.is_closed:
-                left = (
-                    self._socket_timeout if whole else max(0.001, min(self._socket_timeout, end - self.scheduler.now))
-                )
-                self.cluster.ask(self.process, self._connections, api, key, handle, answered, left)
-
-        def answered(value: Any) -> None:
-            self.process.do(lambda: take(value))
-
-        def take(value: Any) -> None:
-            if self.is_closed:
-                return
-            if isinstance(value, BrokerError):
-                self._trouble(api, value.code)
-                if value.code in TRANSIENT or value.code in also:
-                    if self.scheduler.now + self._backoff < end and again():
-                        wait = self._backoff * (0.5 + self.scheduler.random.random())
-                        self.scheduler.call_later(wait, lambda: self.process.do(attempt))
-                        return
-                    value = BrokerError(KafkaError._TIMED_OUT)
-            done(value)
-
-        attempt()
+        _Asking(self, api, key, handle, done, self.scheduler.now + seconds, also, again, is_whole=whole).attempt()
 
     def asked(
         self, api: str, key: Home, work: Callable[[], Any], timeout: float, also: frozenset[int] = frozenset()
@@ -164,7 +154,7 @@ class SimulatedClient:
             count += 1
         return count
 
-    def _trouble(self, api: str, code: int) -> None:
+    def trouble(self, api: str, code: int) -> None:
         """Logs and reports a connection error as librdkafka does."""
         if code == KafkaError._TIMED_OUT:
             self._log("REQTMOUT", f"Timed out {api} request")
@@ -191,6 +181,67 @@ class SimulatedClient:
         if self._on_error is not None:
             on_error = self._on_error
             self.tell(lambda: on_error(error))
+
+
+class _Asking:
+    """A request in the background that is sent again until it is answered, or its time is over; see `ask`.
+
+    It holds no closures that refer to each other: without a cycle its memory is free as soon as it is answered.
+    """
+
+    __slots__ = ("_again", "_also", "_api", "_client", "_done", "_end", "_handle", "_is_whole", "_key")
+
+    def __init__(
+        self,
+        client: SimulatedClient,
+        api: str,
+        key: Home,
+        handle: Callable[[Callable[[Any], None]], None],
+        done: Callable[[Any], None],
+        end: float,
+        also: frozenset[int],
+        again: Callable[[], bool],
+        *,
+        is_whole: bool,
+    ) -> None:
+        self._client, self._api, self._key, self._handle, self._done = client, api, key, handle, done
+        self._end, self._also, self._again, self._is_whole = end, also, again, is_whole
+
+    def attempt(self) -> None:
+        """Sends the request once."""
+        client = self._client
+        if not client.is_closed:
+            left = client.socket_timeout
+            if not self._is_whole:
+                left = max(0.001, min(left, self._end - client.scheduler.now))
+            Request(
+                client.cluster,
+                client.process,
+                client.connections,
+                self._api,
+                self._key,
+                self._handle,
+                self._answered,
+                left,
+            )
+
+    def _answered(self, value: Any) -> None:
+        self._client.process.do(self._take, value)
+
+    def _take(self, value: Any) -> None:
+        client = self._client
+        if client.is_closed:
+            return
+        if isinstance(value, BrokerError):
+            client.trouble(self._api, value.code)
+            if value.code in TRANSIENT or value.code in self._also:
+                scheduler, backoff = client.scheduler, client.backoff
+                if scheduler.now + backoff < self._end and self._again():
+                    wait = backoff * (0.5 + scheduler.random.random())
+                    scheduler.call_later(wait, partial(client.process.do, self.attempt))
+                    return
+                value = BrokerError(KafkaError._TIMED_OUT)
+        self._done(value)
 
 
 def exception(code: int, why: str = "", *, fatal: bool = False, retriable: bool = False, abort: bool = False) -> Any:
@@ -227,13 +278,18 @@ def cluster_metadata(client: SimulatedClient, topic: str | None, timeout: float)
         return known if topic is None else {topic: known.get(topic, 0)}
 
     counts: dict[str, int] = client.asked("metadata", (), work, timeout)
+    return _metadata(tuple(counts.items()), tuple(broker.number for broker in cluster.brokers if broker.is_up))
+
+
+@lru_cache(256)
+def _metadata(counts: tuple[tuple[str, int], ...], brokers: tuple[int, ...]) -> Metadata:
+    """Metadata with these numbers of partitions; clients ask for the same again and again, and only read it."""
     found: Any = ClusterMetadata()
-    for broker in cluster.brokers:
-        if broker.is_up:
-            host: Any = BrokerMetadata()
-            host.id, host.host, host.port = broker.number, "simulated", 9091 + broker.number
-            found.brokers[broker.number] = host
-    for name, count in counts.items():
+    for number in brokers:
+        host: Any = BrokerMetadata()
+        host.id, host.host, host.port = number, "simulated", 9091 + number
+        found.brokers[number] = host
+    for name, count in counts:
         known: Any = TopicMetadata()
         found.topics[name] = known
         known.topic = name

@@ -167,7 +167,7 @@ class _Reader(SimulatedClient):
         Raises:
             RuntimeError: the consumer is closed.
         """
-        self.step(what)
+        self.process.step(what)
         if self.is_closed:
             raise RuntimeError("Consumer closed")
 
@@ -342,7 +342,7 @@ class _Reader(SimulatedClient):
             self.cluster.group(member.group).commit(name, generation, wanted)
 
         if wait:
-            self.asked("offset commit", ("group", member.group), work, self._socket_timeout)
+            self.asked("offset commit", ("group", member.group), work, self.socket_timeout)
             return list(offsets)
 
         on_commit = self.config.get("on_commit")

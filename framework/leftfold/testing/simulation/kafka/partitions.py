@@ -106,14 +106,11 @@ class Partition:
             if known is not None:
                 return known
         base = self.end
+        records, producer, is_open = self.records, batch.producer, batch.is_transactional
         by_broker = self.topic.config.get("message.timestamp.type") == "LogAppendTime"
-        for index, (key, value, headers, timestamp) in enumerate(batch.records):
+        for offset, (key, value, headers, timestamp) in enumerate(batch.records, base):
             when = now if by_broker else timestamp
-            self.records.append(
-                StoredRecord(
-                    base + index, key, value, headers, when, batch.producer, batch.is_transactional, kind=1 + by_broker
-                )
-            )
+            records.append(StoredRecord(offset, key, value, headers, when, producer, is_open, None, 1 + by_broker))
         self.end += len(batch.records)
         if batch.producer >= 0:
             writer = self._writers[batch.producer]

@@ -6,6 +6,7 @@ import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, Message
@@ -195,7 +196,7 @@ class BackgroundSender(SimulatedClient):
                 self._is_due = False
                 self._pump()
 
-            self.scheduler.call_later(seconds + self.scheduler.jitter(), lambda: self.process.do(due))
+            self.scheduler.call_later(seconds + self.scheduler.jitter(), partial(self.process.do, due))
 
     def _scan_later(self) -> None:
         """Checks every second for records that have waited too long."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition, ProducedBatch
@@ -211,12 +212,22 @@ class Coordinator:
 
     def _write(self, found: Transaction) -> None:
         """Writes to the log of transactions, of which readers use the first fields only."""
-        value = struct.pack(">hqhib", 0, found.producer, found.epoch, int(found.timeout * 1000), found.state)
-        value += struct.pack(">i", len(found.partitions))
-        for partition in found.partitions:
-            topic = partition.topic.name.encode()
-            value += struct.pack(f">h{len(topic)}sii", len(topic), topic, 1, partition.number)
-        name = found.id.encode()
-        key = struct.pack(">hh", 0, len(name)) + name
+        fixed = 0, found.producer, found.epoch, int(found.timeout * 1000), found.state, len(found.partitions)
+        value = b"".join((_FIXED.pack(*fixed), *(_packed(p.topic.name, p.number) for p in found.partitions)))
         now = int(self._now() * 1000)
-        self._log(found.id).append(ProducedBatch([(key, value, None, now)]), now)
+        self._log(found.id).append(ProducedBatch([(_key(found.id), value, None, now)]), now)
+
+
+_FIXED = struct.Struct(">hqhibi")
+
+
+@lru_cache(1024)
+def _key(id_: str) -> bytes:
+    name = id_.encode()
+    return struct.pack(">hh", 0, len(name)) + name
+
+
+@lru_cache(1024)
+def _packed(topic: str, partition: int) -> bytes:
+    name = topic.encode()
+    return struct.pack(f">h{len(name)}sii", len(name), name, 1, partition)

@@ -25,6 +25,7 @@ from leftfold.testing.simulation.redis_server.resp import (
     SimpleString,
     encode,
     number,
+    write_reply,
 )
 from leftfold.testing.simulation.redis_server.sorted_sets import SORTED_COMMANDS
 from leftfold.testing.simulation.redis_server.stream_commands import STREAM_COMMANDS
@@ -44,6 +45,9 @@ _SUBSCRIBED = frozenset((b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"QUIT", b"RESET
 _LOADING = frozenset(
     (b"AUTH", b"HELLO", b"QUIT", b"RESET", b"SELECT", b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH")
 ) | {b"SUBSCRIBE", b"UNSUBSCRIBE", b"PUBLISH", b"INFO", b"CONFIG", b"CLIENT", b"TIME", b"ROLE"}
+
+
+_QUEUED, _NONE = SimpleString(b"QUEUED"), (None, 0)
 
 
 class _Several(list[Reply]):
@@ -85,7 +89,8 @@ class Session:
                 if self.is_closed:
                     break
                 reply = self._answer(parts)
-                out += [encode(each, self._version) for each in (reply if isinstance(reply, _Several) else [reply])]
+                for each in reply if isinstance(reply, _Several) else (reply,):
+                    write_reply(out, each, is_three=self._version == 3)
         except ProtocolError as error:
             out.append(encode(ErrorReply(f"ERR Protocol error: {error}")))
             self.close()
@@ -120,27 +125,26 @@ class Session:
             return refusal
         if self._queue is not None and name not in _AT_ONCE:
             self._queue.append((name, parts))
-            return SimpleString(b"QUEUED")
+            return _QUEUED
         return self._run(name, parts)
 
     def _refusal(self, name: bytes, parts: list[bytes]) -> ErrorReply | None:
         """The error for a command that is not even queued, or None."""
         command, server = DATA_COMMANDS.get(name), self._server
-        arity = command.arity if command is not None else self._OTHERS[name][1] if name in self._OTHERS else 0
-        said = name.decode(errors="surrogateescape").lower()
+        arity = command.arity if command is not None else self._OTHERS.get(name, _NONE)[1]
         failure = None
         if not arity:
             failure = _unknown(parts)
         elif len(parts) < -arity if arity < 0 else len(parts) != arity:
-            failure = wrong_arguments(said)
+            failure = wrong_arguments(_said(name))
         elif not self._is_known and name not in _LOGGED_OUT:
             failure = ErrorReply("NOAUTH Authentication required.")
         elif command is not None and command.writes and server.refusal:
             failure = ErrorReply(server.refusal)
         elif self._channels and self._version == 2 and name not in _SUBSCRIBED:
             failure = ErrorReply(
-                f"ERR Can't execute '{said}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
-                "in this context"
+                f"ERR Can't execute '{_said(name)}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET "
+                "are allowed in this context"
             )
         elif server.is_loading and name not in _LOADING:
             failure = ErrorReply("LOADING Redis is loading the dataset in memory")
@@ -363,6 +367,10 @@ class Session:
         b"QUIT": (_quit, -1),
         b"RESET": (_reset, 1),
     }
+
+
+def _said(name: bytes) -> str:
+    return name.decode(errors="surrogateescape").lower()
 
 
 def _unknown(parts: list[bytes]) -> ErrorReply:

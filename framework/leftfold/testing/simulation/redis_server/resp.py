@@ -18,12 +18,14 @@ __all__ = [
     "SimpleString",
     "encode",
     "number",
+    "write_reply",
 ]
 
 _HEADER = re.compile(rb"[*$](0|[1-9]\d{0,8})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9]\d{0,7})\r\n")
 _MOST_BULK = 512 * 1024 * 1024
 _MOST_PARTS = 1024 * 1024
+_MOST_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,9 @@ class CommandReader:
         Raises:
             ProtocolError: the bytes are no command.
         """
+        if not self._buffer and (whole := _whole(data)) is not None:
+            yield from whole
+            return
         buffer = self._buffer + data if self._buffer else data
         at = 0
         try:
@@ -93,6 +98,23 @@ class CommandReader:
             self._buffer = buffer[at:]
 
 
+def _whole(data: bytes) -> list[list[bytes]] | None:
+    """The commands of these bytes where they are nothing unusual: complete, and without a line break within a part."""
+    lines = data.split(b"\r\n")
+    last, at = len(lines) - 1, 0
+    commands: list[list[bytes]] = []
+    while at < last:
+        count = lines[at][1:]
+        end = at + 1 + 2 * int(count) if count.isdigit() and len(count) < _MOST_DIGITS else at
+        parts = lines[at + 2 : end : 2]
+        sizes = [b"$%d" % len(part) for part in parts]
+        if not parts or lines[at] != b"*%d" % len(parts) or lines[at + 1 : end : 2] != sizes:
+            return None
+        commands.append(parts)
+        at = end
+    return None if at != last or lines[last] else commands
+
+
 def _inline(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
     end = buffer.find(b"\n", at)
     return None if end < 0 else (end + 1, buffer[at:end].split())
@@ -105,14 +127,17 @@ def _command(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
         return None
     count, at = header
     parts: list[bytes] = []
+    match, most = _BULK.match, len(buffer)
     for _ in range(count):
-        found = _BULK.match(buffer, at)  # nearly always; the rest is for unusual input
-        header = (int(found[1]), found.end()) if found else _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
-        if header is None:
-            return None
-        size, start = header
+        if found := match(buffer, at):  # nearly always; the rest is for unusual input
+            size, start = int(found[1]), found.end()
+        else:
+            header = _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
+            if header is None:
+                return None
+            size, start = header
         at = start + size + 2
-        if at > len(buffer):
+        if at > most:
             return None
         parts.append(buffer[start : at - 2])
     return at, parts
@@ -150,50 +175,47 @@ def encode(reply: Reply, version: int = 2) -> bytes:
         version: of the protocol, 2 or 3.
     """
     parts: list[bytes] = []
-    _encode(reply, version == 3, parts)
+    write_reply(parts, reply, is_three=version == 3)
     return b"".join(parts)
 
 
-def _encode(reply: Reply, is_three: bool, parts: list[bytes]) -> None:
-    if type(reply) is bytes:  # nearly always
+def write_reply(parts: list[bytes], reply: Reply, *, is_three: bool) -> None:
+    """Adds the bytes of a reply, in version 3 of the protocol or in version 2."""
+    if isinstance(reply, bytes):
         parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
-        return
-    match reply:
-        case bytes():
-            parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
-        case int():
-            parts.append(b":%d\r\n" % reply)
-        case float():
-            text = double(reply)
-            parts.append(b",%b\r\n" % text if is_three else b"$%d\r\n%b\r\n" % (len(text), text))
-        case SimpleString():
-            parts.append(b"+%b\r\n" % reply.text)
-        case ErrorReply():
-            line = str(reply).encode(errors="surrogateescape").replace(b"\r", b" ").replace(b"\n", b" ")
-            parts.append(b"-%b\r\n" % line)
-        case dict() | set() | list():
-            _encode_several(reply, is_three, parts)
-        case _ if is_three:
-            parts.append(b"_\r\n")
-        case _:
-            parts.append(b"$-1\r\n" if reply is None else b"*-1\r\n")
+    elif isinstance(reply, list | set | dict):
+        _encode_several(reply, is_three, parts)
+    elif isinstance(reply, SimpleString):
+        parts.append(b"+%b\r\n" % reply.text)
+    elif isinstance(reply, int):
+        parts.append(b":%d\r\n" % reply)
+    elif isinstance(reply, float):
+        text = double(reply)
+        parts.append(b",%b\r\n" % text if is_three else b"$%d\r\n%b\r\n" % (len(text), text))
+    elif isinstance(reply, ErrorReply):
+        line = str(reply).encode(errors="surrogateescape").replace(b"\r", b" ").replace(b"\n", b" ")
+        parts.append(b"-%b\r\n" % line)
+    elif is_three:
+        parts.append(b"_\r\n")
+    else:
+        parts.append(b"$-1\r\n" if reply is None else b"*-1\r\n")
 
 
 def _encode_several(
     reply: Push | list[Reply] | set[bytes] | dict[bytes, Reply], is_three: bool, parts: list[bytes]
 ) -> None:
-    values: Iterable[Reply]
-    match reply:
-        case dict():
-            mark, values = b"%", [each for item in reply.items() for each in item]
-        case set():
-            mark, values = b"~", sorted(reply)
-        case _:
-            mark, values = b">" if isinstance(reply, Push) else b"*", reply
-    size = len(reply) * (2 if isinstance(reply, dict) and not is_three else 1)
+    values: Iterable[Reply] = reply
+    mark, size = b"*", len(reply)
+    if isinstance(reply, dict):
+        mark, values = b"%", [each for item in reply.items() for each in item]
+        size *= 1 if is_three else 2
+    elif isinstance(reply, set):
+        mark, values = b"~", sorted(reply)
+    elif isinstance(reply, Push):
+        mark = b">"
     parts.append(b"%b%d\r\n" % (mark if is_three else b"*", size))
     for value in values:
-        _encode(value, is_three, parts)
+        write_reply(parts, value, is_three=is_three)
 
 
 def double(value: float) -> bytes:

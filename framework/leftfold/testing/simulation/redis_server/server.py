@@ -73,7 +73,7 @@ class RedisServer:
     @property
     def is_loading(self) -> bool:
         """Whether the server is still loading its data after a restart."""
-        return self.now() < self._loading_until
+        return self._loading_until >= 0 and self.now() < self._loading_until
 
     def space(self, database: int) -> Keyspace:
         """The keyspace of a database."""

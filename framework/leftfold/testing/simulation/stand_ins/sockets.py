@@ -210,13 +210,14 @@ class Socket:
 
     def send_at_once(self, data: bytes) -> None:
         """Sends data without letting other tasks run."""
-        self._begin(name_of(data))
+        what = name_of(data)
+        self._begin(what)
         if self._error is not None:
             error, self._error, self._is_ended = self._error, None, True
             raise error
         if self._link is None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-        self._link.send(data)
+        self._link.send(data, what)
 
     def _send(self, data: bytes) -> None:
         self.send_at_once(data)

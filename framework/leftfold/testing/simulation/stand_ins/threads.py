@@ -6,6 +6,7 @@ import queue as real_queue
 import threading as real_threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 from leftfold.testing.simulation.environment import active, is_simulated
@@ -22,6 +23,7 @@ __all__ = [
     "Timer",
     "get_ident",
     "queue",
+    "simulated_function",
     "threading",
 ]
 
@@ -303,10 +305,24 @@ class Module:
 
     def __init__(self, real: Any, **names: Any) -> None:
         self._real, self._names = real, names
+        # Functions are called all the time: an attribute of the instance is found without `__getattr__`.
+        functions = {name: one for name, one in names.items() if isinstance(one, FunctionType)}
+        vars(self).update({name: simulated_function(getattr(real, name), one) for name, one in functions.items()})
 
     def __getattr__(self, name: str) -> Any:
         found = self._names.get(name, _OUTSIDE)
         return found if found is not _OUTSIDE and is_simulated() else getattr(self._real, name)
+
+
+def simulated_function(real: Any, stand_in: Any) -> Any:
+    """A function that calls the stand-in within the world, and the real one elsewhere; a module is one already."""
+    if isinstance(stand_in, Module):
+        return stand_in
+
+    def chosen(*args: Any, **more: Any) -> Any:
+        return (stand_in if is_simulated() else real)(*args, **more)
+
+    return chosen
 
 
 threading = Module(

@@ -15,7 +15,7 @@ from leftfold.redis.connection.protocol import UNWATCH
 from leftfold.redis.flusher import Flusher
 from leftfold.testing.contracts import ViewStoreContract
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
-from tests.simulation.redis_world import RedisWorld, StoreInWorld, redis_world
+from tests.simulation.redis_server.redis_world import RedisWorld, StoreInWorld, redis_world
 
 _SEEDS = 25
 

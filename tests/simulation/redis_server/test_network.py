@@ -14,7 +14,7 @@ from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generat
 from leftfold.testing.simulation.kafka.brokers import Fate
 from leftfold.testing.simulation.scheduler import SimulatedProcess
 from leftfold.testing.simulation.stand_ins import sockets
-from tests.simulation.redis_world import RedisWorld, redis_world
+from tests.simulation.redis_server.redis_world import RedisWorld, redis_world
 
 
 class _Writer:

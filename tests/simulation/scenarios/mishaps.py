@@ -15,7 +15,7 @@ from leftfold.model.messages import Command
 from leftfold.ports.protocols import LogReader, RawRecord
 from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.purse import load_of
+from tests.simulation.scenarios.purse import load_of
 from tests.worker.bank import bank
 
 __all__ = ["BROKEN", "COMMITS", "CUT", "HEAVY", "LOG", "MISHAPS", "OUTBOX", "REMADE", "SLOW", "STRAY", "UPGRADED"]

@@ -29,12 +29,12 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
-from tests.simulation.bug import Bug, Patch, module_of
-from tests.simulation.mended import MENDED
-from tests.simulation.mishaps import COMMITS, SLOW
-from tests.simulation.planted_consumers import CONSUMERS
-from tests.simulation.purse import DECIDED, RESTARTS
-from tests.simulation.spending import DEPLOY, SPENDING
+from tests.simulation.scenarios.bug import Bug, Patch, module_of
+from tests.simulation.scenarios.mended import MENDED
+from tests.simulation.scenarios.mishaps import COMMITS, SLOW
+from tests.simulation.scenarios.planted_consumers import CONSUMERS
+from tests.simulation.scenarios.purse import DECIDED, RESTARTS
+from tests.simulation.scenarios.spending import DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
 

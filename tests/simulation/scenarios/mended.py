@@ -19,9 +19,9 @@ from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.worker import Worker
 from leftfold.redis import RedisBulkSink
 from leftfold.redis.connection.errors import executed, refuse_errors, translated
-from tests.simulation.bug import Bug, Patch, module_of
-from tests.simulation.mishaps import BROKEN, CUT, HEAVY, LOG, OUTBOX, REMADE, SLOW, STRAY, UPGRADED
-from tests.simulation.spending import BESIDE
+from tests.simulation.scenarios.bug import Bug, Patch, module_of
+from tests.simulation.scenarios.mishaps import BROKEN, CUT, HEAVY, LOG, OUTBOX, REMADE, SLOW, STRAY, UPGRADED
+from tests.simulation.scenarios.spending import BESIDE
 
 __all__ = ["MENDED"]
 

@@ -12,7 +12,7 @@ from leftfold.model.messages import Command, Event
 from leftfold.model.reaction import Delivery, Reaction
 from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.purse import load_of
+from tests.simulation.scenarios.purse import load_of
 from tests.worker.bank import bank
 
 __all__ = ["POST", "REFUSED"]

@@ -11,9 +11,9 @@ from leftfold.kafka import group_member
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.process_router import ProcessRouter
-from tests.simulation.bug import Bug, Patch
-from tests.simulation.posting import POST
-from tests.simulation.trading import TRADE, UNSENT
+from tests.simulation.scenarios.bug import Bug, Patch
+from tests.simulation.scenarios.posting import POST
+from tests.simulation.scenarios.trading import TRADE, UNSENT
 
 __all__ = ["CONSUMERS"]
 

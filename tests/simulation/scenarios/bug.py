@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.purse import PURSE
+from tests.simulation.scenarios.purse import PURSE
 
 __all__ = ["Bug", "Patch", "module_of"]
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.redis.server import RedisServer as Real
-from tests.simulation.redis_twins import CONNECTIONS, Both, Command, Step, real_server
+from tests.simulation.redis_server.redis_twins import CONNECTIONS, Both, Command, Step, real_server
 
 pytestmark = pytest.mark.servers
 

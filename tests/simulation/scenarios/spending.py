@@ -11,7 +11,7 @@ from leftfold.model.app import App
 from leftfold.model.messages import Event
 from leftfold.model.view import FoldView, View
 from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.purse import load_of
+from tests.simulation.scenarios.purse import load_of
 from tests.worker.bank import bank
 
 __all__ = ["BESIDE", "DEPLOY", "SPENDING"]

@@ -12,7 +12,7 @@ import pytest
 
 from leftfold.testing.simulation.redis_server import RedisServer as Simulated
 from tests.redis.server import RedisServer as Real
-from tests.simulation.redis_twins import Both, Command, packed, real_server
+from tests.simulation.redis_server.redis_twins import Both, Command, packed, real_server
 
 pytestmark = pytest.mark.servers
 
