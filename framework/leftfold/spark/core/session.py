@@ -253,6 +253,9 @@ def _ours(settings: SparkSettings, folder: Path, *, local: bool) -> dict[str, st
     }
     if settings.jars:
         ours["spark.jars"] = ",".join(map(str, settings.jars))
+    if local:
+        # Spark's default is 200, each a task, whatever the size of the data and of the machine.
+        ours["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
     return ours | (_LOOPBACK if local else _elsewhere(settings))
 
 
