@@ -198,4 +198,4 @@ def test_what_is_no_secret_is_told(text: str) -> None:
 
 def test_a_veil_takes_time_in_proportion_to_the_text() -> None:
     for hostile in ("://@", "password", "password='", "?a", "a:@", "bearer ", "pwd\\", '"', "&", "a", "password: "):
-        assert len(veiled(hostile * (300_000 // len(hostile)))) <= 1_000_000
+        assert len(veiled(hostile * (100_000 // len(hostile)))) <= 400_000

@@ -171,7 +171,8 @@ def test_status_names_a_tail_that_hangs_and_what_it_says_to_type_takes_over(
 
 def test_the_twin_whose_place_is_kept_for_long_is_not_replaced_and_status_says_so(up: Shell, started: Started) -> None:
     """The list of projectors is fresh, as it is in the first seconds of every hang: no other may take its buckets."""
-    started(up.beside("worker"), ["run", "carts"])
+    worker = up.beside("worker")
+    worker.wait_until(started(worker, ["run", "carts"]), lambda said: '"serving"' in said)  # it has made the topics
     environment = up._environment | {"PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}"}
     keys = [f"kept-{number}" for number in range(8)]
     tail = subprocess.Popen([sys.executable, "-m", "tests.cli.run.hanging_tail"], cwd=up.place, env=environment)
