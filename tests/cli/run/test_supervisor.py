@@ -168,3 +168,18 @@ event.wait()
 def test_a_signal_stops_whatever_the_main_thread_was_doing(handler: str, code: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", SIGNALLED.format(handler=handler)], env=ENVIRONMENT)
     assert process.wait(240.0) == code
+
+
+def test_a_signal_is_known_before_its_event_is_set() -> None:
+    """Ctrl-C ends servers that are being made, too, whose failure must not be taken for one of theirs."""
+    script = """
+import os, signal
+from leftfold.runtime.lifecycle import Stopping
+
+stopping = Stopping()
+with stopping.event._cond:  # no thread can set it
+    before = stopping.is_signalled
+    signal.raise_signal(signal.SIGINT)
+    os._exit(0 if (before, stopping.is_signalled, stopping.event.is_set()) == (False, True, False) else 1)
+"""
+    assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, check=False).returncode == 0
