@@ -166,7 +166,7 @@ def test_a_journey_and_a_rolling_restart_that_no_caller_notices(tmp_path: Path, 
     shell = Shell(tmp_path).at(empty_servers)
     with serving(shell, *APP), gateways(tmp_path, empty_servers, 2) as (one, other):
         with httpx.Client(base_url=one.url, timeout=PATIENT) as http:
-            assert http.get("/health/ready").json()["status"] == "ready"
+            wait_until(lambda: http.get("/health/ready").json()["status"] == "ready", "readiness")
             receipt = wait_decided(http, "b-1")
             row = http.get("/views/open_baskets/b-1", params={"after": receipt["position"], "timeout": 30})
             assert (row.status_code, row.json()["lines"]) == (200, 0), row.text
