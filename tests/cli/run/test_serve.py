@@ -180,7 +180,7 @@ def test_a_journey_and_a_rolling_restart_that_no_caller_notices(tmp_path: Path, 
             with socket.create_connection(("127.0.0.1", one.port)) as waiting:
                 # An answer that takes longer than the moment for which the gateway waits for idle connections.
                 target = f"/views/open_baskets/b-1?after={late}&timeout=3"
-                waiting.sendall(f"GET {target} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode())
+                waiting.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
                 one.restart()
                 assert waiting.makefile("rb").readline().startswith(b"HTTP/1.1 504")
             before = [caller.answered for caller in callers]
@@ -228,7 +228,7 @@ def test_a_command_to_a_killed_worker_is_decided_once_and_one_that_waits_as_its_
         body = json.dumps({"basket_id": "w", "household": "h"}).encode()
         with socket.create_connection(("127.0.0.1", one.port)) as waiting:
             waiting.sendall(
-                b"POST /commands/baskets/Open?timeout=60 HTTP/1.1\r\nHost: gateway\r\n"
+                b"POST /commands/baskets/Open?timeout=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
             )
             assert one.end() == 0
