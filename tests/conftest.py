@@ -19,11 +19,20 @@ if TYPE_CHECKING:
 
     from tests.servers import Addresses
 
-SPARK = {"archive", "cli", "reference", "spark"}
-"""The folders of tests that start it."""
+SPARK = (
+    "archive/",
+    "cli/log/",
+    "cli/test_journey.py",
+    "cli/test_printed.py",
+    "cli/test_rights.py",
+    "reference/",
+    "spark/",
+)
+"""The folders and files of tests that start it."""
 TOGETHER = {
     "archive": "archive",
-    "cli/test_log.py": "sql",
+    "cli/log/test_log.py": "sql",
+    "cli/test_journey.py": "sql",
     "cli/test_printed.py": "sql",
     "kafka": "kafka",
     "redis": "redis",
@@ -42,11 +51,11 @@ LONG = (
     "reference/test_reports.py",
     "worker",
     "simulation/test_schedules.py",
-    "cli/test_log.py",
+    "cli/test_journey.py",
+    "cli/log/test_log.py",
     "cli/test_printed.py",
     "kafka",
     "simulation/test_write_path.py",
-    "cli/test_journey.py",
     "cli/test_rights.py",
     "simulation/test_planted.py",
     "simulation/test_conformance.py",
@@ -112,7 +121,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Has Spark and Kafka start quickly where tests start them, and the collector pass over what stays anyway."""
     from tests.class_archive import use_archive_of_kafka, use_archive_of_spark
 
-    if any(item.nodeid.removeprefix("tests/").partition("/")[0] in SPARK for item in session.items):
+    if any(item.nodeid.removeprefix("tests/").startswith(SPARK) for item in session.items):
         use_archive_of_spark(session.config.cache.mkdir("spark"))
     if session.config.getoption("--servers") == "embedded" and any(map(_is_served, session.items)):
         use_archive_of_kafka(session.config.cache.mkdir("kafka"))

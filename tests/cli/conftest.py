@@ -13,7 +13,6 @@ import pytest
 
 from leftfold.cli.main import run
 from leftfold.runtime.rebuilding import spark_settings
-from tests import waiting
 from tests.cli.shell import Shell, Typed
 from tests.servers import Addresses
 
@@ -89,17 +88,11 @@ def up(shop: Shell) -> Iterator[Shell]:
 
 @pytest.fixture(scope="package")
 def _spark() -> Iterator[None]:
-    """Spark as commands start it, for those that are typed in this process: see `Shell.here`."""
+    """Spark as commands start it, for those that are typed in this process."""
     from leftfold.spark import spark_session
 
     with spark_session(spark_settings(None)):
         yield
-
-
-@pytest.fixture
-def wait_until() -> Callable[[Callable[[], object], str], None]:
-    """Waits for a condition, and fails saying what was awaited."""
-    return waiting.wait_until
 
 
 @pytest.fixture

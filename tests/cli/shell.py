@@ -1,24 +1,18 @@
-"""Commands as a user types them, each in a process of its own."""
+"""Commands as a user types them: in this process, or in one of their own."""
 
 from __future__ import annotations
 
-import atexit
+import importlib
 import json
 import os
-import select
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import cache
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
-from tempfile import TemporaryFile, mkdtemp
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -26,7 +20,7 @@ from leftfold.cli.main import run
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
-__all__ = ["ROOT", "Shell", "Typed", "serving"]
+__all__ = ["ROOT", "Shell", "Typed", "running", "serving"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
@@ -67,12 +61,14 @@ class Shell:
         }
         return self
 
-    def __call__(self, *words: str, stdin: str = "") -> Typed:
-        """Types a command and waits for its end."""
-        return _typist().type(words, self.place, self._environment, stdin)
+    def beside(self, name: str) -> Shell:
+        """The same one, with a log of its own."""
+        other = Shell(self.place, self._environment)
+        other.log = self.place / f"{name}.log"
+        return other
 
-    def here(self, *words: str) -> Typed:
-        """Types a command in this process, which may have what takes long to start: a session of Spark."""
+    def __call__(self, *words: str, stdin: str | TextIO = "") -> Typed:
+        """Types a command in this process, which has imported everything and may have a session of Spark."""
         out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
         found = [entry for entry in self._environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
         with (
@@ -86,8 +82,26 @@ class Shell:
             for name, value in self._environment.items():
                 changed.setenv(name, value)
             changed.setattr(sys, "path", [str(self.place), *found, *sys.path])
-            code = run(words)
+            changed.setattr(sys, "stdin", StringIO(stdin) if isinstance(stdin, str) else stdin)
+            importlib.invalidate_caches()
+            try:
+                code = run(words)
+            finally:
+                self._forget()
         return Typed(code, _text(out.buffer.getvalue()), _text(err.buffer.getvalue()))
+
+    here = __call__
+
+    def apart(self, *words: str) -> Typed:
+        """Types a command in a process of its own: what its children write is captured, too."""
+        return self.python("-m", "leftfold.cli", *words)
+
+    def _forget(self) -> None:
+        """The next command imports the project's modules again, as they are then; others have the same names."""
+        for name, module in list(sys.modules.items()):
+            where = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+            if any(Path(one).is_relative_to(self.place) and not Path(one).is_relative_to(ROOT) for one in where):
+                del sys.modules[name]
 
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Types a command that goes on."""
@@ -135,71 +149,25 @@ class Shell:
         return Typed(done.returncode, done.stdout, done.stderr)
 
 
-class _Typist:
-    """The process that all commands of this one are forked from; it ends with this one."""
-
-    def __init__(self, place: Path) -> None:
-        self._address = str(place / "typist")
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("typist.py")), self._address],
-            env=environment | {"PYTHONPATH": str(ROOT / "framework")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        atexit.register(self._end)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"listening\n"
-
-    def type(self, words: Sequence[str], place: Path, environment: Mapping[str, str], stdin: str) -> Typed:
-        """Types a command; when it takes too long it is aborted, and says where it was."""
-        request = {"words": words, "place": str(place), "environment": environment}
-        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
-            given.write(stdin.encode())
-            given.seek(0)
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(self._address)
-                socket.send_fds(connection, [json.dumps(request).encode()], [f.fileno() for f in (given, out, err)])
-                with connection.makefile("rb") as answer:
-                    child = int(answer.readline())
-                    if not select.select([connection], [], [], SECONDS)[0]:
-                        os.kill(child, signal.SIGABRT)
-                    code = int(answer.readline())
-            out.seek(0)
-            err.seek(0)
-            typed = Typed(code, _text(out.read()), _text(err.read()))
-            assert code != -signal.SIGABRT, f"{' '.join(words)} took more than {SECONDS:g} s: {typed}"
-            return typed
-
-    def _end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(SECONDS)
-        shutil.rmtree(Path(self._address).parent)
-
-
 def _text(written: bytes) -> str:
     """As text pipes give it."""
     return written.decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
-@cache
-def _typist() -> _Typist:
-    return _Typist(Path(mkdtemp(prefix="leftfold-typist-")))
+@contextmanager
+def running(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that goes on, until the block ends."""
+    process = shell.start(words)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
 
 
 @contextmanager
 def serving(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """`leftfold run` in a project until the block ends; the block begins once worker and projector are at work."""
-    process = shell.start(["run", *words])
-    try:
-        wait_until(
-            lambda: all(f'"{what}"' in shell.said() for what in ("serving", "following")) or process.poll() is not None,
-            lambda: f"worker and tail: {shell.said()}",
-            SECONDS,
-        )
-        assert process.poll() is None, shell.said()
+    with running(shell, "run", *words) as process:
+        shell.wait_until(process, lambda said: '"serving"' in said and '"following"' in said)
         yield process
-    finally:
-        process.terminate()
-        process.wait(240.0)

@@ -8,15 +8,16 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from select import select
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from tests.waiting import wait_until
 
-__all__ = ["COMMAND", "CTRL_C", "Terminal"]
+__all__ = ["COMMAND", "CTRL_C", "Terminal", "keys"]
 
 CTRL_C = "\x03"
 SECONDS = 240.0
@@ -109,3 +110,15 @@ class Terminal:
             return False
         self._raw += new
         return bool(new)
+
+
+@contextmanager
+def keys(text: str) -> Iterator[TextIO]:
+    """The standard input of a command that is typed in this process: a terminal where these keys were pressed."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, text.encode())
+        with os.fdopen(theirs) as terminal:
+            yield terminal
+    finally:
+        os.close(ours)

@@ -1,79 +1,109 @@
-"""Help: quick, complete and with examples."""
+"""Help, and errors: quick, complete, with examples, the right exit code and the command to type next."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import typer
 
+from leftfold import (
+    ConfigurationError,
+    ContractError,
+    Fenced,
+    InfrastructureError,
+    LeftfoldError,
+    OutcomeUnknown,
+    StaleViewError,
+    ViewNotBuilt,
+)
 from leftfold.cli import options
 from leftfold.cli.main import COMMANDS as SECTIONS
+from leftfold.cli.main import app, spec_in, tell
 from leftfold.engine.views import projection_writer as writer
+from leftfold.runtime.project import Usage, note_apps, unknown
 from tests.cli.shell import ROOT, Shell, Typed
 
-GROUPS = {"dead", "log", "reactions", "state", "timers", "topics"}
-COMMANDS = sorted({name for section in SECTIONS.values() for name in section} - GROUPS)
+COMMANDS = {name for section in SECTIONS.values() for name in section}
 HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "structlog")
+TOUR = {"new", "dev", "up", "down", "status", "run", "send", "events", "get", "rebuild", "check"}
+BELLS = "tests.cli.guild:app"
+SPEC = "shop.booking:app"
 
 
-def test_the_first_tour_is_all_there() -> None:
-    assert {"new", "dev", "up", "down", "status", "run", "send", "events", "get", "rebuild", "check"} <= set(COMMANDS)
+def commands() -> dict[str, list[str]]:
+    """All commands, each with those below it."""
+    group = typer.main.get_command(app)
+    found = {name: group.get_command(None, name) for name in sorted(COMMANDS)}  # type: ignore[attr-defined]  # click's
+    return {name: list(getattr(command, "commands", ())) for name, command in found.items()}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_examples(typed: Callable[..., Typed], command: str) -> None:
-    told = typed(command, "--help")
-    assert told.code == 0
-    assert f"Usage: leftfold {command}" in told.out
-    assert "Examples:\n    leftfold " in told.out
-
-
-@pytest.mark.parametrize("words", ["timers list", "timers fire", "timers cancel"])
-def test_commands_about_timers_have_help_with_examples(typed: Callable[..., Typed], words: str) -> None:
-    told = typed(*words.split(), "--help")
-    assert told.code == 0
-    assert f"Usage: leftfold {words}" in told.out
-    assert f"Examples:\n    leftfold {words} " in told.out
-
-
-@pytest.mark.parametrize("words", ["", *sorted(GROUPS)])
-def test_no_sentence_of_a_list_of_commands_is_cut(
-    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, words: str
+def test_every_command_has_help_with_examples_and_no_sentence_of_a_list_is_cut(
+    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = typed(*words.split(), "--help").out
-    assert not [line for line in told.splitlines()[1:] if line.endswith("...")]
-    assert max(map(len, told.splitlines())) <= 80
+    assert COMMANDS >= TOUR
+    below = commands()
+    assert below["log"] == ["trace", "skip", "archive", "verify-archive", "trim", "sql"]
+    for words in (f"{name} {one}".strip() for name, within in below.items() for one in within or [""]):
+        told = typed(*words.split(), "--help")
+        assert told.code == 0, words
+        assert f"Usage: leftfold {words}" in told.out
+        assert f"Examples:\n    leftfold {words}" in told.out
+    for words in ("", *(name for name, within in below.items() if within)):
+        listed = typed(*words.split(), "--help").out
+        assert not [line for line in listed.splitlines()[1:] if line.endswith("...")]
+        assert max(map(len, listed.splitlines())) <= 80
 
 
-def test_help_imports_nothing_heavy(shop: Shell) -> None:
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     script = f"""
 import sys
 from leftfold.cli.main import run
 assert run(["--help"]) == 0
 print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
 """
-    assert shop.python("-c", script).err.strip() == "[]"
+    assert Shell(tmp_path).python("-c", script).err.strip() == "[]"
+
+
+def test_a_reader_who_has_left_is_not_complained_about(tmp_path: Path) -> None:
+    script = """
+import os, subprocess, sys
+read, write = os.pipe()
+os.close(read)
+done = subprocess.run([sys.executable, "-m", "leftfold.cli", "--help"], stdout=write, stderr=subprocess.PIPE)
+print(done.returncode, done.stderr.decode())
+"""
+    told = Shell(tmp_path).python("-c", script)
+    assert told.out.split(maxsplit=1)[0] != "0"
+    assert "Traceback" not in told.out
+    assert "error" not in told.out.lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("sennd",), "Did you mean 'send'?"),
+        (("events", "baskets", "--tial", "3"), "help: leftfold events --help"),
+        (("log", "trace", ""), "error: whose trace? give the id of a command"),
+        (("retry", "heralt", "--app", BELLS), "no view or reaction in app guild called 'heralt'; did you mean herald?"),
+        (("retry", "heralt", "--app", BELLS), "known: herald, mute, wound"),
+        (("run", "wound", "--trigger", "5", "--app", BELLS), "say --engine spark"),
+        (("run", "--metrics", "nowhere", "--app", BELLS), "it is no HOST:PORT"),
+    ],
+)
+def test_a_slip_is_met_with_what_to_type(typed: Callable[..., Typed], words: tuple[str, ...], said: str) -> None:
+    told = typed(*words)
+    assert (told.code, told.out) == (2, "")
+    assert said in told.err
 
 
 def test_the_version_is_told(typed: Callable[..., Typed]) -> None:
     told = typed("--version")
     assert (told.code, told.err) == (0, "")
     assert told.out.startswith("leftfold 0.")
-
-
-def test_a_misspelt_command_is_met_with_the_nearest(typed: Callable[..., Typed]) -> None:
-    told = typed("sennd")
-    assert told.code == 2
-    assert "Did you mean 'send'?" in told.err
-
-
-def test_a_wrong_option_shows_the_usage(typed: Callable[..., Typed]) -> None:
-    told = typed("events", "baskets", "--tial", "3")
-    assert told.code == 2
-    assert "--tail" in told.err
-    assert "help: leftfold events --help" in told.err
 
 
 def test_options_have_the_engines_defaults() -> None:
@@ -88,20 +118,102 @@ def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("words", "codes"),
-    [
-        (("diff",), "3"),
-        (("explain",), "3"),
-        (("get",), "4"),
-        (("log", "verify-archive"), "3"),
-        (("rebuild",), "3"),
-        (("state", "verify"), "3"),
-        (("verify",), "34"),
-    ],
-    ids=" ".join,
+    "codes", ["diff 3", "explain 3", "get 4", "log verify-archive 3", "rebuild 3", "state verify 3", "verify 34"]
 )
-def test_a_command_that_ends_with_3_or_4_says_when(
-    typed: Callable[..., Typed], words: tuple[str, ...], codes: str
-) -> None:
+def test_a_command_that_ends_with_3_or_4_says_when(typed: Callable[..., Typed], codes: str) -> None:
+    *words, each = codes.split()
     told = " ".join(typed(*words, "--help").out.split())
-    assert all(re.search(rf"Exit code ({code} |[^.]*, {code} )when", told) for code in codes), told
+    assert all(re.search(rf"Exit code ({code} |[^.]*, {code} )when", told) for code in each), told
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Usage("?"), 2),
+        (ContractError("?"), 1),
+        (ViewNotBuilt("?"), 1),
+        (OutcomeUnknown("id"), 1),
+        (StaleViewError("?"), 4),
+        (InfrastructureError("?"), 69),
+        (Fenced("?"), 75),
+        (ConfigurationError("?"), 78),
+        (KeyError("?"), 1),
+    ],
+)
+def test_every_error_has_its_exit_code(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell(error) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) <= 2
+
+
+def test_an_unforeseen_error_says_how_to_see_more(
+    typed: Callable[..., Typed], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("oops")
+
+    try:
+        fail()
+    except ZeroDivisionError as error:
+        tell(error)
+    told = capsys.readouterr().err
+    assert all(word in told for word in ("ZeroDivisionError: oops", "test_help.py", "LEFTFOLD_TRACEBACK=1"))
+    assert "Traceback" not in told
+    assert "Traceback" not in typed("get", "v", "k", "--app", "nothing:here").err
+    assert "Traceback" in typed("--traceback", "get", "v", "k", "--app", "nothing:here").err
+
+
+def test_an_unknown_name_comes_with_near_ones_and_all() -> None:
+    error: LeftfoldError = unknown("view", "basket_sumary", ["store_totals", "basket_summary"])
+    assert str(error) == (
+        "there is no view 'basket_sumary'; did you mean basket_summary?\nknown: basket_summary, store_totals"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "specs", "told"),
+    [
+        ("no workers; start: leftfold run booking", [SPEC], f"for these commands: export LEFTFOLD_APP={SPEC}\n"),
+        ("see: leftfold run a", [SPEC, "b:app"], f"for these commands: export LEFTFOLD_APP={SPEC} or b:app\n"),
+        ("see: leftfold run a", [""], ""),
+        ("no command is in it", [SPEC], ""),
+    ],
+)
+def test_commands_in_a_message_find_the_app_that_was_named(
+    text: str, specs: list[str], told: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_apps(text, specs)
+    assert capsys.readouterr().err == told
+
+
+def test_an_app_that_is_found_anyway_is_not_named(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = ["other:app", "{SPEC}"]\n')
+    monkeypatch.setenv("LEFTFOLD_APP", "b:app")
+    note_apps("see: leftfold run booking", [SPEC, "b:app"])
+    assert capsys.readouterr().err == ""
+
+
+def test_what_was_said_behind_app_is_found() -> None:
+    assert spec_in(["run", "--app", SPEC, "booking"]) == spec_in(["run", f"--app={SPEC}"]) == SPEC
+    assert spec_in(["run", "--app"]) == spec_in(["run", "booking"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("behind", "code"), [(None, 130), (KeyboardInterrupt(), 130), (ValueError(), 1)], ids=["", "in C code", "twin"]
+)
+def test_ctrl_c_before_the_command_has_begun_is_quiet(
+    behind: BaseException | None, code: int, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(app: object) -> None:
+        if behind is None:
+            raise KeyboardInterrupt
+        raise SystemError("<class 'Some'> returned a result with an exception set") from behind
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    told = typed("status")
+    assert (told.code, told.out) == (code, "")
+    assert code != 130 or told.err == ""

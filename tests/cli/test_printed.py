@@ -16,10 +16,9 @@ from confluent_kafka import Producer
 from leftfold.runtime.console import csv_rows, say, styled
 from leftfold.runtime.logging import open_report
 from leftfold.safety import printable
-from tests.cli.shell import Shell, Typed, serving
+from tests.cli.shell import ROOT, Shell, Typed, serving
 from tests.servers import Addresses
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "\x1b[31m\x07\x9b2J\u202egnp\u2028x\r\nforged: line\t\x7f\u200f[sku-1][/x]"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -27,9 +26,8 @@ STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 @pytest.fixture(scope="module")
 def board(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A project at work, with events, rows, parked rows and events, and dead letters that repeat a hostile text."""
-    shell = Shell(tmp_path_factory.mktemp("board"))
+    shell = Shell(tmp_path_factory.mktemp("board")).at(empty_servers)
     (shell.place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.noticeboard:app"\n')
-    shell.at(empty_servers)
     with serving(shell, "notices", "board", "by_text", "poster"):
         for id_ in ("first", HOSTILE):
             fields = json.dumps({"notice": HOSTILE, "text": HOSTILE})
@@ -94,20 +92,14 @@ def assert_steers_nothing(told: Typed) -> None:
 
 @pytest.mark.servers
 @pytest.mark.usefixtures("_spark")
-@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)], ids="".join)
-def test_no_answer_of_spark_steers_a_terminal(board: Shell, form: tuple[str, ...]) -> None:
-    told = board.here("log", "sql", "SELECT notice, text FROM Pinned", *form)
-    assert told.code == 0, told.err
-    assert_steers_nothing(told)
-
-
-@pytest.mark.servers
-@pytest.mark.usefixtures("_spark")
-def test_an_answer_shows_brackets_and_json_is_exact(board: Shell) -> None:
-    told = board.here("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned LIMIT 1")
-    assert "[sku-1]" in re.sub(r"\s", "", told.out)
-    assert "[/x]" in told.out
-    assert "[b]" in told.out
+def test_no_answer_of_spark_steers_a_terminal_and_json_is_exact(board: Shell) -> None:
+    for form in ((), ("--json",), ("--csv",)):
+        told = board("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned", *form)
+        assert told.code == 0, told.err
+        assert_steers_nothing(told)
+        assert form or "[sku-1]" in re.sub(r"\s", "", told.out)
+        assert "[/x]" in told.out
+        assert form == ("--json",) or "[b]" in told.out
     assert board("events", "notices", "--json").rows()[0]["event"]["text"] == HOSTILE
 
 
@@ -214,7 +206,7 @@ def test_a_spreadsheet_finds_no_formula(value: object, cell: str, capsys: pytest
 def test_nothing_else_of_the_command_line_prints() -> None:
     found = {
         f"{path.name}: {line.strip()}"
-        for path in (ROOT / "framework" / "leftfold" / "cli").glob("*.py")
+        for path in (ROOT / "framework" / "leftfold" / "cli").rglob("*.py")
         if path.name != "console.py"
         for line in path.read_text("utf-8").splitlines()
         if re.search(r"\bs?print\(|typer\.s?echo|secho|std(out|err)\.write|typer\.style|Console\(\)", line)

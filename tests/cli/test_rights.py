@@ -1,14 +1,19 @@
-"""Parts of a service on servers that want a login, each with the least rights that `leftfold topics acl` names."""
+"""The journey on servers that want a login: each part with the least rights that `leftfold topics acl` names."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -24,13 +29,13 @@ from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.model import keys as names
 from leftfold.model.rights import ADMIN, ROLES, redis_rules, rights_of
 from tests.cli.guild import HEARD, app
-from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typed, running
 from tests.process.alarms import Ring, Wind
+from tests.waiting import wait_until
 from tests.worker.bank import bank
 
 pytestmark = pytest.mark.servers
 
-Wait = Callable[[Callable[[], object], str], None]
 SECONDS = 240.0
 APP = "tests.cli.guild:app"
 HERE = {"PYTHONPATH": f"{ROOT / 'framework'}:{ROOT}"}
@@ -48,7 +53,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         producer = Producer(settings.librdkafka())
         producer.produce("bells.commands", b"no command", b"b")
         assert producer.flush(SECONDS) == 0
-        with running(servers, place / "worker", "worker", "bells"):
+        with running_as(servers, place / "worker", "worker", "bells"):
             told = Shell(place, HERE | environment(servers, "client"))(
                 "send", "Wind", '{"bell": "b", "at": "2020-01-01T00:00:00Z"}', "--app", APP, "--timeout", str(SECONDS)
             )
@@ -141,21 +146,23 @@ def test_only_their_owner_reads_the_files_of_secure_servers(servers: Servers) ->
         assert file.stat().st_mode & 0o077 == 0, file
 
 
+def typed_as(servers: Servers, role: str, place: Path, words: str) -> Typed:
+    """What comes of a command with the login of a role; what runs on has a process of its own."""
+    shell = Shell(place, HERE | environment(servers, role))
+    return (shell.apart if words.startswith("run ") else shell)(*words.split())
+
+
 @contextmanager
-def running(servers: Servers, place: Path, role: str, *words: str, **more: str) -> Iterator[Shell]:
+def running_as(servers: Servers, place: Path, role: str, *words: str, **more: str) -> Iterator[Shell]:
     """`leftfold run` with the login of a role, and more in its environment, until the block ends."""
     place.mkdir()
     shell = Shell(place, HERE | environment(servers, role) | more)
-    process = shell.start(["run", *words, "--app", APP])
-    try:
+    with running(shell, "run", *words, "--app", APP):
         yield shell
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
 
 
 @pytest.mark.faults
-def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_path: Path, wait_until: Wait) -> None:
+def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_path: Path) -> None:
     log = servers.data / "kafka" / "logs" / "server.log"
 
     def typed(role: str, *words: str) -> Typed:
@@ -166,10 +173,10 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
     begin, heard = len(log.read_bytes()), tmp_path / "heard"
     typed("deployer", "topics", "ensure")
     with (
-        running(servers, tmp_path / "worker", "worker", "bells") as worker,
-        running(servers, tmp_path / "process", "process", "watch") as process,
-        running(servers, tmp_path / "reaction", "reaction", "herald", **{HEARD: str(heard)}) as reaction,
-        running(servers, tmp_path / "tail", "tail", "wound") as tail,
+        running_as(servers, tmp_path / "worker", "worker", "bells") as worker,
+        running_as(servers, tmp_path / "process", "process", "watch") as process,
+        running_as(servers, tmp_path / "reaction", "reaction", "herald", **{HEARD: str(heard)}) as reaction,
+        running_as(servers, tmp_path / "tail", "tail", "wound") as tail,
     ):
         worker.wait_said("serving")
         process.wait_said("serving", "routing")
@@ -184,34 +191,13 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
     assert "events" in typed("rebuild", "rebuild", "wound", "--engine", "spark", "--archive", "kept").err
     (row,) = typed("rebuild", "log", "sql", "SELECT bell FROM Rang WHERE bell = 'journey'", "--json").rows()
     assert row["bell"] == "journey"
-    denied = [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line]
-    assert denied == []
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(
-    ("role", "words", "code"),
-    [
-        ("rebuild", "plan wound", 0),
-        ("rebuild", "verify wound", 0),
-        ("console", "events bells --json", 0),
-        ("console", "dead list bells --json", 1),  # there are some
-        ("console", "doctor --json", 1),  # nothing decides
-    ],
-)
-def test_what_else_rebuilds_and_the_console_type_is_denied_nothing(
-    servers: Servers, tmp_path: Path, role: str, words: str, code: int
-) -> None:
-    if role == "rebuild":  # what is verified and planned is a view that is there
-        typed = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))
-        assert typed("rebuild", "wound", "--engine", "local").code == 0
-    log = servers.data / "kafka" / "logs" / "server.log"
-    begin = len(log.read_bytes())
-    told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words.split())
-    said = told.out + told.err
+    others = [("rebuild", "plan wound", 0), ("rebuild", "verify wound", 0), ("console", "events bells --json", 0)]
+    # There are dead letters, and nothing decides.
+    for role, words, code in [*others, ("console", "dead list bells --json", 1), ("console", "doctor --json", 1)]:
+        told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words.split())
+        assert not re.search("(?i)authorization ?failed|denies user", told.out + told.err), told
+        assert told.code == code, told
     assert [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line] == []
-    assert not re.search("(?i)authorization ?failed|denies user", said), told
-    assert told.code == code, told
 
 
 @dataclass(frozen=True)
@@ -238,8 +224,9 @@ class Less:
         return f"{self.role} ({self.words.partition(' --app')[0]}) without {self.operation} on {self.kind} {self.name}"
 
 
-RUNS = {"worker": "bells", "process": "watch", "reaction": "herald", "tail": "wound"}
-RUN = {role: f"run {name} --app {APP}" for role, name in RUNS.items()}
+RUN = {role: f"run {name} --app {APP}" for role, name in
+       {"worker": "bells", "process": "watch", "reaction": "herald", "tail": "wound"}.items()}  # fmt: skip
+MUTE = f"run mute --app {APP}"
 SEND = f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}'
 LESS = [
     Less("client", SEND, "topic", "bells.commands", "Write", codes=(75, 78), is_named=False),
@@ -248,34 +235,34 @@ LESS = [
     Less("console", "dead list bells", "topic", "bells.dead", "Read"),
     Less("deployer", f"topics ensure --app {APP}", "topic", "bells.events", "AlterConfigs"),
     Less("rebuild", f"rebuild wound --engine local --app {APP}", "topic", "bells.events", "Read"),
-    Less("worker", RUN["worker"], "topic", "bells.commands", "Read"),
+    Less("rebuild", "log archive bells --to kept", "topic", "bells.events", "Read"),
     Less("worker", RUN["worker"], "topic", "bells.events", "Write", "command"),
     Less("worker", RUN["worker"], "transactional-id", "guild.bells.", "Write"),
     Less("worker", RUN["worker"], "group", "leftfold.guild.bells", "Read"),
+    Less("process", RUN["process"], "topic", "bells.events", "Read"),
+    Less("reaction", RUN["reaction"], "topic", "bells.events", "Read"),
+    Less("tail", RUN["tail"], "topic", "bells.events", "Read"),
+]
+RARELY = [
+    Less("worker", RUN["worker"], "topic", "bells.commands", "Read"),
+    Less("worker", RUN["worker"], "topic", "bells.state.", "Write", "command"),
+    Less("worker", RUN["worker"], "topic", "bells.dead", "Write", "dead letter"),
+    Less("worker", RUN["worker"], "topic", "guild.replies", "Write", "command"),
     Less("process", RUN["process"], "topic", "watch.commands", "Read"),
     Less("process", RUN["process"], "topic", "watch.commands", "Write"),
     Less("process", RUN["process"], "topic", "watch.time", "Write"),
     Less("process", RUN["process"], "group", names.routing("guild", "watch"), "Read"),
-    Less("process", RUN["process"], "topic", "bells.events", "Read"),
-    Less("reaction", RUN["reaction"], "topic", "bells.events", "Read"),
-    Less("reaction", RUN["reaction"], "group", names.reacting("guild", "herald"), "Read"),
-    Less("rebuild", f"rebuild wound --engine spark --app {APP}", "topic", "bells.events", "Read"),
-    Less("rebuild", "log archive bells --to kept", "topic", "bells.events", "Read"),
-    Less("tail", RUN["tail"], "topic", "bells.events", "Read"),
-]
-RARELY = [
-    Less("worker", RUN["worker"], "topic", "bells.state.", "Write", "command"),
-    Less("worker", RUN["worker"], "topic", "bells.dead", "Write", "dead letter"),
-    Less("worker", RUN["worker"], "topic", "guild.replies", "Write", "command"),
     Less("process", RUN["process"], "topic", "bells.commands", "Write", "timer"),
     Less("process", RUN["process"], "topic", "watch.state.", "Write", "timer"),
     Less("process", RUN["process"], "topic", "watch.dead", "Write", "dead input"),
     Less("process", RUN["process"], "transactional-id", "guild.watch.", "Write"),
     Less("process", RUN["process"], "group", "leftfold.guild.watch", "Read"),
-    Less("reaction", f"run mute --app {APP}", "topic", "mute.begun", "Write"),
-    Less("reaction", f"run mute --app {APP}", "topic", "mute.dead", "Write"),
+    Less("rebuild", f"rebuild wound --engine spark --app {APP}", "topic", "bells.events", "Read"),
+    Less("reaction", RUN["reaction"], "group", names.reacting("guild", "herald"), "Read"),
+    Less("reaction", MUTE, "topic", "mute.begun", "Write"),
+    Less("reaction", MUTE, "topic", "mute.dead", "Write"),
 ]
-"""What takes longer to show, as part of the campaign of faults."""
+"""The same at other places of a part, or what takes longer to show: part of the campaign of faults."""
 
 
 @pytest.mark.parametrize("less", [*LESS, *(pytest.param(one, marks=pytest.mark.faults) for one in RARELY)], ids=str)
@@ -289,11 +276,10 @@ def test_a_part_with_one_right_less_says_what_is_missing(servers: Servers, tmp_p
         assert taken
         acls.revoke({less.role: taken})
         try:
-            told = Shell(tmp_path, HERE | environment(servers, less.role))(*less.words.split())
+            told = typed_as(servers, less.role, tmp_path, less.words)
         finally:
             acls.grant({less.role: taken})
     said = told.out + told.err
-    print(said)
     assert re.search("(?i)authorization ?failed", said), told
     assert "ACLs" in said, told
     assert less.name in said or not less.is_named, told
@@ -305,7 +291,7 @@ def provoke(servers: Servers, place: Path, what: str) -> None:
     if what in {"command", "timer"}:
         with KafkaClient(app.name, kafka_of(servers, "client")) as client:
             if what == "timer":
-                with running(servers, place / "worker", "worker", "bells"):
+                with running_as(servers, place / "worker", "worker", "bells"):
                     client.send(Wind(bell="b", at=datetime(2020, 1, 1, tzinfo=UTC)), timeout=SECONDS)
             else:
                 with pytest.raises(OutcomeUnknown):
@@ -332,7 +318,7 @@ def test_a_part_with_less_rights_in_redis_ends_and_says_what_is_missing(
     with redis_of(servers, ADMIN) as admin:
         admin.execute_command("ACL", "SETUSER", role, *rules.split())
         try:
-            told = Shell(tmp_path, HERE | environment(servers, role))(*words.split())
+            told = typed_as(servers, role, tmp_path, words)
         finally:
             admin.execute_command("ACL", "SETUSER", role, *redis_rules(role).split())
     said = told.out + told.err
@@ -349,3 +335,36 @@ def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: 
     assert wrong.code == 78
     assert "there is no part 'cook'" in wrong.err
     assert "zadd" not in redis_rules("client")
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+def test_the_lines_to_try_secure_servers_and_a_worker_runs_with_its_rights_alone(tmp_path: Path) -> None:
+    """What stands under "Try it here" of the page on security, with the decider of a new project."""
+    section = (ROOT / "docs" / "security.md").read_text("utf-8").partition("\n## Try it here")[2]
+    (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    *typed, last = str(block).replace("baskets", "carts").splitlines()
+    assert typed == ["leftfold up --secure", "leftfold topics ensure", "leftfold topics acl --apply"]
+    assert Shell(tmp_path)("new", "shop").code == 0
+    shell = Shell(tmp_path / "shop", {"PYTHON": sys.executable})
+    try:
+        told = {line: shell(*line.split()[1:]) for line in typed}
+        assert [answer.code for answer in told.values()] == [0, 0, 0], told
+        assert "rights in Kafka: leftfold topics acl --apply" in told["leftfold up --secure"].err
+        assert re.search(r"^worker: [1-9]\d* rights granted, 0 there already$", told[typed[2]].out, re.MULTILINE)
+        again = shell("topics", "acl", "--apply")
+        assert re.search(r"^worker: 0 rights granted, [1-9]\d* there already$", again.out, re.MULTILINE), again
+        # A shell reads the line; all that it starts ends with its session.
+        line = f'leftfold() {{ "$PYTHON" -m leftfold.cli "$@"; }}\n{last}'
+        with shell.log.open("wb") as log:
+            where: dict[str, Any] = {"cwd": shell.place, "env": shell._environment, "stdout": log, "stderr": log}
+            worker = subprocess.Popen(["bash", "-c", line], stdin=subprocess.DEVNULL, start_new_session=True, **where)
+        try:
+            shell.wait_until(worker, lambda said: '"serving"' in said)
+        finally:
+            os.killpg(worker.pid, signal.SIGTERM)
+            worker.wait(SECONDS)
+        denied = (shell.place / ".leftfold" / "kafka" / "logs" / "server.log").read_text("utf-8")
+        assert [line for line in denied.splitlines() if "is Denied" in line] == []
+    finally:
+        shell("down")

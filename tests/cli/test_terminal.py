@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,42 +17,39 @@ import pytest
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from tests.cli.shell import Shell
-from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal
+from tests.cli.shell import ROOT, Shell, Typed, running
+from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal, keys
 from tests.cli.tower import app
 from tests.process.alarms import Wind
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-RINGS = 200
+RINGS = 60
 
 
 @pytest.fixture(scope="module")
 def tower(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """The App at work without its view, with two timers set and events to fold."""
-    place = tmp_path_factory.mktemp("tower")
-    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.tower:app"\n')
-    shell = Shell(place)
-    shell.at(empty_servers)
-    process = shell.start(["run", "bells", "quiet"])
-    try:
+    shell = Shell(tmp_path_factory.mktemp("tower")).at(empty_servers)
+    (shell.place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.tower:app"\n')
+    with running(shell, "run", "bells", "quiet") as process:
         shell.wait_until(process, lambda said: said.count('"serving"') >= 2 and '"routing"' in said)
         with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=empty_servers.kafka))) as client:
-            now = datetime.now(UTC)
-            client.send_many(
-                [Wind(bell=f"b-{n % 2}", at=now + timedelta(hours=1)) for n in range(RINGS)], timeout=SECONDS
-            )
+            soon = datetime.now(UTC) + timedelta(hours=1)
+            client.send_many([Wind(bell=f"b-{n % 2}", at=soon) for n in range(RINGS)], timeout=SECONDS)
         wait_until(lambda: len(shell("timers", "list", "--json").rows()) == 2, "two timers")
         yield shell
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
 
 
 def typing(shell: Shell, *words: str) -> Terminal:
     """A command of `leftfold` on a terminal."""
     return Terminal([*COMMAND, *words], shell.place, shell._environment)
+
+
+def answered(shell: Shell, answer: str, *words: str) -> Typed:
+    """What comes of a command whose question is answered."""
+    with keys(f"{answer}\n") as terminal:
+        return shell(*words, stdin=terminal)
 
 
 def set_for(shell: Shell) -> set[str]:
@@ -72,22 +70,18 @@ def test_an_order_about_a_timer_is_given_once_it_is_agreed(tower: Shell, action:
     unasked = tower(*words)
     assert (unasked.code, unasked.out) == (2, "")
     assert "there is no terminal to ask on; to go on, say --yes" in unasked.err
-    with typing(tower, *words) as terminal:
-        terminal.wait_shown(rf"{action} timer ring of quiet {bell}, due .*{becomes}\. Sure\? \[y/N\]: ")
-        terminal.type("n\n")
-        assert terminal.ended() == 1
-        assert terminal.shown.endswith("nothing was changed\n")
-    with typing(tower, *words) as terminal:
-        terminal.wait_asking(r"\[y/N\]: ")
-        terminal.type(CTRL_C)
-        assert terminal.ended() == 130
-        assert "Traceback" not in terminal.shown
+    refused = answered(tower, "n", *words)
+    assert (refused.code, refused.err.endswith("nothing was changed\n")) == (1, True), refused
+    assert re.search(rf"{action} timer ring of quiet {bell}, due .*{becomes}\. Sure\? \[y/N\]:", refused.err)
+    if action == "cancel":
+        with typing(tower, *words) as terminal:
+            terminal.wait_asking(r"\[y/N\]: ")
+            terminal.type(CTRL_C)
+            assert terminal.ended() == 130
+            assert "Traceback" not in terminal.shown
     assert bell in set_for(tower)
-    with typing(tower, *words) as terminal:
-        terminal.wait_shown(r"\[y/N\]: ")
-        terminal.type("y\n")
-        assert terminal.ended() == 0
-        assert "taken; the timer is not set any more" in terminal.shown
+    done = answered(tower, "y", *words)
+    assert (done.code, "taken; the timer is not set any more" in done.out + done.err) == (0, True), done
     assert bell not in set_for(tower)
 
 
@@ -110,16 +104,11 @@ def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, empty_servers
     with Groups(KafkaSettings(bootstrap_servers=empty_servers.kafka)) as groups:
         groups.delete_records("bells.events", {0: 2})
     words = ("log", "skip", "younger", "--app", "tests.cli.tower:with_younger")
-    for answer, code in (("n\n", 1), (CTRL_C, 130)):
-        with typing(tower, *words) as terminal:
-            terminal.wait_asking(r"never reach the process; have the routers of younger pass over them\? \[y/N\]: ")
-            terminal.type(answer)
-            assert terminal.ended() == code
+    refused = answered(tower, "n", *words)
+    assert refused.code == 1
+    assert "never reach the process; have the routers of younger pass over them? [y/N]:" in refused.err
     assert tower(*words).code == 2, "they are still gone"
-    with typing(tower, *words) as terminal:
-        terminal.wait_shown(r"\[y/N\]: ")
-        terminal.type("y\n")
-        assert terminal.ended() == 0
+    assert answered(tower, "y", *words).code == 0
     assert "nothing is lost" in tower(*words).err
 
 

@@ -61,6 +61,11 @@ class Stopping:
             signal.signal(number, self._terminated)
         signal.signal(signal.SIGINT, self._interrupted)
 
+    @property
+    def is_signalled(self) -> bool:
+        """Whether a signal has arrived; a thread sets the event a moment later."""
+        return self._signalled
+
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         self._signalled = True
         self._set()

@@ -70,8 +70,9 @@ def dev(
                     commands.append([*served, *apps])
                 Reloading(project.root, commands, environment, stop=stopping.event, report=report).run()
     except LeftfoldError:
-        # Ctrl-C at a terminal reaches every process started there, so what it ended has not failed.
-        if not stopping.event.is_set():
+        # Ctrl-C at a terminal reaches every process started there, so what it ended has not failed. Its error may be
+        # here before a thread has set the event.
+        if not stopping.is_signalled:
             raise
     report("stopped", {})
     raise typer.Exit(stopping.code)

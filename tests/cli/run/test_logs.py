@@ -1,4 +1,4 @@
-"""Log lines: readable on a terminal, JSON elsewhere, trouble told once."""
+"""Log lines: readable on a terminal, JSON elsewhere, trouble reported once, and no stack of Java's after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from leftfold import InfrastructureError
 from leftfold.ports.telemetry import SEND, recorded_by
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import open_report
+from leftfold.runtime.workers.query_workers import cancelling
 
 
 @pytest.fixture(autouse=True)
@@ -36,35 +37,18 @@ def test_lines_for_people_hold_time_part_event_and_details() -> None:
     assert (part, rest) == ("baskets", "serving  topic=t  partitions=0-2,5\n")
 
 
-def test_lines_for_machines_are_one_object_each() -> None:
+def test_lines_for_machines_and_for_what_is_no_terminal_are_one_object_each() -> None:
     out = io.StringIO()
-    report = open_report("baskets", as_json=True, stream=out)
+    report = open_report("baskets", stream=out)
     report("serving", {"partitions": [0, 1]})
     report("view stopped", {"view": "v"})
-    first, second = map(json.loads, out.getvalue().splitlines())
-    assert first["time"].endswith("Z")
-    assert {**first, "time": ""} == {
-        "time": "",
-        "level": "info",
-        "part": "baskets",
-        "event": "serving",
-        "partitions": [0, 1],
-    }
+    # No name of a detail ends the part that reports it.
+    report("serving", {"event": "e", "method_name": "m"})
+    first, second, third = map(json.loads, out.getvalue().splitlines())
+    assert first.pop("time").endswith("Z")
+    assert first == {"level": "info", "part": "baskets", "event": "serving", "partitions": [0, 1]}
     assert (second["level"], second["event"]) == ("error", "view stopped")
-
-
-@pytest.mark.parametrize("name", ["event", "method_name"])
-def test_no_name_of_a_detail_ends_the_part_that_reports_it(name: str) -> None:
-    out = io.StringIO()
-    open_report("baskets", as_json=True, stream=out)("serving", {name: "e"})
-    line = json.loads(out.getvalue())
-    assert (line["event"], line[f"{name}_"]) == ("serving", "e")
-
-
-def test_what_is_no_terminal_gets_json() -> None:
-    out = io.StringIO()
-    open_report("baskets", stream=out)("serving", {})
-    assert json.loads(out.getvalue())["event"] == "serving"
+    assert (third["event"], third["event_"], third["method_name_"]) == ("serving", "e", "m")
 
 
 def test_what_the_driver_of_routers_says_is_a_line_like_any_other() -> None:
@@ -127,3 +111,27 @@ def test_lines_within_a_span_name_its_trace_and_others_none() -> None:
     within, outside = map(json.loads, out.getvalue().splitlines())
     assert f"00-{within['trace_id']}-{within['span_id']}" == span.traceparent[:-3]
     assert not outside.keys() & {"trace_id", "span_id"}
+
+
+class Context:
+    """Spark's context, whose answer takes until the block has ended."""
+
+    def __init__(self) -> None:
+        self.leaving, self.cancelled = threading.Event(), False
+
+    @property
+    def sparkContext(self) -> Context:  # noqa: N802  # as Spark's session calls it
+        return self
+
+    def cancelAllJobs(self) -> None:  # noqa: N802  # as Spark calls it
+        self.leaving.wait()
+        threading.Event().wait(0.2)  # longer than the end of a block takes that does not wait
+        self.cancelled = True
+
+
+def test_jobs_are_cancelled_before_the_session_may_stop() -> None:
+    session, stop = Context(), threading.Event()
+    with cancelling(session, stop):
+        stop.set()
+        session.leaving.set()
+    assert session.cancelled

@@ -17,8 +17,9 @@ import pytest
 
 from leftfold.runtime.supervisor import Backoff, Part, Supervisor
 from tests.cli.shell import ROOT
+from tests.waiting import wait_until
 
-Wait = Callable[[Callable[[], object], str], None]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
 # Appends its pid to a file, then waits for SIGTERM, which it hears by then, or for the end of its standard input, which
 # it must notice itself.
 PATIENT = """
@@ -78,9 +79,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_a_killed_part_is_started_again_and_the_others_are_left_alone(
-    running: Callable[..., Running], wait_until: Wait
-) -> None:
+def test_a_killed_part_is_started_again_and_the_others_are_left_alone(running: Callable[..., Running]) -> None:
     two = running(PATIENT, PATIENT)
     wait_until(lambda: two.pids(0) and two.pids(1), "both parts")
     os.kill(two.pids(0)[0], signal.SIGKILL)
@@ -89,16 +88,14 @@ def test_a_killed_part_is_started_again_and_the_others_are_left_alone(
     assert [(what, details["exit"]) for what, details in two.told] == [("restarting", "SIGKILL")]
 
 
-def test_a_part_whose_configuration_is_wrong_stops_everything(
-    running: Callable[..., Running], wait_until: Wait
-) -> None:
+def test_a_part_whose_configuration_is_wrong_stops_everything(running: Callable[..., Running]) -> None:
     two = running(PATIENT, MISTAKEN)
     assert two.code.result(240.0) == 78
     assert len(two.pids(1)) == 1
     assert not any(map(runs, two.pids(0)))
 
 
-def test_told_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Running], wait_until: Wait) -> None:
+def test_told_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Running]) -> None:
     one = running(PATIENT)
     wait_until(lambda: one.pids(0), "the part")
     one.stop.set()
@@ -107,7 +104,7 @@ def test_told_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Ru
     assert one.told == []
 
 
-def test_a_part_that_does_not_leave_is_killed(running: Callable[..., Running], wait_until: Wait) -> None:
+def test_a_part_that_does_not_leave_is_killed(running: Callable[..., Running]) -> None:
     one = running(STUBBORN, grace=0.2)
     wait_until(lambda: one.pids(0), "the part")
     one.stop.set()
@@ -122,24 +119,6 @@ def test_pauses_double_up_to_five_seconds_and_shorten_after_good_health() -> Non
     assert [backoff.pause(11.0), backoff.pause(0.0)] == [0.2, 0.4]
 
 
-def test_no_part_outlives_a_killed_supervisor(tmp_path: Path, wait_until: Wait) -> None:
-    script = f"""
-import sys, threading
-from leftfold.runtime.supervisor import Part, Supervisor
-part = Part("part", (sys.executable, "-c", {PATIENT!r}, {str(tmp_path / "pid")!r}))
-Supervisor([part], stop=threading.Event()).run()
-"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
-    supervisor = subprocess.Popen([sys.executable, "-c", script], env=environment)
-    try:
-        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text("utf-8"), "the part")
-    finally:
-        supervisor.kill()
-        supervisor.wait()
-    pid = int((tmp_path / "pid").read_text("utf-8"))
-    wait_until(lambda: not runs(pid), "the end of the part")
-
-
 def test_a_process_of_ours_ends_hard_when_it_cannot_leave(tmp_path: Path) -> None:
     """A part whose main thread hangs still ends some seconds after its parent."""
     script = """
@@ -149,8 +128,7 @@ child_process._LEAVE_SECONDS = 0.2
 child_process.end_with_parent(threading.Event().set)
 time.sleep(600)
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
-    hung = subprocess.Popen([sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE)
+    hung = subprocess.Popen([sys.executable, "-c", script], env=ENVIRONMENT, stdin=subprocess.PIPE)
     assert hung.stdin is not None
     hung.stdin.close()
     assert hung.wait(240.0) == 75
@@ -188,6 +166,20 @@ event.wait()
     ids=["run", "part", "the twin that sets it itself"],
 )
 def test_a_signal_stops_whatever_the_main_thread_was_doing(handler: str, code: int) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
-    process = subprocess.Popen([sys.executable, "-c", SIGNALLED.format(handler=handler)], env=environment)
+    process = subprocess.Popen([sys.executable, "-c", SIGNALLED.format(handler=handler)], env=ENVIRONMENT)
     assert process.wait(240.0) == code
+
+
+def test_a_signal_is_known_before_its_event_is_set() -> None:
+    """Ctrl-C ends servers that are being made, too, whose failure must not be taken for one of theirs."""
+    script = """
+import os, signal
+from leftfold.runtime.lifecycle import Stopping
+
+stopping = Stopping()
+with stopping.event._cond:  # no thread can set it
+    before = stopping.is_signalled
+    signal.raise_signal(signal.SIGINT)
+    os._exit(0 if (before, stopping.is_signalled, stopping.event.is_set()) == (False, True, False) else 1)
+"""
+    assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, check=False).returncode == 0

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.cli.shell import Shell, serving
+from tests.cli.shell import ROOT, Shell, serving
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
-Wait = Callable[[Callable[[], object], str], None]
-PAGE = Path(__file__).parents[2] / "docs" / "moving.md"
+PAGE = ROOT / "docs" / "moving.md"
 APP = """
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def items(shell: Shell, *words: str) -> dict[str, int]:
 
 
 def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster(
-    up: Shell, new: dict[str, str], wait_until: Wait
+    up: Shell, new: dict[str, str]
 ) -> None:
     (up.place / "shop/services/carts/app.py").write_text(APP)
     there = ["--kafka", new["kafka"]]

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,10 @@ from leftfold.ports.protocols import RawRecord
 from tests.cli.guild import HEARD, app
 from tests.cli.shell import ROOT, Shell, serving
 from tests.hostility import worsened
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
-Wait = Callable[[Callable[[], object], str], None]
 CASES = 300
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 WOUND = json.dumps({"bell": "b", "at": "2020-01-01T00:00:00Z"}).encode()
@@ -42,7 +42,7 @@ GOOD = [
 router = Router("guild", app.processes[0], lambda key: 0)
 
 
-def test_each_part_of_a_service_goes_on_among_hostile_records(tmp_path: Path, wait_until: Wait) -> None:
+def test_each_part_of_a_service_goes_on_among_hostile_records(tmp_path: Path) -> None:
     rng, heard, sent, stops = random.Random(15), tmp_path / "heard", 0, ""
     with embedded(tmp_path / "data") as servers:
         shell = Shell(tmp_path, {
@@ -57,7 +57,7 @@ def test_each_part_of_a_service_goes_on_among_hostile_records(tmp_path: Path, wa
                 for topic, value, headers in GOOD * (CASES // 3):
                     write(producer, worsened(rng, RawRecord(topic, 0, 0, b"b", value, headers, 0)))
                 assert producer.flush(240.0) == 0
-                stops = stops or skip_what_stops(shell, producer, wait_until)
+                stops = stops or skip_what_stops(shell, producer)
                 sent += 1
                 bell = f"good-{sent}"
                 fields = json.dumps({"bell": bell, "at": "2020-01-01T00:00:00Z"})
@@ -92,7 +92,7 @@ def stops_routers(record: RawRecord) -> bool:
     return False
 
 
-def skip_what_stops(shell: Shell, producer: Producer, wait_until: Wait) -> str:
+def skip_what_stops(shell: Shell, producer: Producer) -> str:
     """Writes an event that no code can read, and types what the router that ends at it says; the event's place."""
     _, _, headers = GOOD[1]
     producer.produce("bells.events", b"{}", b"b", 0, headers=list(headers))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,9 @@ import pytest
 from leftfold import ConfigurationError
 from leftfold.cli.run.run import chosen_of
 from leftfold.runtime.project import Usage, find_project, load_app, load_apps
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import Shell
+from tests.servers import Addresses, emptied
+from tests.waiting import wait_until
 
 MODULE = """
 from dataclasses import dataclass
@@ -64,7 +65,6 @@ again = App("asking")
 """
 APPS = ("between", "answering", "asking")
 AT_WORK = ("clerk", "questions", "answers", "asked", "answered")
-WAIT = 240.0
 
 
 def project(place: Path, *apps: str) -> None:
@@ -73,29 +73,23 @@ def project(place: Path, *apps: str) -> None:
     (place / "pyproject.toml").write_text(f"[tool.leftfold]\napp = [{named}]\n", "utf-8")
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Shell]:
-    """A project whose Apps are run by one command, the process before those that it speaks with; all but the last."""
-    project(tmp_path, *APPS, "later")
-    shell = Shell(tmp_path)
-    assert shell("up").code == 0
-    process = shell.start(["run", *AT_WORK, "--plain-logs"])
-    try:
-        yield shell
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(240.0)
-        shell("down")
-    assert process.returncode == 130
-
-
 @pytest.mark.faults
 @pytest.mark.servers
 @pytest.mark.slow
-def test_apps_that_react_to_each_other_run_by_one_command(
-    running: Shell, wait_until: Callable[[Callable[[], object], str], None]
-) -> None:
-    wait_until(lambda: running.said().count(" following ") == 2 and " routing " in running.said(), "the Apps at work")
+def test_apps_that_react_to_each_other_run_by_one_command(lasting: Addresses, tmp_path: Path) -> None:
+    """The process is named before those that it speaks with, and all Apps but the last are run."""
+    project(tmp_path, *APPS, "later")
+    shell = Shell(tmp_path).at(emptied(lasting))
+    process = shell.start(["run", *AT_WORK, "--plain-logs"])
+    try:
+        shell.wait_until(process, lambda said: said.count(" following ") == 2 and " routing " in said)
+        ask_and_look(shell)
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(240.0) == 130
+
+
+def ask_and_look(running: Shell) -> None:
     sent = running("send", "Ask", '{"name": "why"}')
     assert sent.code == 0, sent.err
     view = ("get", "answered", "why")
@@ -117,7 +111,7 @@ def test_apps_that_react_to_each_other_run_by_one_command(
     assert refused.code == 69
     assert "process late" in refused.err, "an App that has never run is to hear of it"
     assert running(*trim, "--leave-behind", "late").code == 0
-    asked = running(
+    asked = running.apart(  # whose executors find the module, since it is where that process is
         "log", "sql", "SELECT q.name FROM Asked q JOIN Answered a ON q.name = a.name", "--json", "--archive", "kept"
     )
     assert asked.rows() == [{"name": "why"}], asked.err
@@ -135,18 +129,6 @@ def test_all_apps_of_the_project_are_meant_and_where_there_can_be_one_that_which
     assert load_app("several:asking", having=["answered"]).name == "asking"
     assert [app.name for app in load_apps([]).values()] == list(APPS)
     assert [app.name for app in load_apps(["several:asking"]).values()] == ["asking"]
-
-
-def test_each_of_them_is_checked_against_a_lock_of_its_own(place: Path, typed: Callable[..., Typed]) -> None:
-    project(place, "asking", "answering")
-    assert typed("check", "--write").code == 0
-    assert [str(path.relative_to(place)) for path in sorted(place.rglob("*.lock"))] == [
-        "leftfold.lock",
-        "locks/answering.lock",
-    ]
-    assert typed("check").out.count("ok: 1 decider, 1 event, 1 view") == 2
-    (place / "locks" / "answering.lock").unlink()
-    assert typed("check").code == 1
 
 
 def test_a_name_is_looked_for_in_all_apps_and_those_without_it_are_left_out(place: Path) -> None:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -115,9 +114,7 @@ class Running:
         words = ["run", "--app", APP, "--metrics", self.address, "--json-logs"]
         self.processes: list[subprocess.Popen[bytes]] = [shell.start(words)]
         port = self.gateway.rpartition(":")[2]
-        serving = Shell(shell.place, shell._environment)
-        serving.log = shell.place / "gateway.log"
-        self.processes.append(serving.start(["serve", "--app", APP, "--port", port, "--metrics"]))
+        self.processes.append(shell.beside("gateway").start(["serve", "--app", APP, "--port", port, "--metrics"]))
 
     def texts(self) -> list[str]:
         return [httpx.get(f"http://{one}/metrics", timeout=SECONDS).text for one in (self.address, self.gateway)]
@@ -250,8 +247,7 @@ def test_top_prints_one_snapshot_per_line_and_ends_on_ctrl_c(running: Running) -
     assert rows["router", "checkout"]["running"] == 1
     assert rows["reaction", "greetings"]["parked"] == 0
     assert rows["view", "order_status"]["lag"] is not None
-    shell = Shell(running.shell.place, running.shell._environment)
-    shell.log = running.shell.place / "top.log"
+    shell = running.shell.beside("top")
     process = shell.start(["top", "--app", APP, "--json", "--every", "100ms"])
     shell.wait_until(process, lambda said: said.count("\n") >= 3)
     process.send_signal(signal.SIGINT)
@@ -272,9 +268,3 @@ def test_the_survey_is_taken_once_for_all_scrapes_of_an_interval(running: Runnin
     for _ in range(3):
         assert sum(len(list(callback(None))) for callback in asked) > len(asked)
     assert observed.surveys == 1
-
-
-def test_an_address_that_is_none_is_named(tmp_path: Path, empty_servers: Addresses) -> None:
-    shell = Shell(tmp_path).at(empty_servers)
-    typed = shell("run", "--app", APP, "--metrics", "nowhere")
-    assert (typed.code, "it is no HOST:PORT" in typed.err) == (2, True), typed.err

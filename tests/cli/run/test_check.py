@@ -1,0 +1,101 @@
+"""`leftfold check`: amounts of any size, events that are gone, and a lock for each App of a project."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from leftfold import App, Event, FoldView
+from leftfold.cli.run.check import unbounded
+from tests.cli.shell import Shell, Typed
+from tests.domains.ledger import app
+
+Money = Annotated[Decimal, Field(max_digits=18, decimal_places=2)]
+MODULE = """
+from dataclasses import dataclass
+from leftfold import App, Event, FoldView
+
+class Paid(Event, category="bills", key="bill"):
+    bill: str
+
+class Lost(Event, category="parcels", key="parcel"):
+    parcel: str
+
+@dataclass(frozen=True)
+class Count:
+    number: int
+
+def first(row: Count | None, event: Paid | Lost) -> Count:
+    return Count({number})
+
+bills = App("bills", views=[FoldView("paid", events=Paid, row=Count, evolve=first)])
+parcels = App("parcels", views=[FoldView("lost", events=Lost, row=Count, evolve=first)])
+"""
+
+
+class Paid(Event, category="bills", key="bill"):
+    bill: str
+    amount: Money
+    tip: Money | None = None
+    fee: Annotated[Decimal | None, Field(max_digits=9, decimal_places=2)] = None
+
+
+def test_amounts_of_any_size_are_named_and_a_check_ends_as_before(place: Path, typed: Callable[..., Typed]) -> None:
+    bounded = App("bills", views=[FoldView("bills", events=Paid, row=Paid, evolve=lambda row, event: event)])
+    assert unbounded(bounded) == ""
+    assert unbounded(app).startswith("a Decimal may have any number of digits in ledgers.Moved.amount; ")
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.domains.ledger:app"\n')
+    assert typed("check", "--write").code == 0
+    told = typed("check")
+    assert told.code == 0, told.out
+    assert "ledgers.Moved.amount; SQL passes over" in told.err
+
+
+def test_each_app_is_compared_with_its_own_lock(
+    place: Path, module: Callable[[str], str], typed: Callable[..., Typed]
+) -> None:
+    name, changed = (module(MODULE.replace("{number}", number)) for number in ("1", "2"))
+    (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = "{name}:bills"\n', "utf-8")
+    missing = typed("check", "--app", f"{name}:parcels")
+    assert f"locks/parcels.lock: is not there yet; write and commit it: leftfold check --write --app {name}" in (
+        missing.out
+    )
+    assert typed("check", "--write").err.endswith("wrote leftfold.lock; commit it\n")
+    other = typed("check", "--write", "--app", f"{name}:parcels")
+    assert (other.code, other.err.splitlines()[-1]) == (0, "wrote locks/parcels.lock; commit it")
+    for words in ((), ("--app", f"{name}:bills"), ("--app", f"{name}:parcels")):
+        assert typed("check", *words).code == 0, words
+    (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = ["{name}:bills", "{name}:parcels"]\n', "utf-8")
+    assert typed("check").out.count("ok: 0 deciders, 1 event, 1 view") == 2
+    told = typed("check", "--app", f"{changed}:parcels")
+    assert told.code == 1
+    assert told.out == (
+        "error view lost: its fold changed since locks/parcels.lock; raise version= to 2, or, if it means the same, "
+        f"accept it: leftfold check --write --app {changed}:parcels\n"
+    )
+    assert json.loads(typed("check", "--app", f"{changed}:parcels", "--json").out)["wrong"] is True
+
+
+def test_an_event_that_is_gone_is_never_accepted_and_it_is_said_what_to_do(shop: Shell) -> None:
+    """As after the carts of `leftfold new` made room for something of one's own."""
+    lock = shop.place / "leftfold.lock"
+    written = lock.read_text("utf-8")
+    released = json.loads(written)
+    released["events"]["carts.CartStolen.v1"] = released["events"]["carts.CartCheckedOut.v1"]
+    released["views"]["thefts"] = released["views"]["cart_summary"]
+    lock.write_text(json.dumps(released), "utf-8")
+    try:
+        accepted, after = shop("check", "--write"), shop("check")
+    finally:
+        lock.write_text(written, "utf-8")
+    assert "accepted view thefts: is removed\n" in accepted.out
+    for told in (accepted, after):
+        assert told.code == 1
+        assert "error event carts.CartStolen.v1: was released and no class reads it any more" in told.out
+        assert "if it never reached a log, delete it from leftfold.lock" in told.out
+    assert "thefts" not in after.out

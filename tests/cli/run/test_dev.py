@@ -1,0 +1,163 @@
+"""`leftfold dev`: own servers, a restart for each change or death, nothing left behind; and the end of the tutorial."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from leftfold import local
+from leftfold.cli.run.dev import changes, kept_up, scan
+from leftfold.local.redis import answers_ping
+from leftfold.runtime.discovery import Environment, announced
+from tests.cli.shell import ROOT, Shell, Typed
+from tests.free_ports import free_port
+from tests.project.test_documents import program
+from tests.waiting import wait_until
+
+Started = Callable[[Shell, Sequence[str]], subprocess.Popen[bytes]]
+REDIS = frozenset({"redis"})
+SECONDS = 240.0
+ADD = {"cart_id": "c", "at": "2026-01-01T00:00:00Z", "product_id": "tea", "quantity": 1, "price": "1"}
+
+
+def answers(http: httpx.Client, path: str) -> bool:
+    """Whether the gateway answers well."""
+    try:
+        return http.get(path).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """All descendants; the servers are among them."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_a_change_starts_the_app_again_and_ctrl_c_stops_servers_and_app(shop: Shell, started: Started) -> None:
+    port = free_port()
+    dev = started(shop, ["dev", "--plain-logs", f"--port={port}"])
+    shop.wait_until(dev, lambda said: " serving " in said and " following " in said)
+    assert any("java" in process.name() for process in family(dev))
+    assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
+    file = shop.place / "shop" / "services" / "carts" / "domain.py"
+    before = file.read_text("utf-8")
+    file.write_text(before + "\nx = (\n", "utf-8")
+    shop.wait_until(dev, lambda said: "'(' was never closed" in said and "waiting for a change" in said)
+    file.write_text(before, "utf-8")
+    shop.wait_until(dev, lambda said: said.count(" serving ") == 2)
+    assert "changed=shop/services/carts/domain.py" in shop.said()
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+        wait_until(lambda: answers(http, "/health/ready"), "the gateway")
+        assert http.post("/commands/carts/AddItem", json=ADD).status_code == 200
+        assert "Overview" in http.get("/console/").text
+    everything = family(dev)
+    password = (shop.place / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
+    told = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
+    assert password
+    assert [line for line in told if password in line] == []
+    dev.send_signal(signal.SIGINT)
+    assert dev.wait(SECONDS) == 130
+    assert psutil.wait_procs(everything, timeout=SECONDS)[1] == []
+    assert shop("status").code == 69
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_the_tutorial_ends_with_a_view_as_it_was_and_a_killed_dev_leaves_nothing_behind(
+    tmp_path: Path, started: Started
+) -> None:
+    """The commands of the last section, typed as they stand there."""
+    program("docs/tutorial.md", tmp_path).rename(tmp_path / "cinema.py")
+    section = (ROOT / "docs" / "tutorial.md").read_text("utf-8").partition("\n## 8. ")[2]
+    lines = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL)).splitlines()
+    shell, (words, *rest) = Shell(tmp_path), [shlex.split(line)[1:] for line in lines]
+    assert words[0] == "dev"
+    dev = started(shell, [*words, "--plain-logs"])
+    shell.wait_until(dev, lambda said: " serving " in said and " following " in said)
+    free = iter((4, 4, 2))
+    for words in rest:
+        if words[0] == "get":
+            seats = next(free)
+            wait_until(lambda w=words, s=seats: re.search(rf"free\s+{s}\b", shell(*w).out), " ".join(words))  # type: ignore[misc]  # a lambda's own names
+        else:
+            done = shell(*words)
+            assert done.code == 0, (words, done.err)
+    assert next(free, None) is None
+    everything = family(dev)
+    dev.kill()
+    dev.wait()
+    assert psutil.wait_procs(everything, timeout=SECONDS)[1] == []
+
+
+@pytest.mark.servers
+def test_a_server_that_dies_is_started_again_and_both_are_reported(
+    place: Path, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    data, words = place / ".leftfold", ("get", "wound", "x", "--app", "tests.cli.tower:app")
+    assert "leftfold up" in typed(*words).err
+    told: list[tuple[str, Mapping[str, Any]]] = []
+    with kept_up(local.embedded(data, want=REDIS), data, lambda *line: told.append(line)):
+        local.kill(data, "redis")
+        wait_until(lambda: ("server started again", {"server": "redis"}) in told, "the server to be started again")
+        assert answers_ping(announced(place, Environment()).redis, 5.0)
+        assert told[0] == ("restarting a server", {"server": "redis", "why": "was killed (SIGKILL)"})
+    assert local.status(data).keeper is None
+    with local.embedded(data, want=REDIS):
+        local.kill(data, "redis")
+        for answer in (typed("status"), typed(*words)):
+            assert answer.code == 69
+            assert f"process {os.getpid()} keeps the servers here: leftfold dev starts one again" in answer.err
+            assert "leftfold up" not in answer.err
+
+
+@pytest.mark.parametrize("command", ["dev", "up"])
+def test_outside_a_project_nothing_is_started(place: Path, typed: Callable[..., Typed], command: str) -> None:
+    told = typed(command)
+    assert told.code == 78
+    assert f"{place} is in no project" in told.err
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.servers
+def test_data_that_is_named_needs_no_project(
+    place: Path, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("LEFTFOLD_DATA", str(place / "play"))
+    try:
+        assert typed("up").code == 0
+    finally:
+        assert typed("down").code == 0
+
+
+def test_source_files_are_seen_and_the_rest_is_not(tmp_path: Path) -> None:
+    for name in ("shop/a.py", "pyproject.toml", "shop/b.txt", ".venv/c.py", "env/d.py", "tests/e.py", "shop/.hid/f.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("", "utf-8")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("", "utf-8")
+    assert sorted(scan(tmp_path)) == ["pyproject.toml", "shop/a.py"]
+
+
+def test_new_gone_and_changed_files_are_changes(tmp_path: Path) -> None:
+    kept, gone, changed = (tmp_path / name for name in ("kept.py", "gone.py", "changed.py"))
+    for file in (kept, gone, changed):
+        file.write_text("", "utf-8")
+    before = scan(tmp_path)
+    gone.unlink()
+    os.utime(changed, ns=(1, 1))
+    (tmp_path / "new.py").write_text("", "utf-8")
+    assert changes(before, scan(tmp_path)) == ["changed.py", "gone.py", "new.py"]
+    assert changes(before, before) == []
