@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leftfold import App, ConfigurationError, ContractError, Delivery, memory
 from leftfold.compatibility import lock_of
-from leftfold.engine.reactions.delivery import PendingReader
+from leftfold.engine.reactions.pending import PendingReader
 from leftfold.model.reaction import idempotency_key
 from leftfold.ports.codec import header
 from tests.domains.visits import NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with

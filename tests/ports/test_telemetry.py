@@ -238,7 +238,7 @@ def test_a_call_of_a_reaction_is_below_its_event(recording: Recording, settled: 
 @pytest.fixture
 def settled() -> Callable[[Reaction[Any], Any], None]:
     """Has a reaction act on one record, until that is done."""
-    from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
+    from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 
     def act(reaction: Reaction[Any], record: Any) -> None:
         processor = ReactionProcessor(reaction, lambda pending, error: None)

@@ -15,8 +15,8 @@ from leftfold.client.results import Change, Description, Entry
 from leftfold.client.search import Bounds, Search
 from leftfold.client.steps import Steps, arun, ask
 from leftfold.errors import ContractError, ViewNotBuilt
-from leftfold.model.encoding import number_in
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import number_in
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import ViewStore

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from leftfold.engine.progress import Stopwatch
 from leftfold.model import keys as names
-from leftfold.model.encoding import number_in
 from leftfold.model.position import Position, RecordAddress
+from leftfold.model.state_encoding import number_in
 from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord

@@ -26,9 +26,9 @@ from leftfold.http.problems import error_responses, refusal
 from leftfold.http.routes import operation_name, schema_name
 from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.http.tokens import POSITION_HEADER, position_in, token_of
-from leftfold.model.encoding import number_in
 from leftfold.model.position import Position
 from leftfold.model.rows import ordered
+from leftfold.model.state_encoding import number_in
 from leftfold.model.view import View
 
 __all__ = ["ViewRoutes"]

@@ -15,7 +15,7 @@ from leftfold.engine.archive.gaps import cut_source, unrouted
 from leftfold.engine.processing.log_time import SILENCE, SourceClock, Watermark
 from leftfold.engine.processing.process_wire import MAX_BYTES, Router, Unusable, unroutable
 from leftfold.engine.progress import ReportLimiter
-from leftfold.engine.reactions.delivery import Frontier
+from leftfold.engine.reactions.pending import Frontier
 from leftfold.errors import ConfigurationError, ContractError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import translated
@@ -25,8 +25,8 @@ from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.model.encoding import time_in
 from leftfold.model.keys import partition_of
+from leftfold.model.state_encoding import time_in
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord

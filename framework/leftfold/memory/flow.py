@@ -19,10 +19,10 @@ from leftfold.errors import ConfigurationError
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.model.encoding import time_at, time_in
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.process import Process
+from leftfold.model.state_encoding import time_at, time_in
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord

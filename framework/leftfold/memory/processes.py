@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, order_record
-from leftfold.engine.reactions.delivery import PendingDelivery, PendingReader, parked
+from leftfold.engine.reactions.pending import PendingDelivery, PendingReader, parked
 from leftfold.errors import ConfigurationError
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.flow import Flow

@@ -14,9 +14,9 @@ from typing import Any, Generic, NoReturn
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
-from leftfold.model.encoding import Storage, is_record, record_fields
 from leftfold.model.keys import KeyCodec, key_type
 from leftfold.model.messages import Event
+from leftfold.model.state_encoding import Storage, is_record, record_fields
 from leftfold.model.view import View
 
 __all__ = ["METADATA", "QueryView", "ReferenceFile", "StreamedView", "TableView"]

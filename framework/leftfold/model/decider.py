@@ -8,8 +8,8 @@ from typing import Generic
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
-from leftfold.model.encoding import Storage
 from leftfold.model.messages import Command, Event
+from leftfold.model.state_encoding import Storage
 from leftfold.model.typing import check_function, members, missing_arms
 
 __all__ = ["Decider"]

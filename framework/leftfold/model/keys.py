@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.encoding import record_fields
+from leftfold.model.state_encoding import record_fields
 
 __all__ = [
     "NO_ROW",

@@ -15,8 +15,8 @@ from typing import Any, Generic, get_args, get_origin
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError, DomainError
-from leftfold.model.encoding import Storage
 from leftfold.model.messages import Command, Event
+from leftfold.model.state_encoding import Storage
 from leftfold.model.typing import check_function, checked, flat, members, missing_arms
 
 __all__ = ["Cancel", "Finished", "Process", "Rejected", "Timer"]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.encoding import Storage, is_record, record_fields
+from leftfold.model.state_encoding import Storage, is_record, record_fields
 
 __all__ = ["CHECKSUM_MODULUS", "Fields", "RowCodec", "ordered"]
 

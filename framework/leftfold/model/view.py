@@ -11,10 +11,10 @@ from typing import Any, Generic
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
-from leftfold.model.encoding import Storage
 from leftfold.model.keys import NO_ROW, KeyCodec, NoRowKey, is_view_name, item_type, key_type
 from leftfold.model.messages import Event
 from leftfold.model.rows import RowCodec
+from leftfold.model.state_encoding import Storage
 from leftfold.model.typing import check_function, members, missing_arms
 
 __all__ = ["REFRESH_SECONDS", "FoldView", "SpreadView", "View"]

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leftfold.model.encoding import number_in, time_in
+from leftfold.model.state_encoding import number_in, time_in
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan
 from leftfold.ports.protocols import RawRecord

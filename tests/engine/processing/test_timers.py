@@ -20,8 +20,8 @@ from leftfold.engine.processing.recovery import ProcessRefold
 from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
 from leftfold.memory.event_log import MemoryLog
-from leftfold.model.encoding import time_at
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import time_at
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord

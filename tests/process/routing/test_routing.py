@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from leftfold.engine.processing.log_time import SourceClock, SourceTime, Watermark
 from leftfold.engine.processing.process_wire import MAX_BYTES
-from leftfold.engine.reactions.delivery import Frontier
+from leftfold.engine.reactions.pending import Frontier
 from leftfold.errors import InfrastructureError
 from leftfold.kafka import input_producer, process_router
 from leftfold.kafka.administration.cluster import ClusterAdmin

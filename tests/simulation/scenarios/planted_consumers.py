@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leftfold.engine.processing.process_reactor import Reactor
-from leftfold.engine.reactions.delivery import Frontier, PendingDelivery
+from leftfold.engine.reactions.pending import Frontier, PendingDelivery
 from leftfold.kafka import group_member
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer

@@ -10,8 +10,8 @@ import typer
 
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples, read_time
 from leftfold.engine.causation import TraceNode, TraceStep
-from leftfold.model.encoding import time_at
 from leftfold.model.position import RecordAddress
+from leftfold.model.state_encoding import time_at
 from leftfold.runtime.console import shown
 from leftfold.runtime.operations.traces import traced
 from leftfold.safety import printable

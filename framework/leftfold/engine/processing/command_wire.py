@@ -14,9 +14,9 @@ from pydantic_core import to_jsonable_python
 
 from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError, OutcomeUnknown
 from leftfold.model import keys as names
-from leftfold.model.encoding import number_in
 from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
+from leftfold.model.state_encoding import number_in
 from leftfold.ports.codec import JSON, UNREADABLE, MessageCodec, digest
 from leftfold.ports.protocols import RawRecord
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from leftfold.errors import ContractError
-from leftfold.model.encoding import time_at
+from leftfold.model.state_encoding import time_at
 from leftfold.ports.codec import utc_text
 from leftfold.ports.protocols import RawRecord
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
-from leftfold.model.encoding import Storage
+from leftfold.model.state_encoding import Storage
 
 __all__ = ["Due", "Instance", "InstanceCodec", "SentCommand"]
 

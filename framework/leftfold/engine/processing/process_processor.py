@@ -16,9 +16,9 @@ from leftfold.engine.processing.process_wire import Input, due_record, read_inpu
 from leftfold.engine.processing.timers import Timers
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
-from leftfold.model.encoding import time_at
 from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
+from leftfold.model.state_encoding import time_at
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing
 from leftfold.ports.protocols import RawRecord, StateStore
 from leftfold.ports.telemetry import REACT, Span

@@ -11,9 +11,9 @@ from leftfold.engine.processing.command_wire import to_error
 from leftfold.engine.processing.process_instance import Due, Instance, SentCommand
 from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, Input
 from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
-from leftfold.model.encoding import version_in
 from leftfold.model.messages import Command
 from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
+from leftfold.model.state_encoding import version_in
 from leftfold.ports.codec import MessageCodec, event_id, utc_text
 from leftfold.safety import shown
 

@@ -19,8 +19,8 @@ from leftfold.engine.processing.command_wire import (
 from leftfold.engine.processing.process_instance import Due
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
-from leftfold.model.encoding import time_in
 from leftfold.model.process import Process
+from leftfold.model.state_encoding import time_in
 from leftfold.ports.codec import MessageCodec, event_id, header, utc_text
 from leftfold.ports.outgoing import ROUTER, HeaderList, Outgoing, dead_letter
 from leftfold.ports.protocols import RawRecord

@@ -16,9 +16,9 @@ from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.decider import Decider
-from leftfold.model.encoding import number_in
 from leftfold.model.keys import partition_of
 from leftfold.model.process import Process
+from leftfold.model.state_encoding import number_in
 from leftfold.ports.codec import UNREADABLE, MessageCodec, header
 from leftfold.ports.outgoing import PASSED, offset_in
 from leftfold.ports.protocols import RawRecord, StateStore

@@ -12,8 +12,8 @@ from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, S
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
-from leftfold.model.encoding import number_in
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import number_in
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.ports.codec import MessageCodec
 

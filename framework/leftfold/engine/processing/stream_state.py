@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
-from leftfold.model.encoding import Storage
+from leftfold.model.state_encoding import Storage
 from leftfold.ports.codec import JSON
 
 __all__ = [

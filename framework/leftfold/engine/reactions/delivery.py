@@ -1,189 +1,264 @@
-"""Pending deliveries of events to a reaction, and the frontier of each partition when records finish out of order."""
+"""The reaction processor: delivers events one at a time per stream, in order, with retries, then parks them."""
 
 from __future__ import annotations
 
+import heapq
+import random
+import time
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Iterable
+from itertools import count
+from typing import Any, NamedTuple
 
-from leftfold.errors import ContractError
-from leftfold.model.encoding import time_at, version_in
-from leftfold.model.reaction import Delivery, Reaction, idempotency_key
-from leftfold.ports.codec import MessageCodec, header, read_recorded
-from leftfold.ports.outgoing import HeaderList, Outgoing, reason_of
+from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor, PoisonPillTracker
+from leftfold.engine.reactions.pending import Frontier, PartitionId, PendingDelivery, PendingReader
+from leftfold.errors import InfrastructureError
+from leftfold.model.reaction import Reaction
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["DEAD_HEADERS", "Frontier", "PartitionId", "PendingDelivery", "PendingReader", "parked"]
+__all__ = ["Handoff", "ReactionProcessor"]
 
 
-PartitionId: TypeAlias = tuple[str, int]
-"""A topic and a partition."""
-DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
-"""The headers that a parked event has besides its own."""
+_Stream = tuple[str, int, bytes]
 
 
-@dataclass(eq=False, slots=True)
-class PendingDelivery:
-    """An event that is not done; `tries` counts the failed ones, `error` is why it cannot be tried.
+class DeliveryQueue:
+    """Queues of pending deliveries by stream. It starts no thread and reads no clock.
 
-    `taken` is where it was read: in the log, or where it is parked.
+    Args:
+        chance: a random number from 0 to 1 that spreads retries of deliveries that failed together.
     """
 
-    record: RawRecord
-    event: Any
-    delivery: Delivery
-    tries: int = 0
-    error: ContractError | None = None
-    stream: tuple[str, int, bytes] = field(init=False)
-    taken: tuple[PartitionId, int] = field(init=False)
+    def __init__(self, reaction: Reaction[Any], chance: Callable[[], float] = random.random) -> None:
+        self._reaction, self._chance = reaction, chance
+        self._queues: dict[_Stream, deque[PendingDelivery]] = {}
+        self._ready: deque[_Stream] = deque()
+        self._later: list[tuple[float, int, _Stream]] = []
+        self._number = count()
 
-    def __post_init__(self) -> None:
-        self.stream = (self.record.topic, self.record.partition, self.record.key or b"")
-        self.taken = (self.place, self.record.offset)
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
 
-    @property
-    def place(self) -> PartitionId:
-        """The topic and partition of the event."""
-        return self.record.topic, self.record.partition
+    def add(self, pending: PendingDelivery) -> None:
+        """Adds an event behind those of its stream."""
+        queue = self._queues.get(pending.stream)
+        if queue is None:
+            self._queues[pending.stream] = deque([pending])
+            self._ready.append(pending.stream)
+        else:
+            queue.append(pending)
 
-    def next_delivery(self) -> Delivery:
-        """The delivery that the next try gets."""
-        return replace(self.delivery, attempt=self.tries + 1)
+    def next(self, now: float) -> PendingDelivery | None:
+        """The event to act on now, None when there is none; its stream waits until `done` or `failed`."""
+        while self._later and self._later[0][0] <= now:
+            stream = heapq.heappop(self._later)[2]
+            if stream in self._queues:
+                self._ready.append(stream)
+        while self._ready:
+            queue = self._queues.get(self._ready.popleft())
+            if queue is not None:
+                return queue[0]
+        return None
+
+    def put_back(self, pending: PendingDelivery) -> None:
+        """Returns an event that did not start; it is the next one again."""
+        if pending.stream in self._queues:
+            self._ready.appendleft(pending.stream)
+
+    def wait(self, now: float, most: float) -> float:
+        """Seconds until the next retry, at most `most`."""
+        return min(most, max(0.0, self._later[0][0] - now)) if self._later else most
+
+    def done(self, pending: PendingDelivery) -> bool:
+        """Removes a finished event, so that the next one of its stream is ready; False when it was dropped."""
+        queue = self._queues.get(pending.stream)
+        if queue is None or queue[0] is not pending:
+            return False
+        queue.popleft()
+        if queue:
+            self._ready.append(pending.stream)
+        else:
+            del self._queues[pending.stream]
+        return True
+
+    def failed(self, pending: PendingDelivery, error: BaseException, now: float) -> bool:
+        """Schedules a retry; False when the event is to be parked, and its stream waits until it is."""
+        pending.tries += 1
+        queue = self._queues.get(pending.stream)
+        if queue is None or queue[0] is not pending:
+            return True
+        if pending.tries >= self._reaction.attempts or isinstance(error, self._reaction.gives_up):
+            return False
+        due = now + self._reaction.pause(pending.tries, self._chance())
+        heapq.heappush(self._later, (due, next(self._number), pending.stream))
+        return True
+
+    def drop(self, places: Collection[PartitionId]) -> None:
+        """Drops the events of partitions that are assigned to another member."""
+        for stream in [stream for stream in self._queues if stream[:2] in places]:
+            del self._queues[stream]
 
 
-class PendingReader:
-    """Reads the events of a reaction from records."""
+Park = Callable[[PendingDelivery, BaseException], None]
+"""Writes an event to the topic of parked events; it is written when this returns."""
 
-    def __init__(self, reaction: Reaction[Any]) -> None:
-        self._reaction = reaction
-        self._codec: MessageCodec[Any] = MessageCodec(reaction.events)
-        self._versions = {f"{s.category}.{s.name}": s.version for s in (c.__leftfold__ for c in reaction.events)}
 
-    def read(self, record: RawRecord) -> PendingDelivery | None:
-        """The event in a record, None when the reaction does not listen to it; broken ones have their `error`.
+class Handoff(NamedTuple):
+    """The handoff of a partition: the offset to continue at, and a note about possible poison pills."""
+
+    offset: int
+    note: str
+
+
+class ReactionProcessor:
+    """The loop of a reaction without its log; one thread calls it.
+
+    Args:
+        park: called for events that failed for good; if it raises, they are not done.
+        note: called before a try starts: whether the metadata that `left` returns is stored for a successor.
+
+    The callback for failures gets each failed try, and whether it was the last one.
+    """
+
+    def __init__(
+        self,
+        reaction: Reaction[Any],
+        park: Park,
+        *,
+        note: Callable[[], bool] = lambda: True,
+        told: Callable[[PendingDelivery, BaseException, bool], None] = lambda pending, error, parked: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._park, self._note, self._told, self._clock = park, note, told, clock
+        self.frontier, self._poison_pills = Frontier(), PoisonPillTracker()
+        self._starting: list[PendingDelivery] = []
+        self._alone: deque[PendingDelivery] = deque()
+        self._reader, self._queue, self._executor = (
+            PendingReader(reaction),
+            DeliveryQueue(reaction),
+            DeadlineExecutor(reaction, clock),
+        )
+
+    def hold(self, place: PartitionId, left: Handoff) -> None:
+        """Takes a partition from the offset of its handoff."""
+        self.frontier.hold(place, left.offset)
+        self._poison_pills.hold(place, left.note)
+
+    def left(self) -> dict[PartitionId, Handoff]:
+        """The handoff of each partition for a successor if this process dies now."""
+        at, hanging = _offsets((*self._executor.under_way(), *self._starting)), _offsets(self._executor.left())
+        return {
+            place: Handoff(
+                offset, self._poison_pills.note(place, offset, at.get(place, set()), hanging.get(place, set()))
+            )
+            for place, offset in self.frontier.offsets().items()
+        }
+
+    def handoff_metadata(self, places: Collection[PartitionId]) -> dict[PartitionId, Handoff]:
+        """The handoff of partitions that are given up in order."""
+        offsets = {place: offset for place, offset in self.frontier.offsets().items() if place in places}
+        return {
+            place: Handoff(offset, self._poison_pills.handoff_metadata(place, offset))
+            for place, offset in offsets.items()
+        }
+
+    def take(self, record: RawRecord, taken: tuple[PartitionId, int] | None = None) -> None:
+        """Takes the next record of a partition.
+
+        Args:
+            taken: where it was read, if that is not its place in the log.
 
         Raises:
-            ContractError: it is of a newer version than this code knows; a deployment with newer code can read it.
+            ContractError: it is of a newer version than this code knows.
         """
-        self._check_version(record)
-        try:
-            recorded = read_recorded(self._codec, record)
-        except ContractError as error:
-            return self._broken(record, error)
-        if recorded is None:
-            return None
-        name = self._reaction.name
-        delivery = Delivery(
-            reaction=name,
-            idempotency_key=idempotency_key(name, recorded.id),
-            key=recorded.key,
-            id=recorded.id,
-            time=recorded.time,
-            version=recorded.version,
-            position=recorded.position,
-            correlation_id=recorded.correlation_id,
-            traceparent=recorded.traceparent,
-            principal=recorded.principal,
-        )
-        return PendingDelivery(record, recorded.event, delivery)
+        pending = self._reader.read(record)
+        place, offset = taken or ((record.topic, record.partition), record.offset)
+        self.frontier.take(place, offset, is_open=pending is not None)
+        if pending is not None:
+            pending.taken = place, offset
+            self._poison_pills.took(pending.place)
+            self._queue.add(pending)
 
-    def _broken(self, record: RawRecord, error: ContractError) -> PendingDelivery:
-        id_ = header(record.headers, "ce_id").decode(errors="replace")
-        name, time = self._reaction.name, time_at(record.time)
-        delivery = Delivery(reaction=name, idempotency_key=idempotency_key(name, id_), time=time)
-        return PendingDelivery(record, None, delivery, 0, error)
+    def step(self, most: float) -> bool:
+        """Starts the next tries, and waits up to `most` seconds for one to end; returns whether any is under way."""
+        self._starting = self._chosen()
+        if self._starting:
+            if self._note():
+                for pending in self._starting:
+                    self._executor.start(pending)
+            else:
+                for pending in reversed(self._starting):
+                    self._queue.put_back(pending)
+            self._starting = []
+        busy = bool(self._executor.under_way())
+        self._end(self._queue.wait(self._clock(), most) if busy else 0.0)
+        return busy
 
-    def _check_version(self, record: RawRecord) -> None:
-        name, version = version_in(header(record.headers, "ce_type"))
-        known = self._versions.get(name)
-        if known is not None and version is not None and version > known:
-            raise ContractError(
-                f"reaction {self._reaction.name} meets {name} version {version} at {record.topic}[{record.partition}]"
-                f"@{record.offset} and knows {known}; it waits there: deploy the code that knows it"
-            )
+    def settle(self, places: Collection[PartitionId] | None, seconds: float) -> bool:
+        """Waits for the tries in some partitions, or in all, and starts none; returns whether all have ended."""
+        deadline = self._clock() + seconds
+        while any(places is None or pending.place in places for pending in self._executor.under_way()):
+            if (left := deadline - self._clock()) <= 0:
+                return False
+            self._end(min(left, 0.1))
+        return True
+
+    def drop(self, places: Collection[PartitionId]) -> None:
+        """Drops partitions; tries under way there end without effect."""
+        self._queue.drop(places)
+        self._poison_pills.drop(places)
+        self._alone = deque(pending for pending in self._alone if pending.place not in places)
+        self.frontier.drop(places)
+
+    def _chosen(self) -> list[PendingDelivery]:
+        """The deliveries to start now; a suspect starts alone, so that no other is blamed for its death."""
+        near = self._executor.near()
+        if any(map(self._poison_pills.deaths, near)):
+            return []
+        if self._alone:
+            return [] if near else [self._alone.popleft()]
+        chosen: list[PendingDelivery] = []
+        room = min(self._executor.free, self._poison_pills.room(len(self._executor.under_way())))
+        while len(chosen) < room and (pending := self._queue.next(self._clock())) is not None:
+            deaths = self._poison_pills.deaths(pending)
+            if pending.error is not None:
+                self._parked(pending, pending.error)
+            elif deaths >= DEATHS:
+                pending.tries = deaths
+                self._parked(pending, InfrastructureError(f"the process died {deaths} times in a row while it acted"))
+            elif deaths:
+                self._alone.append(pending)
+                break
+            else:
+                chosen.append(pending)
+        return chosen
+
+    def _end(self, wait: float) -> None:
+        for pending, error, is_left in self._executor.ended(wait):
+            if not self._executor.is_acting(pending):
+                self._poison_pills.cleared(pending)
+            if is_left:
+                continue
+            if error is None:
+                self._done(pending)
+            elif self._queue.failed(pending, error, self._clock()):
+                self._told(pending, error, False)
+            else:
+                self._parked(pending, error)
+
+    def _parked(self, pending: PendingDelivery, error: BaseException) -> None:
+        self._park(pending, error)
+        self._told(pending, error, True)
+        self._done(pending)
+
+    def _done(self, pending: PendingDelivery) -> None:
+        if self._queue.done(pending):
+            self.frontier.done(*pending.taken)
 
 
-def parked(pending: PendingDelivery, error: BaseException, partition: int, *, whole: bool = True) -> Outgoing:
-    """The record that parks an event: as it was written, with reason, place, number of tries and idempotency key.
-
-    Args:
-        whole: False leaves its bytes in the log, since the copy would be too large.
-    """
-    record = pending.record
-    headers: HeaderList = [
-        *(record.headers if whole else ()),
-        ("dead_reason", reason_of(error).encode()),
-        ("dead_source", f"{record.topic}/{record.partition}/{record.offset}".encode()),
-        ("attempts", str(pending.tries).encode()),
-        ("idempotency_key", pending.delivery.idempotency_key.encode()),
-    ]
-    if not whole:
-        headers.append(("dead_reference", b"true"))
-    return Outgoing(partition, record.key, record.value if whole else None, headers)
-
-
-class Frontier:
-    """The frontier of each partition: the oldest offset that is not done, from which a successor continues.
-
-    Args:
-        most_open: how many records of a partition may wait.
-        most_ahead: how many may have been taken since the oldest that is not done: a successor does those again.
-    """
-
-    def __init__(self, *, most_open: int = 1000, most_ahead: int = 10_000) -> None:
-        self._most_open, self._most_ahead = most_open, most_ahead
-        self._reached: dict[PartitionId, int] = {}
-        self._taken: dict[PartitionId, deque[int]] = {}
-        self._done: dict[PartitionId, set[int]] = {}
-
-    def hold(self, place: PartitionId, offset: int) -> None:
-        """Starts a partition at an offset."""
-        self._reached[place], self._taken[place], self._done[place] = offset, deque(), set()
-
-    def drop(self, places: Iterable[PartitionId]) -> None:
-        """Drops partitions that are assigned to another member."""
-        for place in places:
-            for known in (self._reached, self._taken, self._done):
-                known.pop(place, None)
-
-    def take(self, place: PartitionId, offset: int, *, is_open: bool) -> None:
-        """Records that a record was read; one that is not open needs no work."""
-        self._reached[place] = offset + 1
-        if is_open:
-            self._taken[place].append(offset)
-
-    def reach(self, place: PartitionId, offset: int) -> None:
-        """Records that all records before this offset are taken."""
-        self._reached[place] = max(offset, self._reached[place])
-
-    def done(self, place: PartitionId, offset: int) -> None:
-        """Records that a record is done; a partition that is no longer held is ignored."""
-        if place not in self._taken:
-            return
-        taken, done = self._taken[place], self._done[place]
-        done.add(offset)
-        while taken and taken[0] in done:
-            done.remove(taken.popleft())
-
-    @property
-    def open(self) -> int:
-        """How many records were taken and are not done."""
-        return sum(len(taken) - len(self._done[place]) for place, taken in self._taken.items())
-
-    def holds(self, place: PartitionId) -> bool:
-        """Whether the partition is held."""
-        return place in self._reached
-
-    def reached(self, place: PartitionId) -> int:
-        """The next offset to be read."""
-        return self._reached[place]
-
-    def is_full(self, place: PartitionId) -> bool:
-        """Whether no more of the partition may be read for now."""
-        taken = len(self._taken[place])
-        return taken >= self._most_ahead or taken - len(self._done[place]) >= self._most_open
-
-    def offsets(self) -> dict[PartitionId, int]:
-        """The offset at which each partition continues if this process ends now."""
-        return {place: taken[0] if taken else self._reached[place] for place, taken in self._taken.items()}
+def _offsets(pendings: Iterable[PendingDelivery]) -> dict[PartitionId, set[int]]:
+    """The offsets of deliveries, by partition."""
+    found: dict[PartitionId, set[int]] = {}
+    for pending in pendings:
+        found.setdefault(pending.place, set()).add(pending.record.offset)
+    return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate
-from leftfold.model.encoding import number_in
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import number_in
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
 from leftfold.ports.flush import Generation
 

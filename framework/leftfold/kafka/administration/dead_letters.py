@@ -18,9 +18,9 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.records import KafkaMessage, place
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.model.encoding import number_in
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import number_in
 from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import (

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.engine.processing.command_wire import origin_of
-from leftfold.engine.reactions.delivery import DEAD_HEADERS, PendingDelivery, parked
+from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 from leftfold.engine.reactions.executor import CLEAN
-from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
+from leftfold.engine.reactions.pending import DEAD_HEADERS, PendingDelivery, parked
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import record_at

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from leftfold.engine.reactions.delivery import PendingDelivery
-from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
+from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
+from leftfold.engine.reactions.pending import PendingDelivery
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import translated

@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.processing.command_wire import now_text
+from leftfold.engine.reactions.delivery import Handoff
 from leftfold.engine.reactions.executor import CLEAN
-from leftfold.engine.reactions.processor import Handoff
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, kafka_error, translated

@@ -11,9 +11,9 @@ from typing import Any, Self
 from leftfold.engine.processing.stream_state import MARK
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.model.encoding import number_in
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import number_in
 from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord

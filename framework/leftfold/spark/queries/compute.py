@@ -21,8 +21,8 @@ from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.computed_views import METADATA, QueryView, ReferenceFile, TableView
-from leftfold.model.encoding import is_record, record_fields
 from leftfold.model.messages import Event
+from leftfold.model.state_encoding import is_record, record_fields
 from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
 from leftfold.spark.sql.rules import CheckedQuery, check

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.computed_views import METADATA, ReferenceFile
-from leftfold.model.encoding import is_record, record_fields
 from leftfold.model.messages import Event
 from leftfold.model.position import Recorded
+from leftfold.model.state_encoding import is_record, record_fields
 from leftfold.ports.codec import MessageCodec, header, read_recorded
 from leftfold.ports.protocols import RawRecord
 
