@@ -14,7 +14,7 @@ from nicegui import ui
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.processing.command_wire import command_id
 from leftfold.engine.progress import RebuildProgress, Report
-from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel
+from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, show_surveys
 from leftfold.http.console.html import Html, details, json_text, pairs, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model import keys as names
@@ -325,13 +325,8 @@ def _show_parked_rows(visitor: Visitor) -> None:
     """The parked rows of all views, each with a link to its view."""
     with panel("Parked rows of views"):
         listed = html(tag("span", "looking", cls="lf-waiting"))
-    seen: list[SurveyResult] = []
 
-    async def refresh() -> None:
-        result = await visitor.console.survey.result()
-        if seen and seen[-1] is result:
-            return
-        seen[:] = [result]
+    def show(result: SurveyResult) -> None:
         live = [row for row in result.rows if row["kind"] == "view" and row.get("live")]
         errors = [problem for problem in result.problems if " parks " in problem]
         rows = [
@@ -346,4 +341,4 @@ def _show_parked_rows(visitor: Visitor) -> None:
         ]
         listed.set_content(table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked."))
 
-    ui.timer(1.0, refresh)
+    show_surveys(visitor, show)

@@ -15,7 +15,7 @@ from nicegui import ui
 
 from leftfold.engine.progress import RebuildProgress, Report
 from leftfold.http.console.html import Html, command, sentence, tag
-from leftfold.http.console.state import Visitor, Work, explain_error
+from leftfold.http.console.state import SurveyResult, Visitor, Work, explain_error
 from leftfold.runtime.console import lasting
 from leftfold.runtime.project import Usage
 
@@ -33,6 +33,7 @@ __all__ = [
     "progress_by",
     "say",
     "show_error",
+    "show_surveys",
     "submit",
     "with_name",
     "work_bar",
@@ -313,6 +314,20 @@ def work_bar(visitor: Visitor) -> None:
 
     with bar:
         ui.timer(0.4, refresh)
+
+
+def show_surveys(visitor: Visitor, show: Callable[[SurveyResult], None]) -> None:
+    """Calls a function with each new survey while the page is open."""
+    last: SurveyResult | None = None
+
+    async def refresh() -> None:
+        nonlocal last
+        result = await visitor.console.survey.result()
+        if result is not last:
+            last = result
+            show(result)
+
+    ui.timer(1.0, refresh)
 
 
 def _progress(work: Work) -> Html:

@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nicegui import ui
-
-from leftfold.http.console.elements import heading, html, panel
+from leftfold.http.console.elements import heading, html, panel, show_surveys
 from leftfold.http.console.html import Edge, Html, Node, drawn_graph, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
@@ -18,7 +16,6 @@ __all__ = ["graph_of", "is_about", "overview"]
 
 Row = Mapping[str, Any]
 _PAGES = {"decider": "/workers", "process": "/processes", "reaction": "/dead"}
-_EVERY = 1.0
 """Seconds between two looks at the shared survey; how often that is made is its own business."""
 
 
@@ -39,19 +36,14 @@ def overview(visitor: Visitor) -> None:
         )
     with panel("Servers"):
         servers = html()
-    seen: list[SurveyResult] = []
 
-    async def refresh() -> None:
-        result = await visitor.console.survey.result()
-        if seen and seen[-1] is result:
-            return
-        seen[:] = [result]
+    def show(result: SurveyResult) -> None:
         problems.set_content(_problems(visitor, result))
         wide.set_content(graph_of(visitor, result))
         narrow.set_content(graph_of(visitor, result, narrow=True))
         servers.set_content(_servers(result.rows))
 
-    ui.timer(_EVERY, refresh)
+    show_surveys(visitor, show)
 
 
 def _problems(visitor: Visitor, result: SurveyResult) -> Html:

@@ -10,7 +10,18 @@ from typing import Any
 from nicegui import ui
 
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
-from leftfold.http.console.elements import Act, act_button, button, fetched, form, heading, html, panel, submit
+from leftfold.http.console.elements import (
+    Act,
+    act_button,
+    button,
+    fetched,
+    form,
+    heading,
+    html,
+    panel,
+    show_surveys,
+    submit,
+)
 from leftfold.http.console.html import Html, course_of, details, json_text, table, tag, time_text
 from leftfold.http.console.overview import is_about
 from leftfold.http.console.state import SurveyResult, Visitor
@@ -38,23 +49,10 @@ async def processes(visitor: Visitor, name: str = "", key: str = "") -> None:
     def shown(result: SurveyResult) -> None:
         listed.set_content(_backlog(visitor, result))
 
-    _live(visitor, shown)
+    show_surveys(visitor, shown)
     for app, process in found:
         if not name or name == process.name:
             await _Timers(visitor, app, process, key if name else "").show()
-
-
-def _live(visitor: Visitor, show: Any) -> None:
-    """Calls a function with each new survey while the page is open."""
-    seen: list[SurveyResult] = []
-
-    async def refresh() -> None:
-        result = await visitor.console.survey.result()
-        if not seen or seen[-1] is not result:
-            seen[:] = [result]
-            show(result)
-
-    ui.timer(1.0, refresh)
 
 
 def _age(value: float | None) -> str:
@@ -208,7 +206,7 @@ def workers(visitor: Visitor) -> None:
         for title, make in _PARTS.items():
             parts[title].set_content(make(visitor, result, history))
 
-    _live(visitor, shown)
+    show_surveys(visitor, shown)
 
 
 def _deciders(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:

@@ -10,7 +10,17 @@ from urllib.parse import unquote
 from nicegui import ui
 
 from leftfold.errors import LeftfoldError
-from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, progress_by, show_error
+from leftfold.http.console.elements import (
+    Act,
+    act_button,
+    fetched,
+    heading,
+    html,
+    panel,
+    progress_by,
+    show_error,
+    show_surveys,
+)
 from leftfold.http.console.html import Html, details, pairs, sentence, table, tag, time_text
 from leftfold.http.console.overview import is_about
 from leftfold.http.console.rows import browse, compare_generation, explain_row
@@ -58,13 +68,8 @@ def views(visitor: Visitor) -> None:
     heading("Views", "Every view with its live generation. A view is opened by its name.")
     with panel():
         listed = html(tag("span", "looking", cls="lf-waiting"))
-    seen: list[SurveyResult] = []
 
-    async def refresh() -> None:
-        result = await visitor.console.survey.result()
-        if seen and seen[-1] is result:
-            return
-        seen[:] = [result]
+    def show(result: SurveyResult) -> None:
         rows = []
         for name, (app, view) in visitor.console.views().items():
             row = next((r for r in _rows(result, name) if r.get("live")), {})
@@ -87,7 +92,7 @@ def views(visitor: Visitor) -> None:
         columns = ("view", "state", "app", "kind", "reads", "rows#", "lag#", "behind#", "parked#")
         listed.set_content(table(columns, rows, label="Views", empty="these Apps have no views"))
 
-    ui.timer(1.0, refresh)
+    show_surveys(visitor, show)
 
 
 def _rows(result: SurveyResult, name: str) -> list[Row]:
@@ -142,13 +147,8 @@ def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
         problems = html()
         with ui.element("div").classes("lf-buttons"):
             buttons = _buttons(visitor, app, view)
-    seen: list[SurveyResult] = []
 
-    async def refresh() -> None:
-        result = await visitor.console.survey.result()
-        if seen and seen[-1] is result:
-            return
-        seen[:] = [result]
+    def show(result: SurveyResult) -> None:
         rows = _rows(result, view.name)
         listed.set_content(_generations(rows))
         wrong = [problem for problem in result.problems if is_about(problem, "view", view.name)]
@@ -160,7 +160,7 @@ def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
             if button is not None:
                 button.set_enabled(phase in phases)
 
-    ui.timer(1.0, refresh)
+    show_surveys(visitor, show)
 
 
 def _generations(rows: Sequence[Row]) -> Html:

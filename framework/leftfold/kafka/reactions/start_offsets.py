@@ -80,7 +80,7 @@ class RecordedPlaces:
             },
             logger=QuietLog("reaction"),
         )
-        for (topic, partition), offset in offsets.items():
+        for (topic, partition), offset in sorted(offsets.items()):
             fields: dict[str, Any] = {"offset": offset, "at": now_text().decode()}
             if id_ := (ids or {}).get(topic, ""):
                 fields["topic_id"] = self.ids[topic, partition] = id_
