@@ -13,17 +13,18 @@ from leftfold.spark.sql.allowed import Part, PlanNode
 
 __all__ = ["parse"]
 
+_MOST_PARTS = 10_000
 _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 
-def parse(spark: SparkSession, query: str, where: str) -> PlanNode:
+def parse(spark: SparkSession, query: str, where: str, *, most: int = _MOST_PARTS) -> PlanNode:
     """Parses one SQL statement to a plan.
 
     Args:
-        where: named in errors.
+        where: named in errors. most: how many parts it may have; each costs some ms.
 
     Raises:
-        ConfigurationError: Spark cannot parse it, or it is more than one statement.
+        ConfigurationError: Spark cannot parse it, it is more than one statement, or it has too many parts.
     """
     if "${" in query:
         raise ConfigurationError(f"{where}: Spark would replace ${{...}} by a setting; write the value itself")
@@ -33,7 +34,9 @@ def parse(spark: SparkSession, query: str, where: str) -> PlanNode:
     except PySparkException as error:
         raise ConfigurationError(f"{where}: {_message(error)}") from error
     try:
-        return _PlanReader(internals._jvm, query).node(plan)  # noqa: SLF001  # no other way
+        return _PlanReader(internals._jvm, query, most).node(plan)  # noqa: SLF001  # no other way
+    except _TooManyParts as error:
+        raise ConfigurationError(f"{where}: the query has more than {most} parts, which are too many") from error
     except RecursionError as error:
         raise ConfigurationError(f"{where}: the query is nested too deeply") from error
 
@@ -44,14 +47,18 @@ def _message(error: Exception) -> str:
     return " ".join(line.strip() for line in lines if line.strip() and not line.startswith(("---", "^", "==")))[:400]
 
 
+class _TooManyParts(Exception):
+    """The statement has more parts than are read."""
+
+
 class _PlanReader:
     """Copies a plan out of the JVM; its objects are tree nodes, collections, values or text."""
 
-    def __init__(self, jvm: Any, query: str) -> None:
+    def __init__(self, jvm: Any, query: str, most: int) -> None:
         load = jvm.java.lang.Class.forName
         self._tree, self._product = load(_TREE), load("scala.Product")
         self._many = load("scala.collection.Iterable")
-        self._query = query
+        self._query, self._left = query, most
 
     def node(self, plan: Any) -> PlanNode:
         found = self._part(plan)
@@ -62,6 +69,9 @@ class _PlanReader:
     def _part(self, thing: Any) -> Part:
         if not isinstance(thing, JavaObject):
             return thing.hex() if isinstance(thing, bytes | bytearray) else thing
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManyParts
         if self._tree.isInstance(thing):
             return PlanNode(_kind(thing), self._elements(thing), text=self._text(thing))
         if self._many.isInstance(thing):
