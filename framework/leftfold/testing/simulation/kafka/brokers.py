@@ -13,7 +13,7 @@ from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition,
 from leftfold.testing.simulation.kafka.transaction_coordinator import Coordinator
 from leftfold.testing.simulation.scheduler import ScheduledCall, Scheduler, SimulatedProcess
 
-__all__ = ["Broker", "BrokerConnection", "Cluster", "Fate", "Home", "Request"]
+__all__ = ["Broker", "BrokerConnection", "BrokerRequest", "Cluster", "Fate", "Home"]
 
 Home = tuple[str, ...]
 """The target of a request: ("partition", topic, number), ("group", name), ("transaction", id), or () for any broker."""
@@ -47,7 +47,7 @@ class Broker:
     def __init__(self, number: int) -> None:
         self.number, self.is_up, self.lives, self.down_since = number, True, 0, 0.0
         self.slow_until = 0.0
-        self.waiting: dict[Request, None] = {}
+        self.waiting: dict[BrokerRequest, None] = {}
         """Requests that have arrived and are not answered."""
         self.links: dict[BrokerConnection, Connections] = {}
         """The connections of clients to the broker."""
@@ -264,7 +264,7 @@ class Cluster:
         self.scheduler.call_later(_SCAN_SECONDS, self._scan)
 
 
-class Request:
+class BrokerRequest:
     """One request of a client: in flight, at its broker, answered, or lost.
 
     Args:

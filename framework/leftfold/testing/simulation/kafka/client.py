@@ -21,9 +21,9 @@ from leftfold.testing.simulation.kafka.brokers import (
     LOADING,
     NOT_COORDINATOR,
     NOT_LEADER,
+    BrokerRequest,
     Connections,
     Home,
-    Request,
 )
 from leftfold.testing.simulation.kafka.partitions import BrokerError
 
@@ -214,7 +214,7 @@ class _Asking:
             left = client.socket_timeout
             if not self._is_whole:
                 left = max(0.001, min(left, self._end - client.scheduler.now))
-            Request(
+            BrokerRequest(
                 client.cluster,
                 client.process,
                 client.connections,
