@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ def test_records_that_are_not_archived_are_not_trimmed(make_topic: MakeTopic) ->
     with pytest.raises(ConfigurationError, match="has no partition 7; see: leftfold topics list"):
         trim(topic, {7: 1})
     assert starts(topic) == {0: 0, 1: 0}
+
+
+def test_a_reader_that_comes_after_the_plan_loses_nothing(make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    topic.history()
+    ends = dict(topic.archive().position.offsets[topic.name])
+    with closing(KafkaBulkLog(topic.kafka)) as log:
+        made = partial(Trimming, topic.name, lambda: ParquetArchive(topic.folder), log, topic.cluster.delete_records)
+        plan = made().plan(ends)
+        with pytest.raises(InfrastructureError, match="process late has read .* up to 0 only, so nothing before"):
+            made(listeners={"process late": {}}).run(plan)
+        assert starts(topic) == {0: 0, 1: 0}
+        made(listeners={"process ready": ends}).run(plan)
+    assert starts(topic) == ends
 
 
 def test_no_decision_is_cut_in_two_by_a_trim(make_topic: MakeTopic) -> None:

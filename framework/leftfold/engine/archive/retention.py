@@ -154,7 +154,12 @@ class Trimming:
         return Trim(self._topic, tuple(found), records)
 
     def run(self, trim: Trim) -> Position:
-        """Deletes the ranges; returns the new start offsets of these partitions."""
+        """Deletes the ranges; returns the new start offsets of these partitions.
+
+        Raises:
+            InfrastructureError: a listener has not read them; it may have come, or been set back, since the plan.
+        """
         if not trim.parts:
             return Position()
+        self._check_read(trim.parts)
         return self._delete(self._topic, {part.partition: part.end for part in trim.parts})
