@@ -1,186 +1,28 @@
-"""Server-sent events: what listeners get, from where they continue, and what becomes of slow ones."""
+"""Feeds: one reading that all listeners share, how they join it, and what becomes of slow ones."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
 
 from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
-from leftfold.http import gateway
 from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame, listening
 from leftfold.http.problems import ProblemError
 from leftfold.http.streams import _EventSource
 from leftfold.http.tokens import token_of
-from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.shop import app, baskets
-from tests.http.serving import Caller, serving
 from tests.waiting import WAIT_SECONDS
 
 Sent = dict[str, Any]
-
-
-def on_a_port(calls: Callable[[httpx.AsyncClient, World], Awaitable[None]]) -> None:
-    """Makes calls to a gateway on a port of its own."""
-
-    async def run(world: World, port: int) -> None:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as http:
-            await calls(http, world)
-
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
-        asyncio.run(run(world, server.port))
-
-
-async def sent(answer: httpx.Response) -> AsyncIterator[Sent]:
-    """The server-sent events of an answer; the first has the position at which it begins."""
-    assert answer.headers["content-type"].startswith("text/event-stream"), await answer.aread()
-    fields: Sent = {}
-    async for line in answer.aiter_lines():
-        if line:
-            name, _, value = line.partition(": ")
-            fields[name] = json.loads(value) if name == "data" else value
-        elif fields:
-            yield fields
-            fields = {}
-
-
-async def take(events: AsyncIterator[Sent], count: int) -> list[Sent]:
-    return [await anext(events) for _ in range(count)]
-
-
-async def add(http: httpx.AsyncClient, basket: str, price: str) -> str:
-    """Adds to a basket; returns the position."""
-    body = {"basket_id": basket, "product": "milk", "price": price}
-    answer = await http.post("/commands/baskets/Add", json=body)
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["position"])
-
-
-async def open_(http: httpx.AsyncClient, *baskets: str) -> None:
-    for basket in baskets:
-        answer = await http.post("/commands/baskets/Open", json={"basket_id": basket, "household": "h"})
-        assert answer.status_code == 200, answer.text
-
-
-def test_a_listener_gets_each_change_and_continues_behind_the_last_one() -> None:
-    async def calls(http: httpx.AsyncClient, _: World) -> None:
-        await open_(http, "a", "b")
-        async with http.stream("GET", "/changes/open_baskets") as answer:
-            events = sent(answer)
-            first = await anext(events)
-            assert (first["id"], first["retry"]) == (answer.headers["Leftfold-Position"], "1000")
-            await add(http, "a", "1.50")
-            change = await anext(events)
-            assert (change["data"]["key"], change["data"]["row"]["total"], change["data"]["version"]) == (
-                "a",
-                "1.50",
-                2,
-            )
-        await add(http, "b", "2.50")
-        await add(http, "a", "3.00")
-        for start, expected in ((change, ["2.50", "4.50"]), (first, ["1.50", "2.50", "4.50"])):
-            async with http.stream("GET", "/changes/open_baskets", headers={"Last-Event-ID": start["id"]}) as answer:
-                events = sent(answer)
-                assert (await anext(events))["id"] == start["id"]
-                assert [one["data"]["row"]["total"] for one in await take(events, len(expected))] == expected
-
-    on_a_port(calls)
-
-
-def test_a_listener_who_asks_for_keys_gets_no_others_and_a_deleted_row_is_null() -> None:
-    async def calls(http: httpx.AsyncClient, _: World) -> None:
-        await open_(http, "a", "b")
-        async with http.stream("GET", "/changes/open_baskets", params={"key": ["b"]}) as answer:
-            events = sent(answer)
-            await anext(events)
-            await add(http, "a", "1.50")
-            await add(http, "b", "2.50")
-            assert (await anext(events))["data"]["row"]["total"] == "2.50"
-            await http.post("/commands/baskets/CheckOut", json={"basket_id": "b"})
-            assert (await anext(events))["data"] == {"key": "b", "row": None, "version": None}
-
-    on_a_port(calls)
-
-
-def test_committed_events_come_from_the_start_behind_a_position_or_from_now() -> None:
-    async def calls(http: httpx.AsyncClient, _: World) -> None:
-        await open_(http, "a", "b")
-        await add(http, "a", "1.50")
-        async with http.stream("GET", "/events/baskets", params={"from_start": True, "key": "a"}) as answer:
-            events = sent(answer)
-            await anext(events)
-            opened, added = await take(events, 2)
-        assert [one["data"]["type"] for one in (opened, added)] == ["baskets.Opened.v1", "baskets.Added.v1"]
-        assert (added["data"]["key"], added["data"]["version"]) == ("a", 2)
-        assert added["data"]["event"] == {"basket_id": "a", "product": "milk", "price": "1.50"}
-        async with http.stream(
-            "GET", "/events/baskets", params={"key": "a"}, headers={"Last-Event-ID": opened["id"]}
-        ) as answer:
-            events = sent(answer)
-            await anext(events)
-            assert (await anext(events))["data"] == added["data"]
-        async with http.stream("GET", "/events/baskets", params={"type": "baskets.Added.v1"}) as answer:
-            events = sent(answer)
-            await anext(events)
-            await open_(http, "c")
-            await add(http, "c", "9.00")
-            assert (await anext(events))["data"]["event"]["price"] == "9.00"
-
-    on_a_port(calls)
-
-
-def test_a_position_that_is_none_and_a_view_that_is_none_are_problems() -> None:
-    async def calls(http: httpx.AsyncClient, _: World) -> None:
-        answer = await http.get("/changes/open_baskets", headers={"Last-Event-ID": "nonsense"})
-        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
-        assert (await http.get("/events/nothing")).status_code == 404
-        unbuilt = (await http.get("/openapi.json")).json()["paths"]["/events/baskets"]["get"]["responses"]
-        assert "text/event-stream" in unbuilt["200"]["content"]
-        assert {"400", "401", "403", "410", "429", "503"} <= unbuilt.keys()
-
-    on_a_port(calls)
-
-
-def test_the_position_of_an_answer_says_where_to_begin_in_its_partition_alone() -> None:
-    async def calls(http: httpx.AsyncClient, _: World) -> None:
-        await open_(http, *"abcdef")
-        row = await http.get("/views/open_baskets/a")
-        position = row.headers["Leftfold-Position"]
-        await add(http, "a", "1.50")
-        for path in ("/changes/open_baskets", "/events/baskets"):
-            async with http.stream("GET", path, params={"after": position}) as answer:
-                events = sent(answer)
-                await anext(events)
-                assert (await anext(events))["data"]["key"] == "a"
-                await add(http, "b", "2.50")
-                assert (await anext(events))["data"]["key"] == "b"
-
-    on_a_port(calls)
-
-
-def test_a_gateway_that_ends_tells_its_listeners_where_to_continue() -> None:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        with (
-            httpx.Client(base_url=url, timeout=WAIT_SECONDS) as http,
-            http.stream("GET", "/changes/open_baskets") as answer,
-        ):
-            lines = answer.iter_lines()
-            assert next(lines).startswith("retry:")
-            server.should_exit = True
-            problem = [line for line in lines if line.startswith(("event:", "data:"))]
-    assert problem[0] == "event: problem"
-    assert "come back with the last id" in problem[1]
 
 
 class Numbers:
@@ -516,12 +358,3 @@ def test_the_reader_of_a_listener_that_disconnects_is_closed_behind_its_last_rea
 
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
         asyncio.run(run(HeldReader(world.log_reader())))
-
-
-def test_head_of_a_stream_is_answered_at_once_and_leaves_the_connection_for_the_next_request() -> None:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
-        for path in ("/changes/open_baskets", "/events/baskets"):
-            with Caller(server) as caller:
-                head = caller.send(f"HEAD {path} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode()).answer()
-                assert (head.status, head.headers["content-type"][:17]) == (200, "text/event-stream")
-                assert caller.get("/health/live").status == 200

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -17,14 +15,11 @@ import pytest
 from fastapi import FastAPI
 
 from leftfold import App, FoldView, memory
-from leftfold.client.results import Entry
 from leftfold.errors import InfrastructureError
 from leftfold.http import Access, Permission, Principal, gateway, hash_of, router
 from leftfold.http.first_connection import FirstConnection
-from leftfold.http.views import _TypedView
 from leftfold.memory import World
-from leftfold.model.position import Position
-from tests.domains.shop import CheckedOut, Spend, Summary, baskets, household_spend, open_baskets, spend
+from tests.domains.shop import CheckedOut, Spend, baskets, household_spend, open_baskets, spend
 from tests.waiting import WAIT_SECONDS
 
 OPEN = "/commands/baskets/Open"
@@ -242,186 +237,6 @@ def test_the_time_that_commands_take_is_not_that_of_the_next_part_of_a_batch() -
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, asyncio.Runner(loop_factory=Skipping) as runner:
         loop: Any = runner.get_loop()
         runner.run(run(Connected(world, Slow(world, loop))))
-
-
-@dataclass(frozen=True)
-class Account:
-    limit: int
-    timeout: int
-    tier: str
-
-
-accounts = FoldView(
-    "accounts", events=CheckedOut, row=Account, indexes=("limit", "timeout", "tier"),
-    evolve=lambda row, event: Account(7, 8, event.household),
-)  # fmt: skip
-
-
-def test_an_index_may_have_the_name_of_a_query_parameter() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        for number in range(3):
-            await check_out(http, f"b{number}", "gold")
-        last = (await http.get("/streams/baskets/b2")).json()["events"][-1]
-        queries: list[dict[str, str]] = [{}, {"after": last["position"]}]
-        for query in queries:
-            found = (await http.get("/views/accounts", params={"tier": "gold", "limit": "2", **query})).json()
-            assert ([one["key"] for one in found["rows"]], found["more"]) == (["b0", "b1"], True)
-            assert (await http.get("/views/accounts:count", params={"tier": "gold", **query})).json() == {"count": 3}
-        between = {"between": "limit", "at_least": "7", "limit": "2"}
-        assert len((await http.get("/views/accounts", params=between)).json()["rows"]) == 2
-
-    other = App("shop", partitions=4, deciders=[baskets], views=[accounts])
-
-    async def run(world: World) -> None:
-        transport = httpx.ASGITransport(gateway([(other, world)]))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            await calls(http)
-
-    with memory(other, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
-
-
-def test_the_same_version_in_another_generation_has_another_etag() -> None:
-    """Other code may have folded it, with the same schema."""
-    typed = _TypedView(open_baskets)
-
-    def etag(generation: str) -> str:
-        return typed.headers_of(Entry(Summary(), 2, Position(), None, generation))["ETag"]
-
-    assert etag("7-ab12") == '"2-7-ab12"'
-    assert etag("8-cd34") != etag("7-ab12")
-
-
-def test_an_etag_is_known_in_every_form_that_a_cache_sends() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        await open_basket(http, "b")
-        row = await http.get("/views/open_baskets/b")
-        etag = row.headers["ETag"]
-        for known in (etag, f"W/{etag}", f'"x", {etag}', f'W/"y",W/{etag} , "z"', "*"):
-            answer = await http.get("/views/open_baskets/b", headers={"If-None-Match": known})
-            assert (answer.status_code, answer.content, answer.headers["ETag"]) == (304, b"", etag), known
-        for other in ('"x"', f'{etag[:-1]}0"', etag.strip('"'), ""):
-            assert (await http.get("/views/open_baskets/b", headers={"If-None-Match": other})).status_code == 200, other
-        twice = [("If-None-Match", '"x"'), ("If-None-Match", etag)]
-        assert (await http.get("/views/open_baskets/b", headers=twice)).status_code == 304
-        body = {"basket_id": "b", "product": "p", "price": "1"}
-        first = await http.post("/commands/baskets/Add", json=body, headers={"If-Match": etag})
-        again = await http.post("/commands/baskets/Add", json=body, headers={"If-Match": etag})
-        assert (first.status_code, problem(again, 412)["actual"]) == (200, 2)
-
-    called(calls)
-
-
-def test_head_is_get_without_a_body_and_other_methods_name_those_allowed() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        await open_basket(http, "b")
-        for path in ("/views/open_baskets/b", "/views/open_baskets", "/streams/baskets/b", "/health/live"):
-            get, head = await http.get(path), await http.head(path)
-            assert (head.status_code, head.content) == (200, b""), path
-            assert head.headers["content-type"] == get.headers["content-type"]
-            assert head.headers["content-length"] == str(len(get.content))
-            other = await http.put(path)
-            assert "PUT is not among GET, HEAD" in problem(other, 405)["detail"]
-            assert other.headers["Allow"] == "GET, HEAD"
-        assert (await http.head("/views/open_baskets/x")).status_code == 404
-        wrong = await http.get(OPEN)
-        assert (problem(wrong, 405)["status"], wrong.headers["Allow"]) == (405, "POST")
-        problem(await http.options(OPEN), 405)
-        problem(await http.get("/health/live/"), 404)
-
-    called(calls)
-
-
-def test_pages_of_an_allowed_origin_may_call_with_a_key_and_see_every_refusal() -> None:
-    site = "https://shop.example"
-
-    def make(world: World) -> FastAPI:
-        return gateway([(app, world)], access=Access({hash_of("secret"): "shop"}), origins=[site], max_bytes=1000)
-
-    async def calls(http: httpx.AsyncClient) -> None:
-        asks = {
-            "Origin": site,
-            "Access-Control-Request-Method": "POST",
-            "Access-Control-Request-Headers": "x-api-key,content-type,idempotency-key,if-match,prefer",
-        }
-        allowed = await http.options(OPEN, headers=asks)
-        assert (allowed.status_code, allowed.headers["Access-Control-Allow-Origin"]) == (200, site)
-        assert set(asks["Access-Control-Request-Headers"].split(",")) <= {
-            name.strip().lower() for name in allowed.headers["Access-Control-Allow-Headers"].split(",")
-        }
-        denied = await http.options(OPEN, headers={**asks, "Origin": "https://other.example"})
-        assert denied.status_code == 400
-        key = {"X-API-Key": "secret", "Origin": site}
-        for answer, status in (
-            (await http.post(OPEN, json={"basket_id": "b", "household": "h"}, headers={"Origin": site}), 401),
-            (await http.post(OPEN, json={"basket_id": "b", "household": "h" * 2000}, headers=key), 413),
-            (await http.get("/nowhere", headers=key), 404),
-            (await http.post(OPEN, content=b"{", headers={**key, **JSON}), 400),
-        ):
-            problem(answer, status)
-            assert answer.headers["Access-Control-Allow-Origin"] == site
-        refused = await http.get("/views/open_baskets", headers={"Origin": site})
-        assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
-        sent = await http.post(OPEN, json={"basket_id": "b", "household": "h"}, headers=key)
-        shown = sent.headers["Access-Control-Expose-Headers"].split(", ")
-        assert {"Leftfold-Position", "ETag", "Location", "Retry-After"} <= set(shown)
-
-    called(calls, make)
-
-
-def test_rows_and_lines_are_compressed_for_those_who_ask() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        lines = [json.dumps({"basket_id": f"b{number}", "household": "h"}) for number in range(300)]
-        for encoding in ("gzip", "identity"):
-            headers = {"Accept-Encoding": encoding, "Idempotency-Key": "all", **NDJSON}
-            async with http.stream("POST", f"{OPEN}:batch", content="\n".join(lines), headers=headers) as answer:
-                raw = b"".join([part async for part in answer.aiter_raw()])
-            assert answer.headers.get("content-encoding", "identity") == encoding
-            text = gzip.decompress(raw) if encoding == "gzip" else raw
-            assert [json.loads(line)["id"] for line in text.splitlines()] == [f"all/{n}" for n in range(300)]
-            assert {json.loads(line)["version"] for line in text.splitlines()} == {1}, "each is decided once"
-        rows = await http.get("/views/open_baskets", params={"limit": 300}, headers={"Accept-Encoding": "gzip"})
-        assert (rows.headers["content-encoding"], len(rows.json()["rows"])) == ("gzip", 300)
-
-    called(calls)
-
-
-def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        for number in range(5):
-            await check_out(http, f"b{number}", f"h{number}")
-        view = "/views/household_spend"
-        for query in ({"tier": "base"}, {"between": "tier"}, {"top": "tier", "order": "smallest"}, {}):
-            for limit, more in ((3, True), (5, False), (6, False)):
-                found = (await http.get(view, params={**query, "limit": limit})).json()
-                if query:
-                    assert (len(found["rows"]), found["more"], found["cursor"]) == (min(limit, 5), more, None), query
-                    continue
-                assert found["more"] == (found["cursor"] is not None) >= more, "a scan may end with an empty page"
-                while found["cursor"]:
-                    rows = found["rows"]
-                    found = (await http.get(view, params={"limit": limit, "cursor": found["cursor"]})).json()
-                    found["rows"] += rows
-                assert (len(found["rows"]), found["more"]) == (5, False)
-        first = (await http.get(view, params={"tier": "base", "limit": 2})).json()["rows"]
-        assert [entry["key"] for entry in first] == ["h0", "h1"]
-        for two in (
-            {"tier": "base", "top": "tier"},
-            {"tier": "base", "between": "tier"},
-            {"top": "tier", "cursor": "x"},
-        ):
-            assert "two ways" in problem(await http.get(view, params=two), 400)["detail"]
-        assert (
-            "two ways"
-            in problem(await http.get(f"{view}:count", params={"tier": "a", "between": "tier"}), 400)["detail"]
-        )
-        for wrong in ({"cursor": "x"}, {"cursor": "x:²:"}, {"tier": ["a", "b"]}, {"between": "no"}, {"top": "no"}):
-            problem(await http.get(view, params=wrong), 400)
-        problem(await http.get(view, params={"between": "tier", "at_least": "a", "above": "b"}), 400)
-        assert "start the scan over" in problem(await http.get(view, params={"cursor": "none:0:"}), 410)["detail"]
-        problem(await http.get(view, params={"as_of": "never"}), 404)
-
-    called(calls)
 
 
 def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
