@@ -23,7 +23,7 @@ START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that end before a thorough compiler would have paid."""
 KAFKA_JVM = "LEFTFOLD_LOCAL_KAFKA_JVM"
 _KAFKA_JVM: tuple[str, ...] = LocalSettings.model_fields["kafka_jvm"].default
-_SECONDS = 240.0
+_SECONDS = 1200.0
 _PROGRAM = """
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
