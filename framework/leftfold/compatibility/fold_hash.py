@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -26,6 +27,10 @@ __all__ = ["fold_hash"]
 
 # Only type checkers read these; `type_params` is new in 3.12, and hashes must not depend on the interpreter.
 _SILENT = frozenset({"returns", "type_comment", "kind", "ctx", "type_params"})
+
+
+_parsing = threading.Lock()
+"""CPython 3.11 counts the depth of all threads that parse in one number, and fails when they meet (gh-106905)."""
 
 
 class SourceTrees:
@@ -55,7 +60,8 @@ class SourceTrees:
 
     def _tree(self, file: str) -> ast.Module:
         if file not in self._trees:
-            self._trees[file] = ast.parse(Path(file).read_text("utf-8"))
+            with _parsing:
+                self._trees[file] = ast.parse(Path(file).read_text("utf-8"))
         return self._trees[file]
 
 
