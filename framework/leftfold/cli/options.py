@@ -35,6 +35,7 @@ __all__ = [
     "PyFilesOption",
     "ReasonOption",
     "RedisOption",
+    "ScrapedOption",
     "YesOption",
     "agreed",
     "encoded_key",
@@ -208,6 +209,15 @@ MetricsOption: TypeAlias = Annotated[
         metavar="HOST:PORT",
         envvar="LEFTFOLD_METRICS",
         help="Serve /metrics for Prometheus there, such as 127.0.0.1:9464.",
+    ),
+]
+ScrapedOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        envvar="LEFTFOLD_METRICS",
+        help="Where leftfold run --metrics serves; for p50 and p99.",
     ),
 ]
 LogsOption: TypeAlias = Annotated[

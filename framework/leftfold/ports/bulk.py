@@ -8,6 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from leftfold.errors import InfrastructureError
@@ -40,6 +41,7 @@ __all__ = [
     "raw_all",
     "read_range",
     "read_to",
+    "read_whole",
     "type_of",
 ]
 
@@ -182,6 +184,22 @@ def read_to(
             last_progress = time.monotonic()
         elif time.monotonic() - last_progress > patience:
             return
+
+
+def read_whole(reader: LogReader, start: Position, ends: Position, *, patience: float = 15.0) -> Iterator[RawRecord]:
+    """Reads a log from some offsets up to known ends, record by record.
+
+    Raises:
+        InfrastructureError: nothing could be read for `patience` seconds, and the ends are not reached.
+    """
+    for record in chain.from_iterable(read_to(reader, start, ends, patience=patience)):
+        if record.offset < ends.next_offset(record.topic, record.partition):
+            yield record
+    if not reader.position().covers(ends):
+        raise InfrastructureError(
+            f"nothing could be read for {patience:g} s before {ends}: no broker answers, or a transaction is open "
+            f"there; see: leftfold doctor"
+        )
 
 
 class CommittedLog:

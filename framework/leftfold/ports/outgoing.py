@@ -135,13 +135,11 @@ class Letter:
 
     Args:
         handled: '' while it waits, else `sent again` or `discarded`; `why` holds the operator and the reason.
-        begun: the offset of the marker that it is being sent again; None = it is not.
     """
 
     record: RawRecord
     handled: str = ""
     why: str = ""
-    begun: int | None = None
 
     @property
     def place(self) -> RecordAddress:
@@ -204,9 +202,7 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
             found[record.partition, record.offset] = Letter(record)
         elif letter := found.get((record.partition, about)):
             how = header(record.headers, _HOW).decode(errors="replace")
-            if how == SENDING:
-                found[record.partition, about] = replace(letter, begun=record.offset)
-            elif not letter.handled:
+            if how != SENDING and not letter.handled:
                 why = header(record.headers, _WHY).decode(errors="replace")
                 found[record.partition, about] = replace(letter, handled=how, why=why)
     return list(found.values())

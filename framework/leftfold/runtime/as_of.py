@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from itertools import chain
 from operator import or_
 from typing import Any
 
@@ -19,7 +18,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import OpenArchive, read_to
+from leftfold.ports.bulk import OpenArchive, read_whole
 from leftfold.runtime.connect import kafka_settings, open_archive, open_reader
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, archive_of, unknown
@@ -147,7 +146,7 @@ def _version(view: View[Any, Any], key: str, version: int, kafka: str | None, pa
         for topic in map(names.events, view.categories):
             partition = partition_of(key.encode(), reader.partitions(topic))
             end = Position.at(topic, partition, reader.ends([topic]).next_offset(topic, partition))
-            for record in chain.from_iterable(read_to(reader, Position.at(topic, partition, 0), end)):
+            for record in read_whole(reader, Position.at(topic, partition, 0), end):
                 if record.key == key.encode() and dict(record.headers).get("ce_sequence") == b"%d" % version:
                     return Position.at(topic, partition, record.offset + 1), record.time
     raise Usage(

@@ -109,7 +109,7 @@ def collected(service: str, part: str, *, scraped: bool = False) -> Iterator[Cal
         return
     with extras():
         from opentelemetry.sdk.resources import Resource
-        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     with ExitStack() as opened:
         registry = CollectorRegistry()
         resource = Resource.create(
@@ -122,6 +122,7 @@ def collected(service: str, part: str, *, scraped: bool = False) -> Iterator[Cal
         telemetry.look_again()
         shown = partial(generate_latest, registry)
         if settings.directory:
+            ProcessCollector(registry=registry)
             opened.callback(answer_scrapes(settings.directory, part, shown))
         yield shown
 

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leftfold.cli.health.top import Histogram, Rates, Scrape, quantile, ranked
+from leftfold.cli.health.top import ranked
+from leftfold.runtime.operations.metrics import Histogram, Rates, Scrape, quantile
 from leftfold.runtime.project import Usage
 from leftfold.runtime.telemetry import (
     PartMetrics,

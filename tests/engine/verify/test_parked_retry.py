@@ -94,3 +94,20 @@ def test_a_retry_that_a_projector_overtakes_folds_again(world: World) -> None:
     assert (left, result.parked) == ([0], {})
     assert parked(world) == {}
     assert verify(world, fixed).run(generation, deep=True).equal
+
+
+def test_of_two_retries_at_the_same_time_one_frees_the_rows(world: World) -> None:
+    """Another operator's retry comes between the read of the first checkpoint and its flush."""
+    generation, store, waiting = live(world, summary), world.store, set(parked(world))
+    flush, others = store.flush, [retry(world, fixed)]
+    freed: list[tuple[str, ...]] = []
+
+    def beaten(flushes: Any) -> bool:
+        while others:
+            freed.append(others.pop().run(generation).freed)
+        return flush(flushes)
+
+    store.flush = beaten  # type: ignore[method-assign]  # another operator, not another store
+    freed.append(retry(world, fixed).run(generation).freed)
+    assert [set(keys) for keys in freed] == [waiting, set()]
+    assert verify(world, fixed).run(generation, deep=True).equal, "no row was counted twice"

@@ -337,16 +337,6 @@ def test_who_only_reads_sees_the_outcome_of_work_and_cannot_dismiss_it(world: Wo
     visited(console, visit)
 
 
-def test_what_would_count_twice_is_done_by_one_visitor_at_a_time(world: World) -> None:
-    console = console_on(world, acts=True)
-    with console.alone("dead letters"):
-        second = console.alone("dead letters")
-        with pytest.raises(Usage, match="another visitor is at work on dead letters"):
-            second.__enter__()
-    with console.alone("dead letters"):
-        pass
-
-
 def test_pages_that_ask_together_share_one_survey_and_wait_between_two() -> None:
     looks: list[int] = []
 

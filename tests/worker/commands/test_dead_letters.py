@@ -10,12 +10,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import KafkaError
 
 from leftfold.engine.processing.process_wire import BARRIER
 from leftfold.engine.processing.stream_state import MARK
+from leftfold.errors import ContractError, Fenced
+from leftfold.kafka.administration import dead_letters
+from leftfold.kafka.administration.dead_letters import LetterHandler
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
@@ -23,7 +27,6 @@ from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.dead_letters import AllDeadLetters
 from leftfold.runtime.operations.survey import Survey
-from leftfold.runtime.project import Usage
 from tests.hostility import worsened
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank
@@ -225,9 +228,7 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, bank:
         assert f"reason    {rows['broken']['reason']}" in told
         assert re.search(r"^appended  20\d\d-\d\d-\d\dT", told, re.MULTILINE), told
         assert typed("dead", "resend", at).code == 2  # it is asked first
-        burials = AllDeadLetters(broker.address)
-        asked = burials.waiting([bank.name])
-        assert burials.still(asked[:1], [bank.name]) == asked[:1]
+        asked = AllDeadLetters(broker.address).waiting([bank.name])
         again = typed("dead", "resend", at, "--reason", "it strayed", "--by", "ann", "--yes")
         assert (again.code, again.out) == (0, f"{at} is sent again under its own id strayed\n")
         wait_until(lambda: running.worker.counts["accepted"] == 2, "the command to be decided")
@@ -240,14 +241,43 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, bank:
         row["id"]: (row["handled"], row["why"]) for row in typed("dead", "list", bank.name, "--all", "--json").rows()
     }
     assert handled == {"strayed": ("sent again", "ann: it strayed"), "broken": ("discarded", "bob: a test")}
-    with pytest.raises(Usage, match="was handled meanwhile; nothing was changed"):
-        burials.still(asked, [bank.name])
+    with pytest.raises(ContractError, match="already, .*; nothing was changed"):
+        next(AllDeadLetters(broker.address).discard(asked, "bob: too late"))
     for words in (("resend", hopeless, "--yes"), ("discard", at, "--reason", "again", "--yes")):
         refused = typed("dead", *words)
         assert refused.code == 2
         assert "already" in refused.err
     assert typed("dead", "list", "nope").code == 2
     assert typed("dead", "show", f"{names_of}[0]@999").code == 2
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_of_two_operators_who_send_a_letter_again_at_once_one_is_refused(
+    broker: Broker, bank: Bank, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have read that the letter waits, and both press the button; the twin gives each a transactional id."""
+    strayed = good(bank, "strayed", bank.deposit(ACCOUNT, 5))
+    _post(broker, bank, [replace(strayed, partition=(strayed.partition + 1) % bank.app.partitions)])
+    if not alone:
+        monkeypatch.setattr(dead_letters, "Producer", partial(_producer_of_its_own, dead_letters.Producer))
+    with Running(bank, broker.address) as running:
+        wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
+        letters = AllDeadLetters(broker.address).waiting([bank.name])
+        ann, bob = (LetterHandler(bank.name, broker.settings, letters) for _ in range(2))
+        bob.resend(letters[0], "bob: it strayed", id_="of bob")
+        if alone:
+            with pytest.raises(Fenced, match=f"another operator is at work on {bank.name}.dead"):
+                ann.resend(letters[0], "ann: it strayed", id_="of ann")
+            with pytest.raises(ContractError, match="is sent again already, bob: it strayed; nothing was changed"):
+                LetterHandler(bank.name, broker.settings, letters)
+        else:
+            ann.resend(letters[0], "ann: it strayed", id_="of ann")
+        wait_until(lambda: running.worker.counts["accepted"] == (1 if alone else 2), "what was sent to be decided")
+    assert _decided(broker, bank) == ({"of bob"} if alone else {"of ann", "of bob"})
+
+
+def _producer_of_its_own(make: Any, config: dict[str, Any], **more: Any) -> Any:
+    return make(config | {"transactional.id": str(uuid4())}, **more)
 
 
 def test_letters_that_leave_are_told_of_before_and_counted_behind(broker: Broker, bank: Bank, typed: Typing) -> None:

@@ -33,6 +33,7 @@ from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
 from leftfold.runtime.operations.survey import generation_problems, look_for_others
+from leftfold.runtime.operations.topics import readable_configs
 from leftfold.runtime.project import find_project, load_apps, local_settings, needed
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
@@ -288,13 +289,10 @@ def _packed(cluster: Any, app: App) -> str:
     """A remark on topics written by clients that accept batches whose uncompressed size no broker checks."""
     parts = [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]
     wanted = [names.replies(app.name), *map(names.commands, parts)]
-    try:
-        configs = cluster.configs(cluster.partition_counts(wanted))
-    except ConfigurationError:  # not allowed to ask
-        return ""
+    configs, warning = readable_configs(cluster, cluster.partition_counts(wanted))
     found = [topic for topic, config in configs.items() if config.get("compression.type") == "producer"]
     if not found:
-        return ""
+        return f"\n{warning}" if warning else ""
     return (
         f"\n{', '.join(found)} take batches that weigh little only while they are packed; to have brokers refuse them: "
         f"kafka-configs --alter --entity-type topics --entity-name TOPIC --add-config compression.type=uncompressed"
@@ -304,13 +302,11 @@ def _packed(cluster: Any, app: App) -> str:
 def _kept_otherwise(cluster: Any, app: App) -> str:
     """A remark on dead-letter topics whose retention differs from the App's `dead_retention`."""
     wanted = dead_commands(app.dead_retention)["retention.ms"]
-    try:
-        configs = cluster.configs(cluster.partition_counts(names.dead(decider.name) for decider in app.deciders))
-    except ConfigurationError:  # not allowed to ask
-        return ""
+    dead = cluster.partition_counts(names.dead(decider.name) for decider in app.deciders)
+    configs, warning = readable_configs(cluster, dead)
     found = {topic: config["retention.ms"] for topic, config in configs.items() if config["retention.ms"] != wanted}
     if not found:
-        return ""
+        return f"\n{warning}" if warning else ""
     return (
         f"\n{', '.join(f'{topic} has retention.ms={ms}' for topic, ms in found.items())}, and dead_retention of app "
         f"{app.name} says {wanted}; where older dead letters may go: kafka-configs --alter --entity-type topics "

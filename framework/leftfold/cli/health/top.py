@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples, seconds
+from leftfold.cli.options import (
+    AppsOption,
+    ArchiveOption,
+    JsonOption,
+    KafkaOption,
+    RedisOption,
+    ScrapedOption,
+    examples,
+    seconds,
+)
+from leftfold.runtime.operations.metrics import Rates, Scrape
 from leftfold.safety import printable, veiled
 
-__all__ = ["EXAMPLES", "Histogram", "Rates", "Scrape", "quantile", "ranked", "top"]
+__all__ = ["EXAMPLES", "ranked", "top"]
 
 EXAMPLES = examples(
     "leftfold top",
@@ -23,143 +31,7 @@ EXAMPLES = examples(
     "leftfold top --once --json | jq .rows",
 )
 
-_SCRAPE_SECONDS = 5.0
 _COLUMNS = ("member", "running", "rate/s", "lag", "behind", "p50", "p99", "parked", "dead")
-_CONSUMED, _SECONDS = "messaging_client_consumed_messages", "messaging_process_duration_seconds"
-Member = tuple[str, str]
-"""The kind and the name of a member."""
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """The cumulative counts of a Prometheus histogram by upper bound."""
-
-    buckets: Mapping[float, float] = field(default_factory=dict)
-
-    def since(self, before: Histogram) -> Histogram:
-        """What was counted after an earlier scrape; everything when the process has been restarted meanwhile."""
-        grown = {bound: count - before.buckets.get(bound, 0.0) for bound, count in self.buckets.items()}
-        return self if any(count < 0 for count in grown.values()) else Histogram(grown)
-
-    def plus(self, other: Histogram) -> Histogram:
-        """The histogram of both."""
-        bounds = {*self.buckets, *other.buckets}
-        return Histogram({one: self.buckets.get(one, 0.0) + other.buckets.get(one, 0.0) for one in bounds})
-
-
-def quantile(histogram: Histogram, share: float) -> float | None:
-    """A quantile in seconds, interpolated within its bucket as Prometheus does; None = nothing was counted."""
-    bounds = sorted(histogram.buckets)
-    if not bounds or not histogram.buckets[bounds[-1]]:
-        return None
-    wanted, low, below = share * histogram.buckets[bounds[-1]], 0.0, 0.0
-    for bound in bounds:
-        count = histogram.buckets[bound]
-        if count >= wanted:
-            within = (wanted - below) / (count - below) if count > below else 0.0
-            return low if math.isinf(bound) else low + (bound - low) * within
-        low, below = bound, count
-    return None
-
-
-@dataclass(frozen=True)
-class Scrape:
-    """The numbers that workers record themselves, by member and part: records processed, and how long a batch took."""
-
-    processed: Mapping[Member, Mapping[str, float]]
-    seconds: Mapping[Member, Mapping[str, Histogram]]
-
-    @classmethod
-    def read(cls, address: str) -> Scrape | None:
-        """The answer of `/metrics` at an address; None = there is none.
-
-        Raises:
-            ConfigurationError: `leftfold[telemetry]` is not installed.
-        """
-        from http.client import HTTPConnection, HTTPException
-
-        from leftfold.runtime.connect import extras
-        from leftfold.runtime.telemetry import check_address
-
-        connection = HTTPConnection(*check_address(address), timeout=_SCRAPE_SECONDS)
-        try:
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode(errors="replace")
-        except (OSError, HTTPException):
-            return None
-        finally:
-            connection.close()
-        with extras():
-            from prometheus_client.parser import text_string_to_metric_families
-        return cls.of(text_string_to_metric_families(text))
-
-    @classmethod
-    def of(cls, families: Iterable[Any]) -> Scrape:
-        """The numbers in the families of a scrape."""
-        processed: dict[Member, dict[str, float]] = {}
-        counts: dict[Member, dict[str, dict[float, float]]] = {}
-        for family in families:
-            for sample in family.samples if family.name in (_CONSUMED, _SECONDS) else ():
-                member = sample.labels.get("leftfold_kind", ""), sample.labels.get("leftfold_name", "")
-                part = sample.labels.get("leftfold_part", "")
-                if sample.name == f"{_CONSUMED}_total":
-                    known = processed.setdefault(member, {})
-                    known[part] = known.get(part, 0.0) + sample.value
-                elif sample.name == f"{_SECONDS}_bucket":
-                    buckets = counts.setdefault(member, {}).setdefault(part, {})
-                    bound = float(sample.labels["le"])
-                    buckets[bound] = buckets.get(bound, 0.0) + sample.value
-        seconds = {m: {part: Histogram(one) for part, one in parts.items()} for m, parts in counts.items()}
-        return cls(processed, seconds)
-
-    def grown(self, member: Member, before: Scrape) -> float | None:
-        """Records that a member has processed since an earlier scrape; None = no part of it was in both.
-
-        A part that was not in the earlier one counts from the next scrape on: it may have missed that one only.
-        """
-        now, then = self.processed.get(member, {}), before.processed.get(member, {})
-        both = [(now[part], then[part]) for part in now if part in then]
-        return sum(count - since if count >= since else count for count, since in both) if both else None
-
-    def lately(self, member: Member, before: Scrape) -> Histogram:
-        """How long the batches of a member took since an earlier scrape; all of them, if that has nothing of it."""
-        now, then = self.seconds.get(member, {}), before.seconds.get(member, {})
-        found = Histogram()
-        for part, taken in now.items():
-            if not then or part in then:
-                found = found.plus(taken.since(then.get(part, Histogram())))
-        return found
-
-
-class Rates:
-    """Rates and durations between two looks at a run."""
-
-    def __init__(self) -> None:
-        self._at, self._done, self._scrape = 0.0, dict[Member, float](), Scrape({}, {})
-
-    def added(self, rows: Sequence[dict[str, Any]], scrape: Scrape | None, now: float) -> None:
-        """Adds `rate` (records per second), `p50` and `p99` (seconds) to rows; None = unknown.
-
-        Where no metrics are served, rates count offsets, of which transactions use some too.
-        """
-        done = {(row["kind"], row["name"]): float(row["done"]) for row in rows if row.get("done") is not None}
-        before, passed = self._scrape, now - self._at
-        for row in rows:
-            member = row["kind"], row["name"]
-            if scrape:
-                grown, lately = scrape.grown(member, before), scrape.lately(member, before)
-            else:
-                grown, lately = self._further(member, done), Histogram()
-            row["rate"] = round(grown / passed, 1) if grown is not None and self._at and passed > 0 else None
-            for name, share in (("p50", 0.5), ("p99", 0.99)):
-                found = quantile(lately, share)
-                row[name] = None if found is None else round(found, 4)
-        self._at, self._done, self._scrape = now, done, scrape or Scrape({}, {})
-
-    def _further(self, member: Member, done: Mapping[Member, float]) -> float | None:
-        """Offsets that a member has done since the last look; None = unknown, or it was set back."""
-        count, since = done.get(member), self._done.get(member)
-        return count - since if count is not None and since is not None and count >= since else None
 
 
 def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -177,15 +49,7 @@ def top(
         float, typer.Option("--every", metavar="TIME", parser=seconds, help="Seconds between looks: 500ms, 5s.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    metrics: Annotated[
-        str,
-        typer.Option(
-            "--metrics",
-            metavar="HOST:PORT",
-            envvar="LEFTFOLD_METRICS",
-            help="Where leftfold run --metrics serves; for p50 and p99.",
-        ),
-    ] = "",
+    metrics: ScrapedOption = "",
     app: AppsOption = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,

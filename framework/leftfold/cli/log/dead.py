@@ -71,6 +71,8 @@ def list_(
             lasts = f", which are kept for {lasting(one.seconds)}" if one.seconds else ""
             if one.deleted:
                 note(f"of {name} up to {one.deleted:,} older letters are deleted{lasts}")
+            if one.warning:
+                note(f"it is not known how long those of {name} are kept: {one.warning}")
     raise typer.Exit(1 if waiting else 0)
 
 
@@ -93,7 +95,7 @@ def show(
 
     burials = AllDeadLetters(kafka)
     (letter,) = burials.chosen([which])
-    value = burials.of(letter).original(letter).value or b""
+    value = burials.original(letter).value or b""
     row = _row(letter, burials.kept(letter.record.topic.removesuffix(names.dead(""))))
     try:
         read = json.loads(value)
@@ -145,10 +147,9 @@ def resend(
 
     A command keeps its id: if its client has sent it again meanwhile, and workers still know the answer, it counts
     once. It does not count as late, and no client is answered. The letter stays, marked as sent again; if it fails
-    again, that makes another letter.
+    again, that makes another letter. Of two operators at work on the letters of a category, one is stopped.
     """
     from leftfold.cli.options import agreed, signed
-    from leftfold.engine.processing.command_wire import command_id
     from leftfold.runtime.console import emit, note, say
 
     why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", AllDeadLetters(kafka)
@@ -157,9 +158,7 @@ def resend(
     new_id = new_id or other is not None
     if letters:
         agreed(f"send {amount(len(letters), 'dead letter')} again, to be decided now?", yes=yes)
-        letters = letters if yes else burials.still(letters, which)
-    for letter in letters:
-        offset, id_ = burials.of(letter).resend(letter, why, id_=command_id() if new_id else "", body=other)
+    for letter, offset, id_ in burials.resend(letters, why, new_id=new_id, body=other):
         if as_json:
             emit({"letter": str(letter.place), "offset": offset, "id": id_, "new_id": new_id})
         else:
@@ -201,9 +200,7 @@ def discard(
     letters = burials.waiting(which)
     if letters:
         agreed(f"discard {amount(len(letters), 'dead letter')}?", yes=yes)
-        letters = letters if yes else burials.still(letters, which)
-    for letter in letters:
-        burials.of(letter).discard(letter, why)
+    for letter in burials.discard(letters, why):
         if as_json:
             emit({"letter": str(letter.place), "why": why})
         else:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOption, ScrapedOption, examples
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, find_project, load_apps
 from leftfold.runtime.servers import Servers
+from leftfold.runtime.telemetry import check_address
 
 if TYPE_CHECKING:
     from leftfold.http import Access
@@ -37,6 +38,7 @@ def console(
     role: Annotated[str, typer.Option("--role", metavar="ROLE", help="Only visitors with this role may look.")] = "",
     allow_acts: Annotated[bool, typer.Option("--allow-acts", help="Let visitors act, and not only read.")] = False,
     acts_role: Annotated[str, typer.Option("--acts-role", metavar="ROLE", help="Only those with it may act.")] = "",
+    metrics: ScrapedOption = "",
     app: AppsOption = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -62,10 +64,14 @@ def console(
             f"serve --new-key NAME, and set LEFTFOLD_HTTP_KEYS"
         )
     apps = load_apps(app or [])
+    if metrics:
+        check_address(metrics)
     with ExitStack() as opened:
         connections = {a.name: opened.enter_context(connect(a, kafka=kafka, redis=redis)) for a in apps.values()}
         servers, roles = (kafka, redis, archive), (role, acts_role)
-        state = console_of(apps, connections, servers, access, roles, allow_acts=allow_acts, specs=app or ())
+        state = console_of(
+            apps, connections, servers, access, roles, allow_acts=allow_acts, specs=app or (), metrics=metrics
+        )
         api = FastAPI(title="Leftfold console", openapi_url=None)
         mount_console(api, state, access=access, hosts=local_names(host) if access.is_open else ())
         open_report("console")  # for errors of pages that were not foreseen
@@ -82,12 +88,14 @@ def console_of(
     *,
     allow_acts: bool,
     specs: Sequence[str],
+    metrics: str = "",
 ) -> Console:
     """The console of Apps on servers.
 
     Args:
         access: who visitors are. roles: which role may look, and which may act; '' = every visitor.
         allow_acts: whether visitors may act at all. specs: the Apps that were named, for the commands on pages.
+        metrics: where `leftfold run --metrics` answers; '' = nowhere.
 
     Raises:
         Usage: a role is named, and visitors need not say who they are; or `access` has rules of its own, which pages
@@ -110,7 +118,7 @@ def console_of(
     named = {"--kafka": kafka or "", "--redis": "" if redis is None or "@" in redis else redis}
     given = [f"--app={one}" for one in specs] + [f"{option}={value}" for option, value in named.items() if value]
     return Console(
-        apps, connections, servers, locks=locks, given=given,
+        apps, connections, servers, locks=locks, given=given, metrics=metrics,
         may_look=lambda who: not looking or looking in who.roles,
         may_act=lambda who: allow_acts and (not acting or acting in who.roles),
     )  # fmt: skip

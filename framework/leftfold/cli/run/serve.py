@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import sys
@@ -135,6 +136,10 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+_NAME_OF_KEY = re.compile(r"[^,=:\s](?:[^,=:]*[^,=:\s])?(?::[^,=:+\s]+(?:\+[^,=:+\s]+)*)?")
+"""A name as LEFTFOLD_HTTP_KEYS can hold it, with its roles behind it."""
+
+
 def _show_new_key(name: str) -> None:
     """Prints a new API key to stderr, once, and its entry for the environment to stdout."""
     import secrets
@@ -142,6 +147,11 @@ def _show_new_key(name: str) -> None:
     from leftfold.http import hash_of
     from leftfold.runtime.console import say
 
+    if not _NAME_OF_KEY.fullmatch(name):
+        raise Usage(
+            f"--new-key {name!r}: entries of LEFTFOLD_HTTP_KEYS are NAME=HASH or NAME:ROLE+ROLE=HASH with commas "
+            f"between, so names and roles have no comma, = or : and no space at an end"
+        )
     key = secrets.token_urlsafe(32)
     note(f"the key of {name}, which is not shown again: {key}")
     say(f"{name}={hash_of(key)}")

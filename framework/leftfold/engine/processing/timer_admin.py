@@ -79,10 +79,11 @@ class TimerTable:
 
     Args:
         reader: of committed records; the caller closes it.
-        starts: where the partitions to be read begin.
+        starts: where the partitions to be read begin. key: the instance whose last record is kept as `instance`.
     """
 
-    def __init__(self, reader: LogReader, topic: str, starts: Position) -> None:
+    def __init__(self, reader: LogReader, topic: str, starts: Position, key: str = "") -> None:
+        self._key, self.instance = key, b""
         self._reader, self._topic, self._partitions = reader, topic, frozenset(starts.offsets[topic])
         self._records: dict[str, tuple[int, bytes]] = {}
         self.keys: set[str] = set()
@@ -134,6 +135,7 @@ class TimerTable:
                 continue
             key = record.key.decode()
             self.keys.add(key)
+            self.instance = record.value if key == self._key else self.instance
             if InstanceCodec.has_timers(record.value):
                 self._records[key] = record.partition, record.value
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -12,7 +12,6 @@ from urllib.parse import unquote
 from nicegui import ui
 
 from leftfold.compatibility.schema import message_schema
-from leftfold.engine.processing.command_wire import command_id
 from leftfold.engine.progress import RebuildProgress, Report
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, show_surveys
 from leftfold.http.console.html import Html, details, json_text, pairs, sentence, table, tag, time_text
@@ -88,7 +87,7 @@ class _Letters:
         if not self._letter:
             return found, None
         (opened,) = burials.chosen([self._letter])
-        return found, (opened, burials.of(opened).original(opened).value or b"")
+        return found, (opened, burials.original(opened).value or b"")
 
     def _shown(self, read: tuple[_LetterList, tuple[Letter, bytes] | None]) -> None:
         found, opened = read
@@ -213,13 +212,11 @@ class _Letters:
             return self._console.shell("dead", "resend", *which, *options)
 
         def do(who: str, reason: str, report: Report) -> str:
-            burials, id_ = self._burials(), ""
-            with self._console.alone("dead letters"):
-                for one in self._each(burials, which, report):
-                    if not one.is_input:
-                        raise Usage(f"{one.place} is an event without an instance, so it cannot be sent again")
-                    _, id_ = burials.of(one).resend(one, f"{who}: {reason}", id_=command_id(), body=other)
-            return f"{amount(len(which), 'letter')} sent again, the last one under the id {id_}"
+            burials, ids = self._burials(), list[str]()
+            for sent in burials.resend(burials.sendable(which), f"{who}: {reason}", new_id=True, body=other):
+                ids.append(sent[2])
+                report(RebuildProgress("letters", len(ids), len(which)))
+            return f"{amount(len(ids), 'letter')} sent again, the last one under the id {ids[-1]}"
 
         changed = " with the corrected payload" if other is not None else ""
         where = letters[0].record.topic.removesuffix(_DEAD)
@@ -234,9 +231,9 @@ class _Letters:
 
         def do(who: str, reason: str, report: Report) -> str:
             burials = self._burials()
-            with self._console.alone("dead letters"):
-                for one in self._each(burials, which, report):
-                    burials.of(one).discard(one, f"{who}: {reason}")
+            done = burials.discard(burials.waiting(which), f"{who}: {reason}")
+            for number, _ in enumerate(done, 1):
+                report(RebuildProgress("letters", number, len(which)))
             return f"{amount(len(which), 'letter')} discarded"
 
         def line(reason: str) -> str:
@@ -245,20 +242,6 @@ class _Letters:
         counted = amount(len(letters), "letter")
         happens = f"{counted} will be marked as discarded; the bytes stay until retention deletes them."
         return Act(f"Discard {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
-
-    def _each(self, burials: AllDeadLetters, which: Sequence[str], report: Report) -> Iterator[Letter]:
-        """The letters of some addresses, one after another, if all of them still wait.
-
-        Raises:
-            Usage: one of them was handled meanwhile, or is not there any more.
-        """
-        there = {str(one.place): one for one in burials.letters(which[0].partition(_DEAD)[0])}
-        for place in which:
-            if place not in there or there[place].handled:
-                raise Usage(f"{place} does not wait any more; reload the page. Nothing was changed")
-        for number, place in enumerate(which):
-            report(RebuildProgress("letters", number, len(which)))
-            yield there[place]
 
 
 def name_of(cls: Any) -> str:
@@ -336,9 +319,13 @@ def _show_parked_rows(visitor: Visitor) -> None:
                 next((sentence(one.removeprefix(start)) for one in errors if one.startswith(start)), ""),
             )
             for row in live
-            for key in row.get("parked", ())
+            for key in row.get("parked", ())[:_LISTED]
             for start in [f"view {row['name']} parks {key}: "]
         ]
-        listed.set_content(table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked."))
+        shown = table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked.")
+        others = sum(len(row.get("parked", ())) for row in live) - len(rows)
+        listed.set_content(
+            shown + tag("p", f"{others:,} more on the pages of their views", cls="lf-quiet") if others else shown
+        )
 
     show_surveys(visitor, show)

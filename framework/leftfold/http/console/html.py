@@ -160,17 +160,24 @@ def _at(values: list[Any], number: int) -> Any:
     return values[number] if number < len(values) else None
 
 
+_FIELDS = 200
+"""Most fields of a difference that are shown."""
+
+
 def difference(before: Any, after: Any, *, label: str, names: tuple[str, str] = ("before", "after")) -> Html:
-    """A table of the fields that differ between two JSON values."""
+    """A table of the fields that differ between two JSON values, up to 200 of them."""
+    found = changes(before, after)
     rows = [
         (
             tag("code", path),
             tag("del", _short(one)) if one is not None else "",
             tag("ins", _short(other)) if other is not None else "",
         )
-        for path, one, other in changes(before, after)
+        for path, one, other in found[:_FIELDS]
     ]
-    return table(("field", *names), rows, label=label, empty="nothing changes")
+    more = f"{len(found) - _FIELDS:,} other fields differ, too" if len(found) > _FIELDS else ""
+    changed = table(("field", *names), rows, label=label, empty="nothing changes")
+    return changed + tag("p", more, cls="lf-quiet") if more else changed
 
 
 def _short(value: Any) -> str:

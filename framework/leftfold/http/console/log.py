@@ -11,7 +11,7 @@ from typing import Any
 from nicegui import ui
 
 from leftfold.http.console.elements import fetched, form, heading, html, panel, submit
-from leftfold.http.console.html import command, details, table, tag
+from leftfold.http.console.html import command, details, sentence, table, tag
 from leftfold.http.console.state import Visitor
 from leftfold.runtime.console import amount, csv_value, lasting
 from leftfold.runtime.operations.queries import LogQuery, json_value
@@ -21,6 +21,9 @@ from leftfold.runtime.project import together
 __all__ = ["csv_text", "sql", "topics"]
 
 _ROWS = 1000
+_SIZES = (
+    "Offsets count records and the markers of transactions. Bytes on disk are shown by Kafka's own kafka-log-dirs.sh."
+)
 _LOW = 15
 """Up to so many rows a grid is as high as they need."""
 
@@ -29,13 +32,16 @@ async def topics(visitor: Visitor) -> None:
     """The page of topics."""
     heading("Topics", "The topics of these Apps: what they hold, and settings that differ from those of a new topic.")
 
-    def read() -> list[TopicRow]:
+    def read() -> tuple[list[TopicRow], str]:
         return topic_rows(visitor.console.apps.values(), visitor.console.servers[0])
 
-    def shown(found: list[TopicRow]) -> None:
+    def shown(read: tuple[list[TopicRow], str]) -> None:
+        found, warning = read
         wrong = [row for row in found if row.differences or (row.partitions not in (row.wanted, None) and row.wanted)]
         with panel("Settings"):
-            if not wrong:
+            if warning:
+                html(sentence(warning), cls="lf-error")
+            elif not wrong:
                 html(tag("p", "Every topic is set as a new one would be.", cls="lf-fine"))
             rows = [
                 (row.name, tag("code", name), tag("del", value), tag("ins", wanted))
@@ -50,6 +56,7 @@ async def topics(visitor: Visitor) -> None:
         with panel(amount(len(found), "topic")):
             columns = ("topic", "app", "partitions#", "offsets#", "deleted#", "cleanup", "retention#")
             html(table(columns, [_topic(row) for row in found], label="Topics"))
+            html(tag("p", _SIZES, cls="lf-quiet"))
             missing = [row.name for row in found if row.partitions is None]
             if missing:
                 line = visitor.console.shell("topics", "ensure")
@@ -67,8 +74,9 @@ def _counts(row: TopicRow) -> list[tuple[str, str, str]]:
 def _topic(row: TopicRow) -> Sequence[object]:
     if row.partitions is None:
         return (row.name, row.app, tag("span", "not made yet", cls="lf-badge lf-warn"), "", "", "", "")
-    kept = "for ever" if row.retention < 0 else lasting(row.retention / 1000)
-    retention = kept if "delete" in row.cleanup else "last of each key"
+    retained = row.retention
+    kept = "unknown" if retained is None else "for ever" if retained < 0 else lasting(retained / 1000)
+    retention = "last of each key" if row.cleanup == "compact" else kept
     deleted = f"{row.deleted:,}" if row.deleted else "none"
     return (row.name, row.app, row.partitions, f"{row.offsets:,}", deleted, row.cleanup, retention)
 

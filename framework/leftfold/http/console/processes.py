@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from nicegui import ui
 
@@ -22,7 +22,7 @@ from leftfold.http.console.elements import (
     show_surveys,
     submit,
 )
-from leftfold.http.console.html import Html, course_of, details, json_text, table, tag, time_text
+from leftfold.http.console.html import Html, command, course_of, details, json_text, table, tag, time_text
 from leftfold.http.console.overview import is_about
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
@@ -99,6 +99,14 @@ def _backlog(visitor: Visitor, result: SurveyResult) -> Html:
     return table((*columns, "dead#"), rows, label="Processes", empty="No process has run yet.")
 
 
+class _Found(NamedTuple):
+    """Timers with their rows, the keys of instances, and the instance that was asked for."""
+
+    timers: Sequence[tuple[SetTimer, Row]]
+    keys: Sequence[str]
+    instance: Mapping[str, Any] | None
+
+
 class _Timers:
     """The instances and timers of one process."""
 
@@ -129,18 +137,21 @@ class _Timers:
         with self._section:
             await fetched(self._read, self._shown, what=f"reading the states of {self._process.name}")
 
-    def _read(self) -> tuple[list[tuple[SetTimer, Row]], list[str]]:
+    def _read(self) -> _Found:
         with TimerWork(self._app, self._process, self._visitor.console.servers[0], self._key) as work:
             watermark = work.told_time()
             timers = [(timer, row_of(self._process.name, timer, watermark)) for timer in work.table.timers(self._key)]
             keys = sorted(work.table.keys) if not self._key else [key for key in work.table.keys if key == self._key]
-        return sorted(timers, key=lambda pair: (pair[1]["due"], pair[0].key)), keys
+            instance = work.instance()
+        return _Found(sorted(timers, key=lambda pair: (pair[1]["due"], pair[0].key)), keys, instance)
 
-    def _shown(self, found: tuple[list[tuple[SetTimer, Row]], list[str]]) -> None:
-        timers, keys = found
+    def _shown(self, found: _Found) -> None:
+        timers, keys, instance = found
         overdue = sum(1 for _, row in timers if row["overdue"])
         late = f", {overdue:,} overdue" if overdue else ""
         html(tag("p", f"{amount(len(keys), 'instance')}, {amount(len(timers), 'timer')}{late}.", cls="lf-quiet"))
+        if instance is not None:
+            html(tag("h3", f"State of {self._key}") + tag("pre", json_text(instance), tabindex="0"))
         most = _LISTED // 4 if self._visitor.may_act else _LISTED
         for timer, row in timers[:most]:
             with ui.element("div").classes("lf-letter lf-row"):
@@ -194,8 +205,10 @@ class _Timers:
 
 
 def workers(visitor: Visitor) -> None:
-    """The page of workers: how many each part has, its partitions, and what it publishes."""
-    heading("Workers", "What is at work for each part, and how fast its log grows while this console is open.")
+    """The page of workers: how many each part has, the partitions of each member, and what they record."""
+    heading(
+        "Workers", "What is at work for each part, with its partitions, and how it goes while this console is open."
+    )
     parts = {}
     for title in _PARTS:
         with panel(title):
@@ -267,7 +280,67 @@ def _views(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResul
     return table(columns, rows, label="Projectors", empty="No view is live.")
 
 
-_PARTS = {"Deciders": _deciders, "Projectors of views": _views, "Reactions and streams": _reactions}
+def _members(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:
+    """The members of consumer groups with their partitions; projectors of views have no group."""
+    rows = [
+        (
+            row["name"],
+            row["kind"],
+            tag("code", member["id"]),
+            member["host"].lstrip("/"),
+            ", ".join(f"{topic} {_numbers(found)}" for topic, found in sorted(member["partitions"].items())) or "none",
+        )
+        for row in result.rows
+        for member in row.get("members", ())
+    ]
+    return table(("of", "kind", "member", "at", "partitions"), rows, label="Members", empty="Nothing is at work.")
+
+
+def _numbers(partitions: Sequence[int]) -> str:
+    """Numbers of partitions, those in a row as `0–11`."""
+    runs: list[list[int]] = []
+    for number in partitions:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(f"{first}" if first == last else f"{first}–{last}" for first, last in runs)
+
+
+def _recorded(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:
+    """What workers record themselves since the survey before: rates and durations, and how each part of the run is."""
+    if (scrape := result.scrape) is None:
+        line = visitor.console.shell("console", "--metrics", visitor.console.metrics or "127.0.0.1:9464")
+        why = "Rates, durations, restarts and memory come from where leftfold run --metrics serves; name it:"
+        return tag("p", why, " ", command(line), cls="lf-quiet")
+    rows = [
+        (
+            row["name"],
+            row["kind"],
+            "" if row["rate"] is None else f"{row['rate']:,.1f}",
+            *("" if row[name] is None else f"{row[name] * 1000:,.0f} ms" for name in ("p50", "p99")),
+            f"{scrape.rotations.get((row['kind'], row['name']), 0.0):,.0f}",
+        )
+        for row in result.rows
+        if "rate" in row and row["kind"] != "server"
+    ]
+    parts = [
+        (part, f"{scrape.restarts.get(part, 0.0):,.0f}", f"{scrape.memory.get(part, 0.0) / 2**20:,.0f} MiB")
+        for part in sorted({*scrape.restarts, *scrape.memory})
+    ]
+    columns = ("of", "kind", "records/s#", "p50#", "p99#", "producers replaced#")
+    return table(columns, rows, label="Batches") + table(
+        ("part of the run", "restarts#", "memory#"), parts, label="Parts of the run", empty="No part answers."
+    )
+
+
+_PARTS = {
+    "Deciders": _deciders,
+    "Projectors of views": _views,
+    "Reactions and streams": _reactions,
+    "Members": _members,
+    "What they record": _recorded,
+}
 
 
 def _course(history: Sequence[SurveyResult], kind: str, name: str, field: str, *, is_rate: bool = False) -> Html:

@@ -8,8 +8,7 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from leftfold.http.gateway import AppConnection
 from leftfold.model.app import App
 from leftfold.model.decider import Decider
 from leftfold.model.view import View
+from leftfold.runtime.operations.metrics import Rates, Scrape
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage, archive_of, unknown
 from leftfold.runtime.servers import Servers
@@ -42,11 +42,15 @@ _log = logging.getLogger("leftfold.console")
 
 
 class SurveyResult(NamedTuple):
-    """The rows and problems of one survey; `time` is when it ended, in seconds since 1970."""
+    """The rows and problems of one survey; `time` is when it ended, in seconds since 1970.
+
+    `scrape` has what the parts of a run record themselves; None = it was not asked for, or nothing answered.
+    """
 
     rows: Sequence[Mapping[str, Any]] = ()
     problems: Sequence[str] = ()
     time: float = 0.0
+    scrape: Scrape | None = None
 
 
 def explain_error(error: BaseException) -> str:
@@ -129,6 +133,7 @@ class Console:
         may_act: whether a principal may change something; by default only reading is allowed.
         locks: the lock file of each App, by its `module:name`.
         given: options that commands need to reach the same Apps and servers, such as `--app shop.app:app`.
+        metrics: `HOST:PORT` at which `leftfold run --metrics` answers; '' = nowhere.
     """
 
     def __init__(
@@ -141,8 +146,9 @@ class Console:
         may_act: May = lambda principal: False,
         locks: Mapping[str, Path] = MappingProxyType({}),
         given: Sequence[str] = (),
+        metrics: str = "",
     ) -> None:
-        self.locks = locks
+        self.locks, self.metrics, self._rates = locks, metrics, Rates()
         self.apps, self.connections, self.may_look, self.may_act = dict(apps), dict(connections), may_look, may_act
         self._servers, self._given = servers, tuple(given)
         self.survey = SharedSurvey(self._look)
@@ -158,21 +164,6 @@ class Console:
                 self._shared[name] = make()
             found: T = self._shared[name]
             return found
-
-    @contextmanager
-    def alone(self, what: str) -> Iterator[None]:
-        """Lets one visitor at a time do something to what would count twice.
-
-        Raises:
-            Usage: another visitor is doing it.
-        """
-        lock = self.shared(f"alone: {what}", threading.Lock)
-        if not lock.acquire(blocking=False):
-            raise Usage(f"another visitor is at work on {what}; wait for the end, and reload the page")
-        try:
-            yield
-        finally:
-            lock.release()
 
     def at_end(self, close: Callable[[], object]) -> None:
         """Has something closed when the console ends."""
@@ -205,7 +196,14 @@ class Console:
         kafka, redis, archive = self._servers
         survey = Survey(kafka, redis, archive_of(archive))
         rows = survey.rows({app.name: app for app in self.apps.values()})
-        return SurveyResult(rows, list(map(veiled, survey.problems)), time.time())
+        scrape = Scrape.read(self.metrics) if self.metrics else None
+        if scrape is not None:
+            self._rates.added([row for row in rows if row.get("live", True)], scrape, time.monotonic())
+        elif self.metrics:
+            survey.problems.append(
+                f"nothing answers at {self.metrics}/metrics; start: leftfold run --metrics {self.metrics}"
+            )
+        return SurveyResult(rows, list(map(veiled, survey.problems)), time.time(), scrape)
 
     def deciders(self) -> dict[str, tuple[App, Decider[Any, Any, Any]]]:
         """Every decider with its App, by its category."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import isqrt
 from typing import Any
 
 from nicegui import ui
@@ -41,17 +43,25 @@ _MARKED = 40
 
 
 class StreamHistory:
-    """The events of one stream, and its state after each of them."""
+    """The events of one stream, and its state after each of them.
+
+    Of `n` events about `√n` states are kept; any other one is folded from the last of these before it.
+    """
 
     def __init__(self, decider: Decider[Any, Any, Any], events: Sequence[Recorded[Any]]) -> None:
-        self.events = events
+        self.events, self._evolve, self._step = events, decider.evolve, max(1, isqrt(len(events)))
         self._states = [decider.initial_state]
-        for recorded in events:
-            self._states.append(decider.evolve(self._states[-1], recorded.event))
+        for end in range(self._step, len(events) + 1, self._step):
+            self._states.append(self._state(end, self._states[-1], end - self._step))
+
+    def _state(self, version: int, state: Any, after: int) -> Any:
+        """The state after a version, folded from that after an earlier one."""
+        return reduce(lambda folded, recorded: self._evolve(folded, recorded.event), self.events[after:version], state)
 
     def state(self, version: int) -> Any:
         """The state after a version, as JSON; version 0 is the state of a stream without events."""
-        return to_jsonable_python(self._states[version], fallback=str)
+        number = version // self._step
+        return to_jsonable_python(self._state(version, self._states[number], number * self._step), fallback=str)
 
     def payload(self, version: int) -> Any:
         """The fields of the event of a version."""

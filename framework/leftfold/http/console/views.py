@@ -13,6 +13,7 @@ from leftfold.errors import LeftfoldError
 from leftfold.http.console.elements import (
     Act,
     act_button,
+    button,
     fetched,
     heading,
     html,
@@ -33,6 +34,7 @@ from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.generations import (
     ParkedRow,
+    ParkedRows,
     Verifying,
     generation_meant,
     parked_rows,
@@ -156,9 +158,9 @@ def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
             tag("ul", *(tag("li", sentence(one)) for one in wrong), cls="lf-problems") if wrong else ""
         )
         phases = {str(row.get("phase", "")).partition(" ")[0] for row in rows}
-        for phase, button in buttons.items():
-            if button is not None:
-                button.set_enabled(phase in phases)
+        for phase, made in buttons.items():
+            if made is not None:
+                made.set_enabled(phase in phases)
 
     show_surveys(visitor, show)
 
@@ -261,26 +263,28 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
 
 
 async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
-    """The parked rows of the live generation, each with the event that could not be folded."""
+    """The parked rows of the live generation, page by page, each with the event that could not be folded."""
 
-    def read() -> list[ParkedRow]:
-        return parked_rows(view, visitor.console.servers)
-
-    def shown(found: list[ParkedRow]) -> None:
-        if not found:
+    def shown(found: ParkedRows, begin: int) -> None:
+        if not found.total:
             return
-        with section, panel(f"Parked: {amount(len(found), 'row')}"):
+        with section, panel(f"Parked: {amount(found.total, 'row')}"):
             why = "A row that could not be folded stays at its last good state. Correct the fold, and retry."
             html(tag("p", why, cls="lf-quiet"))
-            for row in found:
+            for row in found.rows:
                 with ui.element("div").classes("lf-letter"):
                     html(_parked(visitor, view, row))
                     if row.key != NO_ROW:
                         act_button(
                             visitor, "Retry", partial(retry, [row.key]), again, label=f"Retry {unquote(row.key)}"
                         )
-            if len(found) > 1:
-                act_button(visitor, "Retry all", partial(retry, []), again)
+            with ui.element("div").classes("lf-buttons"):
+                if (end := begin + len(found.rows)) < found.total:
+                    button(f"Next of {found.total - end:,} more", partial(again, end), label="Next parked rows")
+                if begin:
+                    button("First parked rows", again)
+                if found.total > 1:
+                    act_button(visitor, "Retry all", partial(retry, []), again)
 
     def retry(keys: Sequence[str]) -> Act:
         def do(who: str, reason: str, report: Any) -> str:
@@ -293,10 +297,11 @@ async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
         happens = "The rows are folded again from the beginning, by this console. Those that fail again stay parked."
         return Act(f"Retry {', '.join(typed) or 'all parked rows'}", happens, lambda reason: line, do)
 
-    async def again() -> None:
+    async def again(begin: int = 0) -> None:
         section.clear()
         with section:
-            await fetched(read, shown, what="reading parked rows")
+            read = partial(parked_rows, view, visitor.console.servers, begin)
+            await fetched(read, lambda found: shown(found, begin), what="reading parked rows")
 
     section = ui.element("div")
     await again()

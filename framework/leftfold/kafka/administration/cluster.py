@@ -248,7 +248,11 @@ class ClusterAdmin:
         return {name: count for name, count in self.groups(timeout=timeout).items() if pattern.fullmatch(name)}
 
     def groups(self, *, timeout: float | None = None) -> dict[str, int]:
-        """All consumer groups with their member counts; `timeout` in seconds.
+        """All consumer groups with their member counts; `timeout` in seconds."""
+        return {group.id: len(group.members) for group in self._listed_groups(timeout)}
+
+    def _listed_groups(self, timeout: float | None = None) -> list[Any]:
+        """All consumer groups with their members.
 
         A broker that has just started has that time to load its groups. This uses the older `list_groups`, since
         `list_consumer_groups` and `describe_consumer_groups` abort the process when a broker restarts
@@ -262,7 +266,7 @@ class ClusterAdmin:
                 found = self._listed(seconds)
                 loading = next((group.error for group in found if group.error is not None), None)
                 if loading is None:
-                    return {group.id: len(group.members) for group in found}
+                    return found
                 raise KafkaException(loading)
             except KafkaException as error:
                 if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from leftfold.errors import ContractError, LeftfoldError
+from leftfold.errors import ContractError, Fenced
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import STATE
 from leftfold.kafka.administration.topics import Topic, make
@@ -21,7 +20,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.state_encoding import number_in
-from leftfold.ports.bulk import read_to
+from leftfold.ports.bulk import read_whole
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import (
     DISCARDED,
@@ -36,7 +35,7 @@ from leftfold.ports.outgoing import (
 )
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["record_at", "write_record"]
+__all__ = ["DeadLetters", "LetterHandler", "record_at", "write_record"]
 
 
 _SECONDS, _PAUSE = 20, 0.1
@@ -51,7 +50,7 @@ def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) 
     with closing(KafkaLogReader(settings)) as log:
         place, behind = Position.at(topic, partition, offset), Position.at(topic, partition, offset + 1)
         if log.ends([topic]).covers(behind) and log.starts([topic]).next_offset(topic, partition) <= offset:
-            for record in chain.from_iterable(read_to(log, place, behind, patience=_SECONDS, limit=1)):
+            for record in read_whole(log, place, behind):
                 if record.offset == offset:
                     return record
     raise ContractError(f"{topic}[{partition}]@{offset}: no committed record stands there, or not any more")
@@ -69,7 +68,14 @@ def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
         "acks": "all",
         "message.timeout.ms": _SECONDS * 1000,
     }
-    producer = Producer(config, logger=QuietLog("record"))
+    try:
+        return _written(Producer(config, logger=QuietLog("record")), topic, out)
+    except KafkaException as error:
+        raise translated(error, doing=f"writing to {topic}") from error
+
+
+def _written(producer: Producer, topic: str, out: Outgoing) -> int:
+    """Writes a record and waits for its delivery; its offset."""
     offsets: list[int] = []
     failures: list[KafkaError] = []
 
@@ -80,22 +86,12 @@ def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
             failures.append(error)
 
     headers: Any = list(out.headers)
-    try:
-        producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=delivered)
-    except KafkaException as error:
-        raise _failed(error, topic) from error
+    producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=delivered)
     while not offsets and not failures:
         producer.flush(_PAUSE)  # Python handles signals only between these calls
     if failures:
-        raise _failed(failures[0], topic)
+        raise KafkaException(failures[0])
     return offsets[0]
-
-
-def _failed(error: KafkaException | KafkaError, topic: str) -> LeftfoldError:
-    return translated(error, doing=f"writing to {topic}")
-
-
-_PATIENCE = 15.0
 
 
 class DeadLetters:
@@ -122,36 +118,6 @@ class DeadLetters:
         topic, partition, offset = letter.source.rsplit("/", 2)
         return record_at(self._settings, topic, number_in(partition) or 0, number_in(offset) or 0)
 
-    def resend(self, letter: Letter, why: str, *, id_: str = "", body: bytes | None = None) -> tuple[int, str]:
-        """Sends the original bytes as a new record of `{category}.commands`; returns its offset and its id.
-
-        Another `body` replaces the value, not the key and the headers.
-
-        An input of a process manager is deduplicated by its origin. Its origin is here the offset of a marker that is
-        written first, so an input that is sent twice, after a kill in between, also counts once.
-
-        Raises:
-            ContractError: the original bytes are not available. InfrastructureError: delivery was not confirmed.
-        """
-        original, origin = self.original(letter), ""
-        if body is not None:
-            original = original._replace(value=body)
-        if header(original.headers, "origin") and not header(original.headers, "reply_to"):
-            marker = letter.begun
-            if marker is None:
-                marker = write_record(self._settings, self._topic, handled_marker(letter, SENDING, why))
-            origin = f"{self._topic}/{letter.record.partition}/{marker}/0"
-        topic = names.commands(self._category)
-        with ClusterAdmin(self._settings) as cluster:
-            home = partition_of(original.key or b"", cluster.partitions(topic))
-        offset = write_record(self._settings, topic, sent_again(original, home, id_=id_, origin=origin))
-        write_record(self._settings, self._topic, handled_marker(letter, SENT, why))
-        return offset, id_ or header(original.headers, "ce_id").decode(errors="replace")
-
-    def discard(self, letter: Letter, why: str) -> None:
-        """Marks a dead letter as discarded."""
-        write_record(self._settings, self._topic, handled_marker(letter, DISCARDED, why))
-
     def skip(self, letter: Letter, why: str) -> None:
         """Has restores skip the event at which a worker stands still, according to its dead letter.
 
@@ -169,8 +135,95 @@ class DeadLetters:
         with ClusterAdmin(self._settings) as cluster:
             starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
         with closing(KafkaLogReader(self._settings)) as log:
-            yield from chain.from_iterable(read_to(log, starts, ends, patience=_PATIENCE))
-            if not log.position().covers(ends):
-                raise ContractError(
-                    f"{self._topic} cannot be read to its end, a transaction is open; see: leftfold doctor"
+            yield from read_whole(log, starts, ends)
+
+
+class LetterHandler:
+    """Resends and discards dead letters of one category, which one operator at a time can do.
+
+    Each letter is one transaction: what is sent, and the marker that says so. A producer of the same transactional id
+    fences the others, and only then reads which letters wait; so of two operators one is refused, and no kill leaves a
+    letter that was sent without its marker.
+
+    Raises:
+        ContractError: one of the letters does not wait any more; nothing was changed.
+        InfrastructureError: no broker answers. ConfigurationError: this login has not the right to the id.
+    """
+
+    def __init__(self, category: str, settings: KafkaSettings, letters: Iterable[Letter]) -> None:
+        self._category, self._topic, self._settings = category, names.dead(category), settings
+        self._kept = DeadLetters(category, settings)
+        config: dict[str, Any] = {
+            **settings.librdkafka(),
+            "transactional.id": f"leftfold.{self._topic}",
+            "transaction.timeout.ms": 10_000,
+        }
+        with self._translating():
+            self._producer = Producer(config, logger=QuietLog("dead letters"))
+            self._producer.init_transactions(_SECONDS)
+        there = {letter.place: letter for letter in self._kept.read()}
+        for letter in letters:
+            if (now := there.get(letter.place)) is None or now.handled:
+                how = f"is {now.handled} already, {now.why}" if now else "is there no more"
+                raise ContractError(f"{letter.place} {how}; nothing was changed")
+
+    def resend(self, letter: Letter, why: str, *, id_: str = "", body: bytes | None = None) -> tuple[int, str]:
+        """Sends the original bytes as a new record of `{category}.commands`; returns its offset and its id.
+
+        Another `body` replaces the value, not the key and the headers. An input of a process gets the offset of a
+        marker as its origin: inputs are deduplicated by origins, which have to grow.
+
+        Raises:
+            ContractError: the original bytes are not available.
+            Fenced: another operator is at work on these letters. InfrastructureError: delivery was not confirmed.
+        """
+        original, topic = self._kept.original(letter), names.commands(self._category)
+        if body is not None:
+            original = original._replace(value=body)
+        with ClusterAdmin(self._settings) as cluster:
+            home = partition_of(original.key or b"", cluster.partitions(topic))
+        origin = ""
+        with self._transaction():
+            if header(original.headers, "origin") and not header(original.headers, "reply_to"):
+                marker = self._write(self._topic, handled_marker(letter, SENDING, why))
+                origin = f"{self._topic}/{letter.record.partition}/{marker}/0"
+            offset = self._write(topic, sent_again(original, home, id_=id_, origin=origin))
+            self._write(self._topic, handled_marker(letter, SENT, why))
+        return offset, id_ or header(original.headers, "ce_id").decode(errors="replace")
+
+    def discard(self, letter: Letter, why: str) -> None:
+        """Marks a dead letter as discarded.
+
+        Raises:
+            Fenced: another operator is at work on these letters. InfrastructureError: delivery was not confirmed.
+        """
+        with self._transaction():
+            self._write(self._topic, handled_marker(letter, DISCARDED, why))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translating():
+            self._producer.begin_transaction()
+            try:
+                yield
+                self._producer.commit_transaction(_SECONDS)
+            except BaseException:
+                with suppress(KafkaException):  # else it ends with its timeout, and its partitions wait for that
+                    self._producer.abort_transaction(_SECONDS)
+                raise
+
+    def _write(self, topic: str, out: Outgoing) -> int:
+        return _written(self._producer, topic, out)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            found = translated(error, doing=f"handling letters of {self._topic}")
+            if isinstance(found, Fenced):
+                found = Fenced(
+                    f"another operator is at work on {self._topic}, and this one stopped; see which letters wait: "
+                    f"leftfold dead list {self._category}"
                 )
+            raise found from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -14,11 +15,19 @@ from leftfold.kafka.errors import QuietLog
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 
-__all__ = ["Groups", "StreamGroups"]
+__all__ = ["Groups", "MemberOfGroup", "StreamGroups"]
 
 _LISTENERS = re.compile(r"leftfold\.[^.]+\.(?P<name>[^.]+)\.(?P<kind>router|reaction)")
 _STREAMS = re.compile(r"leftfold\.(?P<app>[^.]+)\.(?P<name>[^.]+)\.stream(?P<generations>(\.\d+-[0-9a-f]+)*)")
 _KINDS = {"router": "process", "reaction": "reaction"}
+
+
+class MemberOfGroup(NamedTuple):
+    """A member of a consumer group: its id, the address of its machine, and its partitions by topic."""
+
+    id: str
+    host: str
+    partitions: Mapping[str, list[int]]
 
 
 class StreamGroups(NamedTuple):
@@ -64,6 +73,15 @@ class Groups(ClusterAdmin):
             if place.offset >= 0:
                 found.setdefault(place.topic, {})[place.partition] = place.offset
         return Position(found)
+
+    def members(self) -> dict[str, list[MemberOfGroup]]:
+        """All consumer groups with their members."""
+        return {
+            group.id: [
+                MemberOfGroup(one.id, one.client_host, _assigned(one.assignment or b"")) for one in group.members
+            ]
+            for group in self._listed_groups()
+        }
 
     def streams(self) -> dict[tuple[str, str], StreamGroups]:
         """The consumer groups of streams, by App and stream name."""
@@ -152,3 +170,19 @@ def _age(named: re.Match[str]) -> list[int]:
 def _lower(found: dict[str, dict[int, int]], who: str, offsets: Mapping[int, int]) -> None:
     others = found.get(who, offsets)
     found[who] = {p: min(offsets.get(p, 0), others.get(p, 0)) for p in offsets.keys() | others.keys()}
+
+
+def _assigned(assignment: bytes) -> dict[str, list[int]]:
+    """The partitions in an assignment of Kafka's consumer protocol (ConsumerProtocolAssignment); none of others."""
+    found: dict[str, list[int]] = {}
+    try:
+        (topics,), at = struct.unpack_from(">xxi", assignment), 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", assignment, at)
+            topic, at = assignment[at + 2 : at + 2 + length].decode(), at + 2 + length
+            (count,) = struct.unpack_from(">i", assignment, at)
+            found[topic] = sorted(struct.unpack_from(f">{count}i", assignment, at + 4))
+            at += 4 + 4 * count
+    except (struct.error, UnicodeDecodeError):
+        return {}
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from copy import copy
-from itertools import chain
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -26,7 +25,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
-from leftfold.ports.bulk import read_to
+from leftfold.ports.bulk import read_whole
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import RawRecord
@@ -51,9 +50,7 @@ class ParkedEvents:
         """Reads the parked events; each partition in order."""
         start, end = self._range()
         with closing(KafkaLogReader(self._settings)) as log:
-            for record in chain.from_iterable(read_to(log, start, end)):
-                if record.offset < end.next_offset(record.topic, record.partition):
-                    yield record
+            yield from read_whole(log, start, end)
 
     def passed(self, offsets: Mapping[PartitionId, int]) -> None:
         """Records the offsets up to which parked events have been retried."""

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -25,7 +24,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
-from leftfold.ports.bulk import read_to
+from leftfold.ports.bulk import read_whole
 
 __all__ = ["RecordedPlaces", "StartOffsets", "has_members"]
 
@@ -52,7 +51,7 @@ class RecordedPlaces:
         found: dict[PartitionId, int] = {}
         with closing(KafkaLogReader(self._settings)) as log:
             ends, starts = log.ends([self._topic]), log.starts([self._topic])
-            for record in chain.from_iterable(read_to(log, starts, ends)):
+            for record in read_whole(log, starts, ends):
                 try:
                     topic, _, partition = (record.key or b"").decode().rpartition("/")
                     fields = json.loads(record.value or b"")

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.administration.groups import Groups, StreamGroups
+from leftfold.kafka.administration.groups import Groups, MemberOfGroup, StreamGroups
 from leftfold.kafka.administration.states import last_checkpoints
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -85,9 +85,9 @@ class ClusterState:
         return self.admin.topics()
 
     @cached_property
-    def groups(self) -> dict[str, int]:
-        """Every consumer group with the number of its members."""
-        return self.admin.groups()
+    def groups(self) -> dict[str, list[MemberOfGroup]]:
+        """Every consumer group with its members."""
+        return self.admin.members()
 
     @cached_property
     def streams(self) -> dict[tuple[str, str], StreamGroups]:
@@ -96,12 +96,16 @@ class ClusterState:
 
     def members(self, group: str) -> int:
         """The number of members of a group."""
-        return self.groups.get(group, 0)
+        return len(self.groups.get(group, ()))
+
+    def assigned(self, *groups: str) -> list[dict[str, Any]]:
+        """The members of groups with their partitions, each as a JSON object."""
+        return [member._asdict() for group in groups for member in self.groups.get(group, ())]
 
     def owners(self, category: str) -> dict[str, int]:
         """The groups of workers of a category in any App, with their member counts."""
         pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        return {name: count for name, count in self.groups.items() if pattern.fullmatch(name)}
+        return {name: len(members) for name, members in self.groups.items() if pattern.fullmatch(name)}
 
     def there(self, topics: Iterable[str]) -> list[str]:
         """Those of some topics that exist."""

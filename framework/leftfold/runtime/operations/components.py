@@ -86,7 +86,8 @@ def survey_workers(app: App, state: ClusterState, problems: list[str]) -> Iterat
     for decider in app.deciders:
         name, commands = decider.name, names.commands(decider.name)
         row: Row = {"kind": "decider", "name": name, "version": decider.version}
-        row["workers"] = state.members(names.group(app.name, name))
+        row["workers"] = state.members(group := names.group(app.name, name))
+        row["members"] = state.assigned(group)
         if not row["workers"]:
             problems.append(f"no worker decides {commands}; start: leftfold run {name}")
         problems += standing_still(state, name, decider.version)
@@ -147,6 +148,7 @@ class _ProcessSurvey:
             row[what] = state.members(names.group(self._app.name, of))
             if not row[what]:
                 self.problems.append(f"process {name} has no {what}; start: leftfold run {name}")
+        row["members"] = state.assigned(*(names.group(self._app.name, of) for of in (name, f"{name}.router")))
         row["inputs"] = sum(state.ends([inputs]).offsets.get(inputs, {}).values())
         events = [names.events(category) for category in process.categories]
         routed = self._age(f"{name}.router", events, "its routers have not routed an event")
@@ -234,7 +236,7 @@ def survey_reactions(app: App, state: ClusterState, problems: list[str]) -> Iter
         if not running:
             problems.append(f"no process acts for reaction {name}; start: leftfold run {name}")
         row: Row = {"kind": "reaction", "name": name, "events": ", ".join(reaction.categories), "running": running}
-        row |= {"lag": None, "behind": None, "parked": 0}
+        row |= {"lag": None, "behind": None, "parked": 0, "members": state.assigned(group)}
         if names.dead(name) in state.topics and names.begun(name) in state.topics:
             row |= _acted(state, reaction, group)
             row["parked"] = ParkedEvents(name, state.settings).count()
@@ -269,6 +271,7 @@ def survey_streams(app: App, state: ClusterState, problems: list[str]) -> Iterat
             problems.append(f"no process is at work on stream {stream.name}; start: leftfold run {stream.name}")
         row: Row = {"kind": "stream", "name": stream.name, "events": ", ".join(stream.categories)}
         row |= {"views": ", ".join(view.name for view in stream.views), "running": running}
+        row["members"] = state.assigned(*(found.current if found else ()))
         read = state.there(names.events(category) for category in stream.categories)
         ends = state.ends(read)
         committed = [state.committed(group, read) for group in found.current] if found else [Position()]

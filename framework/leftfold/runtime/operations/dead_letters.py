@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
+from leftfold.engine.processing.command_wire import command_id
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.dead_letters import DeadLetters
+from leftfold.kafka.administration.dead_letters import DeadLetters, LetterHandler
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command, Event
 from leftfold.model.position import RecordAddress
 from leftfold.ports.codec import MessageCodec
 from leftfold.ports.outgoing import Letter, letters_in, offset_in
+from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.operations.cluster_state import ClusterState
+from leftfold.runtime.operations.topics import readable_configs
 from leftfold.runtime.project import Usage, read_address, unknown
 
 __all__ = ["AllDeadLetters", "Retention", "checked_value", "dead_waiting", "standing_still", "types_of"]
@@ -28,10 +32,14 @@ _NEWS, _SOON = 24 * 3600.0, 7 * 24 * 3600.0
 
 
 class Retention(NamedTuple):
-    """The retention of dead letters: how many offsets were deleted, and seconds they are kept; None = for ever."""
+    """The retention of dead letters: how many offsets were deleted, and seconds they are kept; None = for ever.
+
+    `warning` says that this login may not see how long they are kept.
+    """
 
     deleted: int
     seconds: float | None
+    warning: str = ""
 
     def leaves(self, letter: Letter) -> float | None:
         """When a letter is deleted, in seconds since 1970 or somewhat later; None = never."""
@@ -43,9 +51,10 @@ def _retention(state: ClusterState, name: str) -> Retention:
     topic = names.dead(name)
     if topic not in state.topics:
         return Retention(0, None)
-    lasting = int(state.admin.configs([topic])[topic]["retention.ms"])
-    starts = state.starts([topic])
-    return Retention(sum(starts.offsets[topic].values()), None if lasting < 0 else lasting / 1000)
+    configs, warning = readable_configs(state.admin, [topic])
+    lasting = int(configs[topic]["retention.ms"]) if topic in configs else -1
+    deleted = sum(state.starts([topic]).offsets[topic].values())
+    return Retention(deleted, None if lasting < 0 else lasting / 1000, warning)
 
 
 def dead_waiting(state: ClusterState, name: str) -> tuple[int, list[str]]:
@@ -59,7 +68,10 @@ def dead_waiting(state: ClusterState, name: str) -> tuple[int, list[str]]:
         return 0, []
     problems, now = list[str](), time.time()
     first, newest = min(found, key=_time), max(found, key=_time)
-    leaves = _retention(state, name).leaves(first)
+    retention = _retention(state, name)
+    leaves = retention.leaves(first)
+    if retention.warning:
+        problems.append(f"it is not known when its dead letters are deleted: {retention.warning}")
     if (ago := now - _time(newest)) < _NEWS:
         trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
         waiting = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
@@ -145,9 +157,13 @@ class AllDeadLetters:
         state = ClusterState(self._settings)
         return {name: _retention(state, name) for name in ([category] if category else self._known)}
 
-    def of(self, letter: Letter) -> Any:
-        """The topic of dead letters that a letter is in."""
-        return self._letters(letter.record.topic.removesuffix(_DEAD))
+    def original(self, letter: Letter) -> RawRecord:
+        """The original record of a letter.
+
+        Raises:
+            ContractError: it is no longer there.
+        """
+        return self._letters(_category(letter)).original(letter)
 
     def chosen(self, which: Sequence[str]) -> list[Letter]:
         """Letters named by address or by category, each once.
@@ -192,17 +208,41 @@ class AllDeadLetters:
                 )
         return [letter for letter in letters if letter.is_input]
 
-    def still(self, letters: Sequence[Letter], which: Sequence[str]) -> list[Letter]:
-        """Named letters as they are now, after an operator was asked about them, which may have taken long.
+    def resend(
+        self, letters: Sequence[Letter], why: str, *, new_id: bool = False, body: bytes | None = None
+    ) -> Iterator[tuple[Letter, int, str]]:
+        """Sends letters again, each in a transaction; gives each with the offset and the id under which it was sent.
+
+        Args:
+            new_id: each under an id of its own. body: another body of the only letter.
 
         Raises:
-            Usage: one of them was handled meanwhile.
+            ContractError: one of them does not wait any more; nothing was changed.
+            Fenced: another operator is at work on them, and the rest is left alone.
         """
-        now = {letter.place: letter for letter in self.waiting(which)}
-        for letter in letters:
-            if letter.place not in now:
-                raise Usage(f"{letter.place} was handled meanwhile; nothing was changed. See: leftfold dead list --all")
-        return [now[letter.place] for letter in letters]
+        for letter, handler in self._handled(letters):
+            yield letter, *handler.resend(letter, why, id_=command_id() if new_id else "", body=body)
 
-    def _letters(self, category: str) -> Any:
+    def discard(self, letters: Sequence[Letter], why: str) -> Iterator[Letter]:
+        """Marks letters as discarded; gives each behind it.
+
+        Raises:
+            ContractError, Fenced: as `resend`.
+        """
+        for letter, handler in self._handled(letters):
+            handler.discard(letter, why)
+            yield letter
+
+    def _handled(self, letters: Sequence[Letter]) -> Iterator[tuple[Letter, LetterHandler]]:
+        by_category = groupby(sorted(letters, key=_category), key=_category)
+        found = [(category, list(ones)) for category, ones in by_category]
+        handlers = [(LetterHandler(category, self._settings, ones), ones) for category, ones in found]
+        for handler, ones in handlers:
+            yield from ((letter, handler) for letter in ones)
+
+    def _letters(self, category: str) -> DeadLetters:
         return DeadLetters(category, self._settings)
+
+
+def _category(letter: Letter) -> str:
+    return letter.record.topic.removesuffix(_DEAD)

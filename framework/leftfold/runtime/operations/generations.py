@@ -41,6 +41,7 @@ from leftfold.runtime.servers import Servers, check_addresses, check_broker, sto
 __all__ = [
     "Explaining",
     "ParkedRow",
+    "ParkedRows",
     "ShowProgress",
     "Verifying",
     "generation_meant",
@@ -263,8 +264,15 @@ class ParkedRow(NamedTuple):
     event: Mapping[str, Any] | None
 
 
-def parked_rows(view: View[Any, Any], servers: Servers, most: int = 100) -> list[ParkedRow]:
-    """The parked rows of the live generation, by key, each with its event; none without a live generation.
+class ParkedRows(NamedTuple):
+    """Some of the parked rows of a generation, by key, and how many there are in all."""
+
+    rows: Sequence[ParkedRow]
+    total: int
+
+
+def parked_rows(view: View[Any, Any], servers: Servers, begin: int = 0, most: int = 25) -> ParkedRows:
+    """Parked rows of the live generation from the `begin`th on, each with its event; none without a live generation.
 
     Raises:
         InfrastructureError: a server does not answer.
@@ -273,7 +281,8 @@ def parked_rows(view: View[Any, Any], servers: Servers, most: int = 100) -> list
     with store_of(redis) as store:
         live = store.registry(view.name).live_of(view.hash)
         parked = describe(view, live, store).parked if live is not None and view.folded else {}
-    return [ParkedRow(key, one, _event_at(kafka, one)) for key, one in sorted(parked.items())[:most]]
+    some = sorted(parked.items())[begin : begin + most]
+    return ParkedRows([ParkedRow(key, one, _event_at(kafka, one)) for key, one in some], len(parked))
 
 
 def _event_at(kafka: str | None, parked: Parked) -> Mapping[str, Any] | None:

@@ -93,7 +93,7 @@ class TimerWork:
         if key:
             starts = starts.only([topic], partition_of(key.encode(), counts[topic]))
         self._reader: Any = KafkaLogReader(self._settings)
-        self.table = TimerTable(self._reader, topic, starts)
+        self.table = TimerTable(self._reader, topic, starts, key)
 
     def __enter__(self) -> Self:
         self.table.read()
@@ -106,6 +106,15 @@ class TimerWork:
     def told_time(self) -> WatermarkStatus:
         """The log time of the process."""
         return time_of(self._cluster, self._settings, self._app, self._process)
+
+    def instance(self) -> Mapping[str, Any] | None:
+        """The state of the instance that was named, how many inputs it took, and what it waits for; None = unknown."""
+        if not self.table.instance:
+            return None
+        found = json.loads(self.table.instance)
+        return {"inputs taken": found["version"]} | {
+            name: found[name] for name in ("finished", "state", "waiting") if name in found
+        }
 
     def workers(self) -> int:
         """The number of the process's workers."""

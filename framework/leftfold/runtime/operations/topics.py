@@ -5,12 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import topics_of
 from leftfold.model.app import App
 from leftfold.runtime.connect import kafka_settings
 
-__all__ = ["TopicRow", "topic_rows"]
+__all__ = ["TopicRow", "readable_configs", "topic_rows"]
+
+
+def readable_configs(cluster: ClusterAdmin, topics: Iterable[str]) -> tuple[dict[str, dict[str, str]], str]:
+    """The settings of those topics whose settings this login may read, and a warning that names the others, or ''."""
+    wanted, found, refused, why = list(topics), dict[str, dict[str, str]](), list[str](), ""
+    try:
+        return cluster.configs(wanted), ""
+    except ConfigurationError:  # of one of them at least
+        for topic in wanted:
+            try:
+                found |= cluster.configs([topic])
+            except ConfigurationError as error:
+                refused.append(topic)
+                why = str(error)
+    return found, (
+        f"the settings of {', '.join(refused)} cannot be seen: {why}; allow this login DescribeConfigs there, as these "
+        f"lines do: leftfold topics acl console"
+    )
 
 
 @dataclass(frozen=True)
@@ -20,7 +39,7 @@ class TopicRow:
     Args:
         partitions: None = the topic does not exist yet. wanted: as the App says; None = any number.
         offsets: how many it holds now, transaction markers included. deleted: how many it held before.
-        retention: in ms; -1 = for ever.
+        retention: in ms; -1 = for ever; None = this login may not see it, nor `cleanup` and `differences`.
         differences: name, value and wanted value of settings that differ from those of a new topic.
     """
 
@@ -31,12 +50,12 @@ class TopicRow:
     offsets: int = 0
     deleted: int = 0
     cleanup: str = ""
-    retention: int = -1
+    retention: int | None = -1
     differences: tuple[tuple[str, str, str], ...] = ()
 
 
-def topic_rows(apps: Iterable[App], kafka: str | None) -> list[TopicRow]:
-    """A row for each topic of these Apps, created or not.
+def topic_rows(apps: Iterable[App], kafka: str | None) -> tuple[list[TopicRow], str]:
+    """A row for each topic of these Apps, created or not; and a warning if settings of some cannot be seen.
 
     Raises:
         InfrastructureError: no broker answers.
@@ -44,7 +63,7 @@ def topic_rows(apps: Iterable[App], kafka: str | None) -> list[TopicRow]:
     wanted = [(app.name, topic) for app in apps for topic in topics_of(app)]
     with ClusterAdmin(kafka_settings(kafka)) as cluster:
         counts = cluster.partition_counts(topic.name for _, topic in wanted)
-        configs = cluster.configs(counts)
+        configs, warning = readable_configs(cluster, counts)
         starts, ends = cluster.starts(counts).offsets, cluster.ends(counts).offsets
     rows = []
     for app, topic in wanted:
@@ -52,20 +71,13 @@ def topic_rows(apps: Iterable[App], kafka: str | None) -> list[TopicRow]:
         if name not in counts:
             rows.append(TopicRow(app, name, None, count))
             continue
-        config, deleted = configs[name], sum(starts[name].values())
+        deleted, config = sum(starts[name].values()), configs.get(name)
+        held = sum(ends[name].values()) - deleted
+        if config is None:
+            rows.append(TopicRow(app, name, counts[name], count, held, deleted, "unknown", None))
+            continue
         differences = [(key, config.get(key, ""), value) for key, value in topic.config.items()]
         found = tuple(one for one in differences if one[1] != one[2])
-        rows.append(
-            TopicRow(
-                app,
-                name,
-                counts[name],
-                count,
-                sum(ends[name].values()) - deleted,
-                deleted,
-                config["cleanup.policy"],
-                int(config["retention.ms"]),
-                found,
-            )
-        )
-    return rows
+        kept = config["cleanup.policy"], int(config["retention.ms"])
+        rows.append(TopicRow(app, name, counts[name], count, held, deleted, *kept, found))
+    return rows, warning
