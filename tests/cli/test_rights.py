@@ -286,6 +286,27 @@ def test_a_part_with_one_right_less_says_what_is_missing(servers: Servers, tmp_p
     assert told.code in less.codes, told
 
 
+@pytest.mark.parametrize(("words", "code"), [("status", 0), ("doctor", 1), ("dead list bells", 1)])
+def test_a_login_that_may_not_see_settings_is_told_which_and_is_shown_everything_else(
+    servers: Servers, tmp_path: Path, words: str, code: int
+) -> None:
+    """Nothing decides, which `doctor` finds wrong, and a dead letter waits."""
+    topic = names.dead("bells")
+    mine = [right for right in rights_of(app, "console") if right.name == topic]
+    taken = [replace(right, operations=("DescribeConfigs",)) for right in mine if "DescribeConfigs" in right.operations]
+    assert taken
+    with Acls(kafka_of(servers, ADMIN)) as acls:
+        acls.revoke({"console": taken})
+        try:
+            told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, "console"))(*words.split())
+        finally:
+            acls.grant({"console": taken})
+    assert f"the settings of {topic} cannot be seen" in told.out + told.err, told
+    assert "DescribeConfigs there, as these lines do: leftfold topics acl console" in told.out + told.err
+    assert "bells" in told.out
+    assert told.code == code, told
+
+
 def provoke(servers: Servers, place: Path, what: str) -> None:
     """Leaves something to be done behind."""
     if what in {"command", "timer"}:

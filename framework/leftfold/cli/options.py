@@ -35,7 +35,7 @@ __all__ = [
     "PyFilesOption",
     "ReasonOption",
     "RedisOption",
-    "ScrapedOption",
+    "ScrapeOption",
     "YesOption",
     "agreed",
     "encoded_key",
@@ -211,7 +211,7 @@ MetricsOption: TypeAlias = Annotated[
         help="Serve /metrics for Prometheus there, such as 127.0.0.1:9464.",
     ),
 ]
-ScrapedOption: TypeAlias = Annotated[
+ScrapeOption: TypeAlias = Annotated[
     str,
     typer.Option(
         "--metrics",

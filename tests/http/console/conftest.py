@@ -67,9 +67,11 @@ def listens(port: int) -> bool:
 @pytest.fixture(scope="module")
 def kiosk(tmp_path_factory: pytest.TempPathFactory, servers: Addresses) -> Iterator[Kiosk]:
     place = tmp_path_factory.mktemp("kiosk")
-    with serving(Shell(place).at(servers), "--app", SPEC, "--json-logs"):
+    metrics = f"127.0.0.1:{free_port()}"
+    with serving(Shell(place).at(servers), "--app", SPEC, "--json-logs", "--metrics", metrics):
         fill(servers)
-        shell, port = Shell(tmp_path_factory.mktemp("console")).at(servers), free_port()
+        shell = Shell(tmp_path_factory.mktemp("console"), {"LEFTFOLD_METRICS": metrics}).at(servers)
+        port = free_port()
         found = Kiosk(servers, shell, port, start_console(shell, port))
         try:
             yield found
@@ -79,13 +81,13 @@ def kiosk(tmp_path_factory: pytest.TempPathFactory, servers: Addresses) -> Itera
 
 
 def fill(servers: Addresses) -> None:
-    """Orders of a month, one that no view can fold, one whose receipt cannot be posted, and one dead letter."""
+    """Orders of a month, two that no view can fold, one whose receipt cannot be posted, and one dead letter."""
     now = datetime.now(UTC)
     placed = [
         Place(order=f"o-{n}", customer=f"c-{n % 4}", product="tea", price=Decimal(n + 1), at=now - timedelta(days=n))
         for n in range(24)
     ]
-    placed.append(Place(order="o-odd", customer="c-1", product="odd", price=Decimal(3), at=now))
+    placed += [Place(order=f"o-odd{n}", customer="c-1", product="odd", price=Decimal(3), at=now) for n in ("", "-2")]
     placed.append(Place(order="o-nobox", customer="nobox", product="tea", price=Decimal(3), at=now))
     placed.append(Place(order="o-1", customer="c-1", product="newspaper", price=Decimal("2.50"), at=now))
     paid = [Pay(order=order) for order in ("o-0", "o-1", "o-2", "o-nobox")]

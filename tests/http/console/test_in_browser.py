@@ -9,10 +9,12 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from leftfold.runtime.operations.dead_letters import AllDeadLetters
+from leftfold.runtime.operations.generations import parked_rows
 from tests.free_ports import free_port
 from tests.http.console.accessibility import violations
 from tests.http.console.browser import NARROW, WIDE, Window
 from tests.http.console.conftest import SPEC, Kiosk
+from tests.http.console.kiosk import summary
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -30,8 +32,9 @@ PAGES = {
     "row": ("/views/customer_spend?key=c-1", ("How c-1 came to be", "fold to the row that is stored")),
     "dead": ("/dead", ("1 letter", "nobox has no letter box", "an odd product has no summary")),
     "processes": ("/processes", ("reminders", "due", "Fire")),
-    "workers": ("/workers", ("Projectors of views", "order_summary", "receipts")),
-    "topics": ("/topics", ("orders.events", "for ever", "Every topic is set as a new one")),
+    "instance": ("/processes?name=reminders&key=o-3", ("State of o-3", "inputs taken")),
+    "workers": ("/workers", ("Projectors of views", "order_summary", "orders.commands 0–1", "MiB", "reminders.router")),
+    "topics": ("/topics", ("orders.events", "for ever", "Every topic is set as a new one", "kafka-log-dirs")),
     "sql": ("/sql", ("Run query",)),
     "contracts": ("/contracts", ("orders.Placed.v1", "process reminders", "NotPlaced")),
 }
@@ -93,6 +96,17 @@ def test_a_view_is_rebuilt_and_promoted_by_clicks(window: Window) -> None:
     window.wait_text("Readers see 2-", "kept")
     window.press("Dismiss Promote customer_spend")
     assert window.errors() == []
+
+
+def test_parked_rows_are_read_page_by_page(kiosk: Kiosk) -> None:
+    servers = kiosk.servers.kafka, kiosk.servers.redis, None
+
+    def page(begin: int) -> tuple[list[str], int]:
+        found = parked_rows(summary, servers, begin, 1)
+        return [row.key for row in found.rows], found.total
+
+    wait_until(lambda: page(0)[1] == 2, lambda: f"two parked rows, not {page(0)}")
+    assert [page(begin) for begin in (0, 1, 2)] == [(["o-odd"], 2), (["o-odd-2"], 2), ([], 2)]
 
 
 def test_a_dead_letter_is_corrected_and_resent_and_who_did_so_is_kept(window: Window, kiosk: Kiosk) -> None:

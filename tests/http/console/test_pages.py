@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import logging
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -18,17 +21,19 @@ from nicegui.testing import User
 from nicegui.testing.user_interaction import UserInteraction
 from nicegui.testing.user_simulation import user_simulation
 
-from leftfold import memory
+from leftfold import Decider, memory
 from leftfold.engine.progress import Report
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.http.access import Principal
 from leftfold.http.console.application import ROUTES, frame
 from leftfold.http.console.elements import Act, act_button, end_with_token, fetched
 from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor, explain_error
+from leftfold.http.console.streams import StreamHistory
 from leftfold.memory import World
+from leftfold.model.position import Recorded
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage
-from tests.http.console.kiosk import Pay, Place, app
+from tests.http.console.kiosk import Pay, Place, Reminded, app
 from tests.waiting import WAIT_SECONDS, wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -142,6 +147,65 @@ def test_a_search_that_finds_very_many_rows_shows_the_first_ones(world: World) -
         await user.should_see("m-0")
 
     visited(console_on(world), visit)
+
+
+def test_ten_thousand_streams_and_rows_are_shown_page_by_page(world: World) -> None:
+    commands = [
+        Place(order=f"m-{n:05}", customer=f"c-{n:05}", product="tea", price=Decimal(1), at=NOW) for n in range(10_000)
+    ]
+    assert not [one for one in world.client.send_many(commands) if isinstance(one, Exception)]
+
+    async def visit(user: User) -> None:
+        await user.open("/views/order_summary")
+        await user.should_see("Next rows", retries=50)
+        seen = list[str]()
+        for _ in range(3):
+            keys = keys_shown(user)
+            assert len(keys) == 25
+            seen += keys
+            user.find("Next rows").click()
+            await user.should_not_see(f">{keys[0]}<", retries=50)
+            await user.should_see("Next rows", retries=50)
+        assert len(set(seen)) == 75
+        await user.open("/streams?category=orders&key=m-09999")
+        await user.should_see("1 of 1", retries=50)
+
+    visited(console_on(world), visit)
+
+
+def keys_shown(user: User) -> list[str]:
+    """The keys of the rows on a page."""
+    text = "".join(str(one.content) for one in user.find(kind=ui.html).elements if isinstance(one, ui.html))
+    return re.findall(r'/views/order_summary\?key=[^"]+">([^<]+)<', text)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A state that knows how often it was folded."""
+
+    number: int = 0
+
+
+def test_a_stream_of_twenty_thousand_events_keeps_few_states_and_folds_the_others_when_they_are_asked_for() -> None:
+    folded: list[int] = []
+
+    def count(state: Counted, event: Any) -> Counted:
+        folded.append(1)
+        return Counted(state.number + 1)
+
+    counted: Decider[Any, Any, Any] = Decider(
+        "orders", commands=Pay, events=Reminded, state=Counted, initial_state=Counted(), decide=lambda _, state: [],
+        evolve=count,
+    )  # fmt: skip
+    event = Recorded(event=Reminded(order="o", customer="c"), key="o", id="id", time=NOW, version=1)
+    history = StreamHistory(counted, [event] * 20_000)
+    assert len(folded) <= 20_000
+    for version in (0, 1, 140, 141, 142, 9_999, 19_999, 20_000):
+        folded.clear()
+        assert history.state(version) == {"number": version}
+        assert len(folded) <= 141
+    states = [one for one in gc.get_objects() if isinstance(one, Counted)]
+    assert len(states) <= 150
 
 
 def find(user: User) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from leftfold.engine.processing.process_wire import BARRIER
 from leftfold.engine.processing.stream_state import MARK
 from leftfold.errors import ContractError, Fenced
 from leftfold.kafka.administration import dead_letters
-from leftfold.kafka.administration.dead_letters import LetterHandler
+from leftfold.kafka.administration.dead_letters import LetterTransactions
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
@@ -259,17 +259,17 @@ def test_of_two_operators_who_send_a_letter_again_at_once_one_is_refused(
     strayed = good(bank, "strayed", bank.deposit(ACCOUNT, 5))
     _post(broker, bank, [replace(strayed, partition=(strayed.partition + 1) % bank.app.partitions)])
     if not alone:
-        monkeypatch.setattr(dead_letters, "Producer", partial(_producer_of_its_own, dead_letters.Producer))
+        monkeypatch.setattr(dead_letters, "Producer", partial(_producer_of_its_own, Producer))
     with Running(bank, broker.address) as running:
         wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
         letters = AllDeadLetters(broker.address).waiting([bank.name])
-        ann, bob = (LetterHandler(bank.name, broker.settings, letters) for _ in range(2))
+        ann, bob = (LetterTransactions(bank.name, broker.settings, letters) for _ in range(2))
         bob.resend(letters[0], "bob: it strayed", id_="of bob")
         if alone:
             with pytest.raises(Fenced, match=f"another operator is at work on {bank.name}.dead"):
                 ann.resend(letters[0], "ann: it strayed", id_="of ann")
             with pytest.raises(ContractError, match="is sent again already, bob: it strayed; nothing was changed"):
-                LetterHandler(bank.name, broker.settings, letters)
+                LetterTransactions(bank.name, broker.settings, letters)
         else:
             ann.resend(letters[0], "ann: it strayed", id_="of ann")
         wait_until(lambda: running.worker.counts["accepted"] == (1 if alone else 2), "what was sent to be decided")

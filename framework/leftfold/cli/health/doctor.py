@@ -33,7 +33,7 @@ from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
 from leftfold.runtime.operations.survey import generation_problems, look_for_others
-from leftfold.runtime.operations.topics import readable_configs
+from leftfold.runtime.operations.topics import known_settings
 from leftfold.runtime.project import find_project, load_apps, local_settings, needed
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
@@ -217,7 +217,7 @@ class Examination:
         found = list(survey_workers(app, state, problems))
         noted = _packed(state.admin, app) + _kept_otherwise(state.admin, app)
         if problems:
-            raise InfrastructureError("\n".join(problems))
+            raise InfrastructureError("\n".join(problems) + noted)
         return ", ".join(f"{row['name']} has {amount(row['workers'], 'worker')}" for row in found) + noted
 
     def _state(self, app: App) -> ClusterState:
@@ -289,7 +289,7 @@ def _packed(cluster: Any, app: App) -> str:
     """A remark on topics written by clients that accept batches whose uncompressed size no broker checks."""
     parts = [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]
     wanted = [names.replies(app.name), *map(names.commands, parts)]
-    configs, warning = readable_configs(cluster, cluster.partition_counts(wanted))
+    configs, warning = known_settings(cluster, cluster.partition_counts(wanted))
     found = [topic for topic, config in configs.items() if config.get("compression.type") == "producer"]
     if not found:
         return f"\n{warning}" if warning else ""
@@ -303,7 +303,7 @@ def _kept_otherwise(cluster: Any, app: App) -> str:
     """A remark on dead-letter topics whose retention differs from the App's `dead_retention`."""
     wanted = dead_commands(app.dead_retention)["retention.ms"]
     dead = cluster.partition_counts(names.dead(decider.name) for decider in app.deciders)
-    configs, warning = readable_configs(cluster, dead)
+    configs, warning = known_settings(cluster, dead)
     found = {topic: config["retention.ms"] for topic, config in configs.items() if config["retention.ms"] != wanted}
     if not found:
         return f"\n{warning}" if warning else ""

@@ -16,7 +16,7 @@ from leftfold.cli.options import (
     JsonOption,
     KafkaOption,
     RedisOption,
-    ScrapedOption,
+    ScrapeOption,
     examples,
     seconds,
 )
@@ -49,7 +49,7 @@ def top(
         float, typer.Option("--every", metavar="TIME", parser=seconds, help="Seconds between looks: 500ms, 5s.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    metrics: ScrapedOption = "",
+    metrics: ScrapeOption = "",
     app: AppsOption = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,

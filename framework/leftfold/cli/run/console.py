@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOption, ScrapedOption, examples
+from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOption, ScrapeOption, examples
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.logging import open_report
@@ -38,7 +38,7 @@ def console(
     role: Annotated[str, typer.Option("--role", metavar="ROLE", help="Only visitors with this role may look.")] = "",
     allow_acts: Annotated[bool, typer.Option("--allow-acts", help="Let visitors act, and not only read.")] = False,
     acts_role: Annotated[str, typer.Option("--acts-role", metavar="ROLE", help="Only those with it may act.")] = "",
-    metrics: ScrapedOption = "",
+    metrics: ScrapeOption = "",
     app: AppsOption = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,

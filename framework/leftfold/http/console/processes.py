@@ -285,7 +285,7 @@ def _members(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyRes
     rows = [
         (
             row["name"],
-            row["kind"],
+            member["group"],
             tag("code", member["id"]),
             member["host"].lstrip("/"),
             ", ".join(f"{topic} {_numbers(found)}" for topic, found in sorted(member["partitions"].items())) or "none",
@@ -293,7 +293,7 @@ def _members(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyRes
         for row in result.rows
         for member in row.get("members", ())
     ]
-    return table(("of", "kind", "member", "at", "partitions"), rows, label="Members", empty="Nothing is at work.")
+    return table(("of", "group", "member", "at", "partitions"), rows, label="Members", empty="Nothing is at work.")
 
 
 def _numbers(partitions: Sequence[int]) -> str:

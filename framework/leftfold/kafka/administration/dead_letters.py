@@ -35,7 +35,7 @@ from leftfold.ports.outgoing import (
 )
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["DeadLetters", "LetterHandler", "record_at", "write_record"]
+__all__ = ["DeadLetters", "LetterTransactions", "record_at", "write_record"]
 
 
 _SECONDS, _PAUSE = 20, 0.1
@@ -138,7 +138,7 @@ class DeadLetters:
             yield from read_whole(log, starts, ends)
 
 
-class LetterHandler:
+class LetterTransactions:
     """Resends and discards dead letters of one category, which one operator at a time can do.
 
     Each letter is one transaction: what is sent, and the marker that says so. A producer of the same transactional id

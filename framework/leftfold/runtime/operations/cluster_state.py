@@ -100,7 +100,7 @@ class ClusterState:
 
     def assigned(self, *groups: str) -> list[dict[str, Any]]:
         """The members of groups with their partitions, each as a JSON object."""
-        return [member._asdict() for group in groups for member in self.groups.get(group, ())]
+        return [{"group": group, **member._asdict()} for group in groups for member in self.groups.get(group, ())]
 
     def owners(self, category: str) -> dict[str, int]:
         """The groups of workers of a category in any App, with their member counts."""

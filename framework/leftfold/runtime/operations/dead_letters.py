@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from leftfold.engine.processing.command_wire import command_id
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.dead_letters import DeadLetters, LetterHandler
+from leftfold.kafka.administration.dead_letters import DeadLetters, LetterTransactions
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command, Event
@@ -21,7 +21,7 @@ from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.operations.cluster_state import ClusterState
-from leftfold.runtime.operations.topics import readable_configs
+from leftfold.runtime.operations.topics import known_settings
 from leftfold.runtime.project import Usage, read_address, unknown
 
 __all__ = ["AllDeadLetters", "Retention", "checked_value", "dead_waiting", "standing_still", "types_of"]
@@ -51,7 +51,7 @@ def _retention(state: ClusterState, name: str) -> Retention:
     topic = names.dead(name)
     if topic not in state.topics:
         return Retention(0, None)
-    configs, warning = readable_configs(state.admin, [topic])
+    configs, warning = known_settings(state.admin, [topic])
     lasting = int(configs[topic]["retention.ms"]) if topic in configs else -1
     deleted = sum(state.starts([topic]).offsets[topic].values())
     return Retention(deleted, None if lasting < 0 else lasting / 1000, warning)
@@ -233,10 +233,10 @@ class AllDeadLetters:
             handler.discard(letter, why)
             yield letter
 
-    def _handled(self, letters: Sequence[Letter]) -> Iterator[tuple[Letter, LetterHandler]]:
+    def _handled(self, letters: Sequence[Letter]) -> Iterator[tuple[Letter, LetterTransactions]]:
         by_category = groupby(sorted(letters, key=_category), key=_category)
         found = [(category, list(ones)) for category, ones in by_category]
-        handlers = [(LetterHandler(category, self._settings, ones), ones) for category, ones in found]
+        handlers = [(LetterTransactions(category, self._settings, ones), ones) for category, ones in found]
         for handler, ones in handlers:
             yield from ((letter, handler) for letter in ones)
 

@@ -11,10 +11,10 @@ from leftfold.kafka.administration.topics import topics_of
 from leftfold.model.app import App
 from leftfold.runtime.connect import kafka_settings
 
-__all__ = ["TopicRow", "readable_configs", "topic_rows"]
+__all__ = ["TopicRow", "known_settings", "topic_rows"]
 
 
-def readable_configs(cluster: ClusterAdmin, topics: Iterable[str]) -> tuple[dict[str, dict[str, str]], str]:
+def known_settings(cluster: ClusterAdmin, topics: Iterable[str]) -> tuple[dict[str, dict[str, str]], str]:
     """The settings of those topics whose settings this login may read, and a warning that names the others, or ''."""
     wanted, found, refused, why = list(topics), dict[str, dict[str, str]](), list[str](), ""
     try:
@@ -63,7 +63,7 @@ def topic_rows(apps: Iterable[App], kafka: str | None) -> tuple[list[TopicRow], 
     wanted = [(app.name, topic) for app in apps for topic in topics_of(app)]
     with ClusterAdmin(kafka_settings(kafka)) as cluster:
         counts = cluster.partition_counts(topic.name for _, topic in wanted)
-        configs, warning = readable_configs(cluster, counts)
+        configs, warning = known_settings(cluster, counts)
         starts, ends = cluster.starts(counts).offsets, cluster.ends(counts).offsets
     rows = []
     for app, topic in wanted:
