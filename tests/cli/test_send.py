@@ -91,7 +91,8 @@ def test_a_key_is_taken_as_it_is_typed_and_a_time_in_it_has_a_zone() -> None:
     def key(event: Moved) -> tuple[str, datetime]:
         raise NotImplementedError
 
-    assert read_key(app.view("basket_summary"), "50%/a b") == "50%/a b"
+    for text in ("50%/a b", "a,b=c", "=", ",@[3:17]"):
+        assert read_key(app.view("basket_summary"), text) == text
     view = FoldView("timed", events=Moved, row=Moved, key=key, evolve=lambda row, event: event)
     with pytest.raises(Usage, match="2026-01-01T12:00:00 has no time zone; write 2026-01-01T12:00:00Z for UTC"):
         read_key(view, "b/2026-01-01T12:00")

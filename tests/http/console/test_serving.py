@@ -13,11 +13,13 @@ import nicegui
 import pytest
 from fastapi import FastAPI
 from nicegui.testing.general import nicegui_reset_globals
+from starlette.requests import Request
 
 from leftfold import memory
 from leftfold.cli.main import run
 from leftfold.http import Access, Principal, gateway, hash_of
 from leftfold.http.console import Console, mount_console
+from leftfold.http.settings import HttpSettings
 from leftfold.model.keys import dead
 from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
@@ -128,6 +130,21 @@ def test_a_console_of_this_machine_answers_to_its_own_names_only() -> None:
 def test_others_are_not_served_without_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["console", "--app", "tests.http.console.kiosk:app", "--host", "192.0.2.1"]) == 2
     assert "leftfold serve --new-key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a,b", "a=b", "a:", ":b", " a", "a ", "a:b:c", "a:b,c", "a:b+"])
+def test_a_name_that_the_list_of_keys_cannot_hold_gets_no_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--new-key", name]) == 2
+    assert "names and roles have no comma, = or :" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["shop", "Ann Lee", "ann@example.com:clerk+boss"])
+def test_a_key_with_a_name_is_taken_as_it_was_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--new-key", name]) == 0
+    printed = capsys.readouterr()
+    asked = Request({"type": "http", "headers": [(b"x-api-key", printed.err.split(": ")[-1].strip().encode())]})
+    found = asyncio.run(HttpSettings(keys=printed.out.strip()).access().principal(asked))
+    assert (found.name, sorted(found.roles)) == (name.partition(":")[0], ["boss", "clerk"] if ":" in name else [])
 
 
 def letter(value: bytes, key: bytes = b"o-1", type_: bytes = b"orders.Pay.v1", name: str = "orders") -> Letter:

@@ -18,7 +18,7 @@ from leftfold.errors import LeftfoldError
 from leftfold.runtime.connect import connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, load_apps
-from leftfold.runtime.telemetry import collected
+from leftfold.runtime.telemetry import TelemetrySettings, collected
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -125,7 +125,10 @@ def _add_console(
         from leftfold.http.console import mount_console
 
     named = {app.name: connection for app, connection in connections}
-    state = console_of(apps, named, (*servers, None), access, roles, allow_acts=allow_acts, specs=specs or ())
+    state = console_of(
+        apps, named, (*servers, None), access, roles,
+        allow_acts=allow_acts, specs=specs or (), metrics=TelemetrySettings().metrics,
+    )  # fmt: skip
     mount_console(api, state, "/console", access=access)
     open_report("console")  # for errors of pages that were not foreseen
 
