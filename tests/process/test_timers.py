@@ -210,6 +210,11 @@ def assert_set_as_confirmed(settings: KafkaSettings, order: str) -> None:
         work.check_set(timer)
         with pytest.raises(Usage, match="was set again meanwhile"):
             work.check_set(timer._replace(due=timer.due._replace(by="an earlier input")))
+        instance = work.instance() or {}
+        assert (instance["finished"], instance["state"]["product"]) == (False, order)
+        assert instance["inputs taken"] >= 1
+    with pytest.raises(Usage, match="too many to be read here; name an instance"):
+        TimerWork(trade, trade.processes[0], settings.bootstrap_servers, most=0)
 
 
 def assert_traced(settings: KafkaSettings, typed: Typing) -> None:

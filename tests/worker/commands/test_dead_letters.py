@@ -229,6 +229,7 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, bank:
         assert re.search(r"^appended  20\d\d-\d\d-\d\dT", told, re.MULTILINE), told
         assert typed("dead", "resend", at).code == 2  # it is asked first
         asked = AllDeadLetters(broker.address).waiting([bank.name])
+        assert [list(AllDeadLetters(broker.address).letters(bank.name, most)) for most in (100, 0)] == [asked, []]
         again = typed("dead", "resend", at, "--reason", "it strayed", "--by", "ann", "--yes")
         assert (again.code, again.out) == (0, f"{at} is sent again under its own id strayed\n")
         wait_until(lambda: running.worker.counts["accepted"] == 2, "the command to be decided")

@@ -14,7 +14,7 @@ from nicegui import ui
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.progress import RebuildProgress, Report
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, show_surveys
-from leftfold.http.console.html import Html, details, json_text, pairs, sentence, table, tag, time_text
+from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -27,6 +27,8 @@ from leftfold.runtime.project import Usage
 __all__ = ["dead_letters", "group_of"]
 
 _LISTED = 30
+_MOST = 2_000
+"""How many offsets of each partition are read, the last ones: a flood of letters must not end the console."""
 _AT_ONCE = 10
 """Up to so many letters are handled while the visitor waits."""
 _DEAD = names.dead("")
@@ -83,7 +85,7 @@ class _Letters:
 
     def _read(self) -> tuple[_LetterList, tuple[Letter, bytes] | None]:
         burials = self._burials()
-        found = _LetterList(list(burials.letters(self._name)), burials.kept(self._name))
+        found = _LetterList(list(burials.letters(self._name, _MOST)), burials.kept(self._name))
         if not self._letter:
             return found, None
         (opened,) = burials.chosen([self._letter])
@@ -104,10 +106,13 @@ class _Letters:
                 html(tag("p", "No dead letter waits.", cls="lf-fine"))
             for (topic, done, _), letters in sorted(groups.items(), key=lambda pair: (pair[0][1] != "", -len(pair[1]))):
                 self._show_group(topic.removesuffix(_DEAD), done, letters)
+            remarks = [f"Of each partition these are among the last {_MOST:,} offsets; all: leftfold dead list --all"]
             for name, retention in found.kept.items():
                 if retention.deleted:
-                    older = f"Of {name} up to {retention.deleted:,} older letters are deleted already."
-                    html(tag("p", older, cls="lf-quiet"))
+                    remarks.append(f"Of {name} up to {retention.deleted:,} older letters are deleted already.")
+                if retention.warning:
+                    remarks.append(f"It is not known how long those of {name} are kept: {retention.warning}")
+            html(joined(tag("p", sentence(remark), cls="lf-quiet") for remark in remarks))
 
     def _choices(self, found: _LetterList) -> Html:
         """Links to the letters of one category or process, and to the handled ones."""

@@ -18,6 +18,7 @@ __all__ = [
     "Edge",
     "Html",
     "Node",
+    "age_text",
     "changes",
     "command",
     "commands_in",
@@ -27,6 +28,7 @@ __all__ = [
     "drawn_graph",
     "joined",
     "json_text",
+    "number_text",
     "pairs",
     "sentence",
     "table",
@@ -196,6 +198,16 @@ def time_text(moment: datetime | str | float | None) -> Html:
     ago = f"{lasting(age)} ago" if age >= 0 else f"in {lasting(-age)}"
     exact = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return tag("time", ago, datetime=exact, title=exact)
+
+
+def number_text(value: int | None) -> str:
+    """A number with commas; None = unknown."""
+    return "unknown" if value is None else f"{value:,}"
+
+
+def age_text(seconds: float | None) -> str:
+    """A length of time in a few words; None = unknown."""
+    return "unknown" if seconds is None else "0 s" if seconds < 1 else lasting(seconds)
 
 
 def course_of(values: Sequence[float], *, label: str) -> Html:

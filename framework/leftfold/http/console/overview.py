@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from leftfold.http.console.elements import heading, html, panel, show_surveys
@@ -12,11 +12,28 @@ from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
 from leftfold.runtime.console import amount, lasting
 
-__all__ = ["graph_of", "is_about", "overview"]
+__all__ = ["graph_of", "is_about", "overview", "state_of"]
 
 Row = Mapping[str, Any]
-_PAGES = {"decider": "/workers", "process": "/processes", "reaction": "/dead"}
-"""Seconds between two looks at the shared survey; how often that is made is its own business."""
+_PAGES = {"decider": "/workers", "process": "/processes", "reaction": "/dead", "stream": "/workers"}
+"""Where each kind of member is looked at; views have pages of their own."""
+_DETAILS: Mapping[str, Callable[[Row], str]] = {
+    "process": lambda row: amount(row.get("timers") or 0, "timer"),
+    "reaction": lambda row: f"{row.get('parked', 0):,} parked",
+    "stream": lambda row: amount(row.get("running", 0), "process"),
+}
+"""What the graph says of a member besides its kind."""
+
+
+def _parts(app: App) -> dict[str, Sequence[Any]]:
+    """The members of an App by their kind."""
+    return {
+        "view": app.views,
+        "decider": app.deciders,
+        "process": app.processes,
+        "reaction": app.reactions,
+        "stream": app.streams,
+    }
 
 
 def overview(visitor: Visitor) -> None:
@@ -56,13 +73,7 @@ def _problems(visitor: Visitor, result: SurveyResult) -> Html:
 def _look(visitor: Visitor, problem: str) -> Iterator[Html]:
     """A link to the page where a problem can be looked at and solved."""
     for app in visitor.console.apps.values():
-        parts: dict[str, Sequence[Any]] = {
-            "view": app.views,
-            "decider": app.deciders,
-            "process": app.processes,
-            "reaction": app.reactions,
-        }
-        for kind, members in parts.items():
+        for kind, members in _parts(app).items():
             for member in members:
                 if is_about(problem, kind, member.name):
                     is_dead = "dead letter" in problem or "dead list" in problem
@@ -91,6 +102,12 @@ def is_about(problem: str, kind: str, name: str) -> bool:
     if kind == "decider":
         patterns.append(rf"\b{re.escape(name)}\.(?:commands|events|dead)\b")
     return any(re.search(pattern, problem) for pattern in patterns)
+
+
+def state_of(result: SurveyResult, kind: str, name: str) -> Html:
+    """Whether a member needs attention, as a badge."""
+    bad = _tone(result, kind, name)
+    return tag("span", "needs attention" if bad else "fine", cls=f"lf-badge lf-{bad or 'good'}")
 
 
 def graph_of(visitor: Visitor, result: SurveyResult, *, narrow: bool = False) -> Html:
@@ -138,53 +155,16 @@ def _nodes(visitor: Visitor, app: App, result: SurveyResult, *, narrow: bool) ->
         else:
             yield Node(f"decider {name}", name, f"decider, {workers}{dead}", "", 0, visitor.href("/workers"), tone)
             yield Node(f"category {name}", f"{name}.events", events, "", 1, href)
-    for process in app.processes:
-        row = _row(rows, "process", process.name)
-        detail = f"process, {amount(row.get('timers') or 0, 'timer')}"
-        yield Node(
-            f"process {process.name}",
-            process.name,
-            detail,
-            "",
-            last,
-            visitor.href("/processes"),
-            _tone(result, "process", process.name),
-        )
-    for reaction in app.reactions:
-        row = _row(rows, "reaction", reaction.name)
-        detail = f"reaction, {row.get('parked', 0):,} parked"
-        yield Node(
-            f"reaction {reaction.name}",
-            reaction.name,
-            detail,
-            "",
-            last,
-            visitor.href("/processes"),
-            _tone(result, "reaction", reaction.name),
-        )
-    for stream in app.streams:
-        detail = f"stream, {amount(_row(rows, 'stream', stream.name).get('running', 0), 'process')}"
-        yield Node(
-            f"stream {stream.name}",
-            stream.name,
-            detail,
-            "",
-            last,
-            visitor.href("/workers"),
-            _tone(result, "stream", stream.name),
-        )
+    for kind, members in _parts(app).items():
+        for name in (one.name for one in members if kind in _DETAILS):
+            detail = f"{kind}, {_DETAILS[kind](_row(rows, kind, name))}"
+            yield Node(f"{kind} {name}", name, detail, "", last, visitor.href(_PAGES[kind]), _tone(result, kind, name))
     for view in app.views:
-        row = _row(rows, "view", view.name)
+        row, name = _row(rows, "view", view.name), view.name
         detail = f"view, {row['rows']:,} rows" if "rows" in row else "view, not built"
         column = last + (app.keeper(view) is not None)
         yield Node(
-            f"view {view.name}",
-            view.name,
-            detail,
-            "",
-            column,
-            visitor.href(f"/views/{view.name}"),
-            _tone(result, "view", view.name),
+            f"view {name}", name, detail, "", column, visitor.href(f"/views/{name}"), _tone(result, "view", name)
         )
 
 

@@ -22,12 +22,24 @@ from leftfold.http.console.elements import (
     show_surveys,
     submit,
 )
-from leftfold.http.console.html import Html, command, course_of, details, json_text, table, tag, time_text
-from leftfold.http.console.overview import is_about
+from leftfold.http.console.html import (
+    Html,
+    age_text,
+    command,
+    course_of,
+    details,
+    json_text,
+    number_text,
+    table,
+    tag,
+    time_text,
+)
+from leftfold.http.console.overview import state_of
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
 from leftfold.model.process import Process
 from leftfold.runtime.console import amount, lasting
+from leftfold.runtime.operations.components import MOST_STATES
 from leftfold.runtime.operations.timers import TimerWork, log_time_now, row_of
 
 __all__ = ["processes", "workers"]
@@ -55,31 +67,18 @@ async def processes(visitor: Visitor, name: str = "", key: str = "") -> None:
             await _Timers(visitor, app, process, key if name else "").show()
 
 
-def _age(value: float | None) -> str:
-    return "unknown" if value is None else "0 s" if value < 1 else lasting(value)
-
-
-def _count(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
-
-
-def _state(result: SurveyResult, kind: str, name: str) -> Html:
-    wrong = any(is_about(problem, kind, name) for problem in result.problems)
-    return tag("span", "needs attention" if wrong else "fine", cls=f"lf-badge lf-{'bad' if wrong else 'good'}")
-
-
 def _backlog(visitor: Visitor, result: SurveyResult) -> Html:
     rows = [
         (
             tag("a", row["name"], href=visitor.href("/processes", name=row["name"])),
-            _state(result, "process", row["name"]),
+            state_of(result, "process", row["name"]),
             row.get("workers", 0),
             row.get("routers", 0),
             f"{row.get('inputs', 0):,}",
-            _age(row.get("unrouted")),
-            _age(row.get("untaken")),
-            _count(row.get("timers")),
-            _count(row.get("overdue")),
+            age_text(row.get("unrouted")),
+            age_text(row.get("untaken")),
+            number_text(row.get("timers")),
+            number_text(row.get("overdue")),
             tag("a", row.get("dead", 0), href=visitor.href("/dead", name=row["name"])),
         )
         for row in result.rows
@@ -138,7 +137,8 @@ class _Timers:
             await fetched(self._read, self._shown, what=f"reading the states of {self._process.name}")
 
     def _read(self) -> _Found:
-        with TimerWork(self._app, self._process, self._visitor.console.servers[0], self._key) as work:
+        kafka, _, _ = self._visitor.console.servers
+        with TimerWork(self._app, self._process, kafka, self._key, MOST_STATES) as work:
             watermark = work.told_time()
             timers = [(timer, row_of(self._process.name, timer, watermark)) for timer in work.table.timers(self._key)]
             keys = sorted(work.table.keys) if not self._key else [key for key in work.table.keys if key == self._key]
@@ -226,7 +226,7 @@ def _deciders(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyRe
     rows = [
         (
             tag("a", row["name"], href=visitor.href("/streams", category=row["name"])),
-            _state(result, "decider", row["name"]),
+            state_of(result, "decider", row["name"]),
             row["version"],
             row["partitions"],
             row["workers"],
@@ -247,11 +247,11 @@ def _reactions(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyR
     rows = [
         (
             row["name"],
-            _state(result, row["kind"], row["name"]),
+            state_of(result, row["kind"], row["name"]),
             row["kind"],
             row["events"],
             row["running"],
-            _count(row.get("lag")),
+            number_text(row.get("lag")),
             _course(history, row["kind"], row["name"], "lag"),
             tag("a", row["parked"], href=visitor.href("/dead")) if "parked" in row else "",
         )
@@ -266,10 +266,10 @@ def _views(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResul
     rows = [
         (
             tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
-            _state(result, "view", row["name"]),
+            state_of(result, "view", row["name"]),
             row.get("tails", ""),
-            _count(row.get("lag")),
-            _age(row.get("behind")),
+            number_text(row.get("lag")),
+            age_text(row.get("behind")),
             _course(history, "view", row["name"], "lag"),
             time_text(row.get("time")),
         )

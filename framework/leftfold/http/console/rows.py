@@ -1,4 +1,4 @@
-"""Rows of a view: browsed and found by key or index, explain_error event by event, and compared between generations."""
+"""Rows of a view: browsed and found by key or index, explained event by event, and compared between generations."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def browse(visitor: Visitor, app: App, view: View[Any, Any], key: str) -> 
         typed_key = _key_of(view, key)
         row = connection.views[view].entry(typed_key).row
         if row is None:
-            raise Usage(f"view {view.name} has no row for {key!r}; what became of it is explain_error below")
+            raise Usage(f"view {view.name} has no row for {key!r}; what became of it is explained below")
         return [(typed_key, row)], None
 
     with panel("Rows"):
@@ -248,8 +248,6 @@ async def compare_generation(visitor: Visitor, view: View[Any, Any], one: str, o
                 .classes("lf-field")
                 for side, value in (("One", one or "live"), ("Other", other or "held"))
             ]
-            for name in names:
-                name.props("outlined dense").classes("lf-field")
             submit("Compare")
         result = ui.element("div")
     if one and other:

@@ -22,8 +22,8 @@ from leftfold.http.console.elements import (
     show_error,
     show_surveys,
 )
-from leftfold.http.console.html import Html, details, pairs, sentence, table, tag, time_text
-from leftfold.http.console.overview import is_about
+from leftfold.http.console.html import Html, age_text, details, number_text, pairs, sentence, table, tag, time_text
+from leftfold.http.console.overview import is_about, state_of
 from leftfold.http.console.rows import browse, compare_generation, explain_row
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
@@ -75,19 +75,16 @@ def views(visitor: Visitor) -> None:
         rows = []
         for name, (app, view) in visitor.console.views().items():
             row = next((r for r in _rows(result, name) if r.get("live")), {})
-            wrong = any(is_about(problem, "view", name) for problem in result.problems)
             rows.append(
                 (
                     tag("a", name, href=visitor.href(f"/views/{name}")),
-                    tag(
-                        "span", "needs attention" if wrong else "fine", cls=f"lf-badge lf-{'bad' if wrong else 'good'}"
-                    ),
+                    state_of(result, "view", name),
                     app.name,
                     kind_of(view),
                     ", ".join(view.categories),
                     f"{row['rows']:,}" if "rows" in row else "not built",
-                    _number(row.get("lag")),
-                    _behind(row),
+                    number_text(row.get("lag")),
+                    age_text(row.get("behind")),
                     len(row.get("parked", ())),
                 )
             )
@@ -99,15 +96,6 @@ def views(visitor: Visitor) -> None:
 
 def _rows(result: SurveyResult, name: str) -> list[Row]:
     return [row for row in result.rows if row["kind"] == "view" and row["name"] == name]
-
-
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
-
-
-def _behind(row: Row) -> str:
-    behind = row.get("behind")
-    return "unknown" if behind is None else "0 s" if behind < 1 else lasting(behind)
 
 
 async def view(visitor: Visitor, name: str, key: str = "", one: str = "", other: str = "") -> None:
@@ -171,9 +159,9 @@ def _generations(rows: Sequence[Row]) -> Html:
             tag("code", row["generation"]),
             tag("span", row.get("phase", ""), cls=f"lf-badge {'lf-good' if row.get('live') else ''}")
             + (f" @{row['called']}" if row.get("called") else ""),
-            _number(row.get("rows")),
-            _number(row.get("lag")),
-            _behind(row) if row.get("live") else "",
+            number_text(row.get("rows")),
+            number_text(row.get("lag")),
+            age_text(row.get("behind")) if row.get("live") else "",
             row.get("tails", ""),
             len(row.get("parked", ())),
             time_text(row.get("time")),

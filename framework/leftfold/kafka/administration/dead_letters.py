@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -103,9 +104,9 @@ class DeadLetters:
     def __init__(self, category: str, settings: KafkaSettings) -> None:
         self._category, self._topic, self._settings = category, names.dead(category), settings
 
-    def read(self) -> list[Letter]:
-        """Reads all dead letters, with how each was handled."""
-        return letters_in(self._records())
+    def read(self, most: int = sys.maxsize) -> list[Letter]:
+        """Reads the dead letters among the last `most` offsets of each partition, with how each was handled."""
+        return letters_in(self._records(most))
 
     def original(self, letter: Letter) -> RawRecord:
         """The original record; one that was too large to copy is read from its topic.
@@ -131,11 +132,12 @@ class DeadLetters:
         write_record(self._settings, topic, marker._replace(key=letter.source.encode(), value=b"{}"))
         write_record(self._settings, self._topic, marker)
 
-    def _records(self) -> Iterator[RawRecord]:
+    def _records(self, most: int) -> Iterator[RawRecord]:
         with ClusterAdmin(self._settings) as cluster:
             starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
+        last = Position({self._topic: {p: max(0, end - most) for p, end in ends.offsets[self._topic].items()}})
         with closing(KafkaLogReader(self._settings)) as log:
-            yield from read_whole(log, starts, ends)
+            yield from read_whole(log, starts | last, ends)
 
 
 class LetterTransactions:

@@ -176,11 +176,11 @@ def _assigned(assignment: bytes) -> dict[str, list[int]]:
     """The partitions in an assignment of Kafka's consumer protocol (ConsumerProtocolAssignment); none of others."""
     found: dict[str, list[int]] = {}
     try:
-        (topics,), at = struct.unpack_from(">xxi", assignment), 6
+        (topics,), at = struct.unpack_from(">xxI", assignment), 6
         for _ in range(topics):
-            (length,) = struct.unpack_from(">h", assignment, at)
+            (length,) = struct.unpack_from(">H", assignment, at)
             topic, at = assignment[at + 2 : at + 2 + length].decode(), at + 2 + length
-            (count,) = struct.unpack_from(">i", assignment, at)
+            (count,) = struct.unpack_from(">I", assignment, at)
             found[topic] = sorted(struct.unpack_from(f">{count}i", assignment, at + 4))
             at += 4 + 4 * count
     except (struct.error, UnicodeDecodeError):

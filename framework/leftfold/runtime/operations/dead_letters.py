@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -141,8 +142,8 @@ class AllDeadLetters:
             topics: dict[str, int] = cluster.topics()
         self._known = sorted(name.removesuffix(_DEAD) for name in topics if name.endswith(_DEAD))
 
-    def letters(self, category: str = "") -> Iterator[Letter]:
-        """Dead letters of one category or process, or of all.
+    def letters(self, category: str = "", most: int = sys.maxsize) -> Iterator[Letter]:
+        """Dead letters of one category or process, or of all, among the last `most` offsets of each partition.
 
         Raises:
             Usage: the cluster has no dead letters of that name.
@@ -150,7 +151,7 @@ class AllDeadLetters:
         if category and category not in self._known:
             raise unknown("category or process with dead letters in the log called", category, self._known)
         for name in [category] if category else self._known:
-            yield from (letter for letter in self._letters(name).read() if letter.is_listed)
+            yield from (letter for letter in self._letters(name).read(most) if letter.is_listed)
 
     def kept(self, category: str = "") -> dict[str, Retention]:
         """Retention of the dead letters of one category or process, or of all."""

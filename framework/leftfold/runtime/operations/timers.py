@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,12 +74,15 @@ class TimerWork:
 
     Args:
         key: the only instance to read; '' = all instances, from every partition.
+        most: how many offsets of states may be read.
 
     Raises:
-        InfrastructureError: this version of the process has never run.
+        InfrastructureError: this version of the process has never run. Usage: it has more states than `most` allows.
     """
 
-    def __init__(self, app: App, process: Process[Any, Any, Any], kafka: str | None, key: str = "") -> None:
+    def __init__(
+        self, app: App, process: Process[Any, Any, Any], kafka: str | None, key: str = "", most: int = sys.maxsize
+    ) -> None:
         self._app, self._process, self._settings = app, process, kafka_settings(kafka)
         self._cluster: Any = ClusterAdmin(self._settings)
         topic = names.state(process.name, process.version)
@@ -92,6 +96,12 @@ class TimerWork:
         starts: Position = self._cluster.starts([topic])
         if key:
             starts = starts.only([topic], partition_of(key.encode(), counts[topic]))
+        elif (count := self._cluster.ends([topic]).ahead_of(starts)) > most:
+            self._cluster.close()
+            raise Usage(
+                f"{topic} has {count:,} offsets, too many to be read here; name an instance, or see all timers: "
+                f"leftfold timers list {process.name}"
+            )
         self._reader: Any = KafkaLogReader(self._settings)
         self.table = TimerTable(self._reader, topic, starts, key)
 
