@@ -277,6 +277,28 @@ def test_of_two_operators_who_send_a_letter_again_at_once_one_is_refused(
     assert _decided(broker, bank) == ({"of bob"} if alone else {"of ann", "of bob"})
 
 
+def test_a_kill_between_what_is_sent_and_its_note_leaves_a_letter_that_waits_and_counts_once(
+    broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strayed = good(bank, "strayed", bank.deposit(ACCOUNT, 5))
+    _post(broker, bank, [replace(strayed, partition=(strayed.partition + 1) % bank.app.partitions)])
+    with Running(bank, broker.address) as running:
+        wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
+        (letter,) = AllDeadLetters(broker.address).waiting([bank.name])
+        killed = LetterTransactions(bank.name, broker.settings, [letter])
+        with monkeypatch.context() as patch:
+            patch.setattr(dead_letters, "handled_marker", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                killed.resend(letter, "ann: it strayed", id_="first")
+        LetterTransactions(bank.name, broker.settings, [letter]).resend(letter, "ann: it strayed", id_="second")
+        wait_until(lambda: running.worker.counts["accepted"], "what was sent to be decided")
+    assert _decided(broker, bank) == {"second"}
+
+
+def _interrupted(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
 def _producer_of_its_own(make: Any, config: dict[str, Any], **more: Any) -> Any:
     return make(config | {"transactional.id": str(uuid4())}, **more)
 

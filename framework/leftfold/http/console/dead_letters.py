@@ -106,7 +106,7 @@ class _Letters:
                 html(tag("p", "No dead letter waits.", cls="lf-fine"))
             for (topic, done, _), letters in sorted(groups.items(), key=lambda pair: (pair[0][1] != "", -len(pair[1]))):
                 self._show_group(topic.removesuffix(_DEAD), done, letters)
-            remarks = [f"Of each partition these are among the last {_MOST:,} offsets; all: leftfold dead list --all"]
+            remarks = [f"Of each partition these are among the last {_MOST:,} offsets; all of them: leftfold dead list"]
             for name, retention in found.kept.items():
                 if retention.deleted:
                     remarks.append(f"Of {name} up to {retention.deleted:,} older letters are deleted already.")

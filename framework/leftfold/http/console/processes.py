@@ -321,8 +321,7 @@ def _recorded(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyRe
             *("" if row[name] is None else f"{row[name] * 1000:,.0f} ms" for name in ("p50", "p99")),
             f"{scrape.rotations.get((row['kind'], row['name']), 0.0):,.0f}",
         )
-        for row in result.rows
-        if "rate" in row and row["kind"] != "server"
+        for row in result.rates
     ]
     parts = [
         (part, f"{scrape.restarts.get(part, 0.0):,.0f}", f"{scrape.memory.get(part, 0.0) / 2**20:,.0f} MiB")

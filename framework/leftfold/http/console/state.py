@@ -45,12 +45,14 @@ class SurveyResult(NamedTuple):
     """The rows and problems of one survey; `time` is when it ended, in seconds since 1970.
 
     `scrape` has what the parts of a run record themselves; None = it was not asked for, or nothing answered.
+    `rates` has a row for each member with its rate and durations since the survey before.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
     problems: Sequence[str] = ()
     time: float = 0.0
     scrape: Scrape | None = None
+    rates: Sequence[Mapping[str, Any]] = ()
 
 
 def explain_error(error: BaseException) -> str:
@@ -96,7 +98,7 @@ class SharedSurvey:
             self.latest = await asyncio.to_thread(self._look)
         except Exception as error:  # noqa: BLE001  # every page shows it, and the pause stays
             self.latest = SurveyResult((), [explain_error(error)], time.time())
-        self.history = [*self.history, self.latest][-_REMEMBERED:]
+        self.history = [*self.history, self.latest._replace(problems=(), scrape=None)][-_REMEMBERED:]
         ended = time.monotonic()
         self._due = 0.0 if self._is_hastened else ended + max(_PAUSE, _SHARE * (ended - begun))
         return self.latest
@@ -197,13 +199,13 @@ class Console:
         survey = Survey(kafka, redis, archive_of(archive))
         rows = survey.rows({app.name: app for app in self.apps.values()})
         scrape = Scrape.read(self.metrics) if self.metrics else None
-        if scrape is not None:
-            self._rates.added([row for row in rows if row.get("live", True)], scrape, time.monotonic())
-        elif self.metrics:
+        rates = [{"kind": kind, "name": name} for kind, name in scrape.members] if scrape else []
+        self._rates.added(rates, scrape, time.monotonic())
+        if self.metrics and scrape is None:
             survey.problems.append(
                 f"nothing answers at {self.metrics}/metrics; start: leftfold run --metrics {self.metrics}"
             )
-        return SurveyResult(rows, list(map(veiled, survey.problems)), time.time(), scrape)
+        return SurveyResult(rows, list(map(veiled, survey.problems)), time.time(), scrape, rates)
 
     def deciders(self) -> dict[str, tuple[App, Decider[Any, Any, Any]]]:
         """Every decider with its App, by its category."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -182,9 +183,7 @@ class LetterTransactions:
         original, topic = self._kept.original(letter), names.commands(self._category)
         if body is not None:
             original = original._replace(value=body)
-        with ClusterAdmin(self._settings) as cluster:
-            home = partition_of(original.key or b"", cluster.partitions(topic))
-        origin = ""
+        home, origin = partition_of(original.key or b"", self._partitions), ""
         with self._transaction():
             if header(original.headers, "origin") and not header(original.headers, "reply_to"):
                 marker = self._write(self._topic, handled_marker(letter, SENDING, why))
@@ -201,6 +200,11 @@ class LetterTransactions:
         """
         with self._transaction():
             self._write(self._topic, handled_marker(letter, DISCARDED, why))
+
+    @cached_property
+    def _partitions(self) -> int:
+        with ClusterAdmin(self._settings) as cluster:
+            return cluster.partitions(names.commands(self._category))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

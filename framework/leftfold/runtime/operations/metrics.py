@@ -112,6 +112,11 @@ class Scrape:
         seconds = {m: {part: Histogram(one) for part, one in found.items()} for m, found in counts.items()}
         return cls(processed, seconds, rotations, parts[_RESTARTS], parts[_MEMORY])
 
+    @property
+    def members(self) -> list[Member]:
+        """Every member that has recorded something."""
+        return sorted({*self.processed, *self.seconds})
+
     def grown(self, member: Member, before: Scrape) -> float | None:
         """Records that a member has processed since an earlier scrape; None = no part of it was in both.
 
