@@ -118,7 +118,8 @@ class _Letters:
         """Links to the letters of one category or process, and to the handled ones."""
         shown, other = ("yes", "") if self._with_handled else ("", "yes")
         links = []
-        for name in ("", *found.kept):
+        reactions = {reaction.name for app in self._console.apps.values() for reaction in app.reactions}
+        for name in ("", *(name for name in found.kept if name not in reactions)):
             href = self._visitor.href("/dead", name=name, handled=shown)
             links.append(tag("a", name or "all", href=href, aria_current="true" if name == self._name else None))
         href = self._visitor.href("/dead", name=self._name, handled=other)

@@ -328,9 +328,9 @@ def _recorded(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyRe
         for part in sorted({*scrape.restarts, *scrape.memory})
     ]
     columns = ("of", "kind", "records/s#", "p50#", "p99#", "producers replaced#")
-    return table(columns, rows, label="Batches") + table(
-        ("part of the run", "restarts#", "memory#"), parts, label="Parts of the run", empty="No part answers."
-    )
+    batches = table(columns, rows, label="Batches", empty="Nothing was recorded yet.")
+    run = table(("part", "restarts#", "memory#"), parts, label="Parts of the run", empty="No part answers.")
+    return batches + tag("h3", "Parts of the run") + run
 
 
 _PARTS = {
