@@ -14,7 +14,7 @@ from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import Due
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import due_record
-from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure

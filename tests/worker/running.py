@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold.engine.processing.recovery import TaskSpec
+from leftfold.engine.processing.worker_tasks import TaskSpec
 from leftfold.kafka.group_member import GroupMember, PartitionId
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier, gap_of_commands

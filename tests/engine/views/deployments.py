@@ -11,7 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 from leftfold import FoldView
-from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
+from leftfold.engine.rebuild.promotion import Promotion
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.views.projector import Projector
 from leftfold.ports.bulk import CommittedLog

@@ -8,8 +8,8 @@ from typing import Any
 
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.engine.views.code_claims import claimed, is_claimable, names_fold
-from leftfold.engine.views.generation_reporter import GenerationReporter
 from leftfold.engine.views.generations import (
+    GenerationReporter,
     Identities,
     change,
     followed,

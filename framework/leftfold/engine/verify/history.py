@@ -11,7 +11,7 @@ from operator import and_
 from typing import Any
 from urllib.parse import unquote
 
-from leftfold.engine.rebuild.end_offsets import ranges_to
+from leftfold.engine.rebuild.planner import ranges_to
 from leftfold.engine.views.decoding import Decoded, EventDecoder
 from leftfold.engine.views.folded_rows import StepwiseFold, place_of, stream_row
 from leftfold.errors import ContractError

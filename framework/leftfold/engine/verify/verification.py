@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leftfold.engine.progress import Report, Stopwatch
-from leftfold.engine.rebuild.end_offsets import ranges_to
-from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges
+from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges, ranges_to
 from leftfold.engine.rebuild.rebuilder import Runner
 from leftfold.engine.rebuild.sorted_fold import partitions_for
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally

@@ -22,9 +22,9 @@ from leftfold.engine.views.code_claims import (
     names_fold,
     next_steps,
 )
-from leftfold.engine.views.generation_reporter import GenerationReporter
 from leftfold.engine.views.generations import (
     BUCKETS,
+    GenerationReporter,
     Identities,
     change,
     followed,

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold.engine.processing.recovery import TaskSpec, task_for
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
+from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure

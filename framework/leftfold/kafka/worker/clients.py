@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from leftfold.engine.archive.archived_log import ArchivedReader
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.partition_processor import PartitionProcessor
-from leftfold.engine.processing.recovery import TaskSpec, task_for
 from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, translated

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from leftfold.engine.processing.recovery import Refolding, TaskSpec
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
+from leftfold.engine.processing.worker_tasks import Refolding, TaskSpec
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.worker.poison_pills import OffsetMetadata, read_metadata
 from leftfold.model import keys as names

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold.engine.processing.recovery import TaskSpec, task_for
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, is_state, state_key
+from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.worker.hanging_transactions import Hanging, last_mark
 from leftfold.kafka.worker.log_identity import KnownLogs, Restored, Stopped, cut_commands

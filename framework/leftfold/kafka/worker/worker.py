@@ -12,8 +12,8 @@ from itertools import chain
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from leftfold.engine.processing.partition_processor import STATE_HEADERS, StateTooLarge
-from leftfold.engine.processing.recovery import task_for
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
+from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.engine.progress import ReportLimiter
 from leftfold.kafka.errors import translated
 from leftfold.kafka.group_member import PartitionId

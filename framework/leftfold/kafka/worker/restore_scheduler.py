@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from leftfold.engine.processing.recovery import task_for
+from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.group_member import GroupMember

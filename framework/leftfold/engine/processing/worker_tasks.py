@@ -1,4 +1,4 @@
-"""Recovers state that a state topic lacks by folding it from events or inputs."""
+"""The task of a worker, for commands or a process: topics, processor, and the fold of state that its topic lacks."""
 
 from __future__ import annotations
 
