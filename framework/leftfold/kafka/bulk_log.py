@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.errors import OUT_OF_RANGE, QuietLog, translated
 from leftfold.kafka.log_reader import reader_config
 from leftfold.kafka.records import KafkaMessage, unpacked
 from leftfold.kafka.settings import KafkaSettings
@@ -113,7 +113,7 @@ class KafkaBulkLog:
             return False
         if error.code() == KafkaError._PARTITION_EOF:
             return True
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        if error.code() in OUT_OF_RANGE:
             low, high = self._watermarks(part.topic, part.partition)
             if part.start < low:
                 raise log_gap(part.topic, part.partition, part.start, min(low, part.end))

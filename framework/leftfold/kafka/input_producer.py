@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import QuietLog, kafka_error, translated
+from leftfold.kafka.errors import QuietLog, code_of, translated
 from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
@@ -183,7 +183,7 @@ class InputProducer:
                 self.poll(0.1)
             except KafkaException as error:
                 found = translated(error, doing=f"writing to {topic}[{partition}]")
-                if kafka_error(error).code() != KafkaError._FATAL:
+                if code_of(error) != KafkaError._FATAL:
                     raise found from error
                 self.failure, self._has_cause = self.failure or found, False
                 self.poll()  # it raises, with the cause where that is reported

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from leftfold.engine.archive.gaps import log_gap, unreachable
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.errors import OUT_OF_RANGE, QuietLog, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, raw, read_behind, split, stand_in
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
@@ -20,7 +20,6 @@ from leftfold.ports.protocols import RawRecord
 
 __all__ = ["KafkaLogReader", "reader_config"]
 
-_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _LOOK_TROUBLED, _LOOK_IDLE, _GLANCE = 1.0, 5.0, 0.2
 
 
@@ -182,7 +181,7 @@ class KafkaLogReader:
         if is_packed(message):
             return self._unpacked(message)
         topic, partition = message.topic() or "", message.partition() or 0
-        if error.code() in _OUT_OF_RANGE:
+        if error.code() in OUT_OF_RANGE:
             raise self._gap(topic, partition, error)
         if error.code() == KafkaError._BAD_MSG:
             raise ContractError(f"{topic}[{partition}] holds bytes that are not records: {error.str()}")

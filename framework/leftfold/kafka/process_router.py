@@ -29,14 +29,13 @@ from leftfold.model.keys import partition_of
 from leftfold.model.state_encoding import time_in
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import RawRecord, Report
 from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ProcessRouter"]
 
 
 T = TypeVar("T")
-Report = Callable[[str, Mapping[str, Any]], None]
 _LIMIT = 1000
 """Maximum number of records of a fetch."""
 _COMMIT_SECONDS, _TICK_SECONDS, _IDLE = 1.0, 0.2, 0.1
@@ -90,7 +89,7 @@ class ProcessRouter:
         self._asked: _AskedEnds | None = None
         self._has_reported = False
         self._member = GroupMember(
-            {**settings.librdkafka(), "enable.partition.eof": True, "reconnect.backoff.max.ms": 1000},
+            settings.librdkafka(),
             names.routing(app.name, name),
             [names.events(category) for category in self._process.categories],
             self._leave,

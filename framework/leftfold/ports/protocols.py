@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leftfold.model.position import Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, Snapshot, While
 from leftfold.ports.queries import Query
 
-__all__ = ["AsyncBell", "Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore", "Waiter"]
+__all__ = ["AsyncBell", "Flushing", "Headers", "LogReader", "RawRecord", "Report", "StateStore", "ViewStore", "Waiter"]
 
 A = TypeVar("A")
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
+Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
+"""Called with messages for the operator: (what, details)."""
 
 
 class RawRecord(NamedTuple):
@@ -26,6 +28,11 @@ class RawRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     time: int = 0
+
+    @property
+    def address(self) -> RecordAddress:
+        """Where it stands in the log; as text `topic[partition]@offset`."""
+        return RecordAddress(self.topic, self.partition, self.offset)
 
 
 class LogReader(Protocol):

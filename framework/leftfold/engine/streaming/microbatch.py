@@ -23,7 +23,7 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Registry, covered
-from leftfold.ports.protocols import LogReader, ViewStore
+from leftfold.ports.protocols import LogReader, Report, ViewStore
 
 __all__ = ["GenerationLifecycle", "MicroBatchDriver", "OutOfStep"]
 
@@ -124,9 +124,6 @@ class MicroBatchDriver:
         if not store.flush(flushes):
             raise OutOfStep("the checkpoints of unchanged buckets were written by another process")
         self.checkpoints |= {flush.bucket: flush.checkpoint for flush in flushes}
-
-
-Report = Callable[[str, Mapping[str, Any]], None]
 
 
 class GenerationLifecycle:

@@ -15,7 +15,7 @@ from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
-from leftfold.ports.protocols import ViewStore
+from leftfold.ports.protocols import Report, ViewStore
 
 __all__ = [
     "BUCKETS",
@@ -275,7 +275,7 @@ class GenerationReporter:
         report: called with (what, details) for the operator.
     """
 
-    def __init__(self, report: Callable[[str, dict[str, Any]], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self._report = report
         self._reported: set[tuple[str, ...]] = set()
         self._parked: dict[tuple[str, str], set[str]] = {}

@@ -40,7 +40,7 @@ from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation, Phase, Registry, covered
-from leftfold.ports.protocols import LogReader, ViewStore
+from leftfold.ports.protocols import LogReader, Report, ViewStore
 
 __all__ = ["Projector", "shares_of"]
 
@@ -67,7 +67,6 @@ def _rank(kind: str, bucket: int, member: str) -> bytes:
     return blake2b(f"{kind} {bucket} {member}".encode(), digest_size=8).digest()
 
 
-Report = Callable[[str, dict[str, Any]], None]
 _Name: TypeAlias = tuple[str, str]
 
 

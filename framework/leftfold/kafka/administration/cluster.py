@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, kafka_error, translated
+from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, code_of, kafka_error, translated
 from leftfold.kafka.reachability import unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
@@ -32,6 +32,7 @@ from leftfold.model.position import Position
 __all__ = ["ClusterAdmin"]
 
 T = TypeVar("T")
+Of = TypeVar("Of")
 # A multiple of the request timeout, in case librdkafka does not keep its own deadlines.
 _PATIENCE = 4
 _SPEC: Any = OffsetSpec  # its methods are untyped
@@ -168,13 +169,13 @@ class ClusterAdmin:
         """Permanently deletes the records before these offsets; returns the new first offset of each partition."""
         doing = f"deleting records of {topic}"
         places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
-        asked = self._asked(
+        found = self._answered(
             doing,
             lambda: self._admin.delete_records(
                 places, operation_timeout=self._timeout, request_timeout=2 * self._timeout
             ),
         )
-        return Position({topic: {p.partition: self._answer(doing, f).low_watermark for p, f in asked.items()}})
+        return Position({topic: {p.partition: deleted.low_watermark for p, deleted in found.items()}})
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The full configuration of each topic; all must exist."""
@@ -195,11 +196,7 @@ class ClusterAdmin:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        asked = self._asked(
-            doing, lambda: self._admin.incremental_alter_configs([resource], request_timeout=self._timeout)
-        )
-        for future in asked.values():
-            self._answer(doing, future)
+        self._answered(doing, lambda: self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
 
     def max_batch_bytes(self, topics: Iterable[str]) -> int:
         """The maximum size of a record batch in bytes: the smallest `max.message.bytes` of these topics."""
@@ -208,16 +205,15 @@ class ClusterAdmin:
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
         """Creates a topic; False if it exists already, perhaps created by another process at the same time."""
         new = NewTopic(topic, partitions, replication, config=dict(config))
-        asked = self._asked(
-            f"making {topic}",
-            lambda: self._admin.create_topics(
-                [new], operation_timeout=self._timeout, request_timeout=2 * self._timeout
-            ),
-        )
         try:
-            self._answer(f"making {topic}", asked[topic])
+            self._answered(
+                f"making {topic}",
+                lambda: self._admin.create_topics(
+                    [new], operation_timeout=self._timeout, request_timeout=2 * self._timeout
+                ),
+            )
         except InfrastructureError as error:
-            if _code(error) == KafkaError.TOPIC_ALREADY_EXISTS:
+            if code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             raise
         return True
@@ -229,13 +225,12 @@ class ClusterAdmin:
             InfrastructureError: the topic does not exist, or is still there after `settings.request_timeout`.
         """
         doing = f"deleting {topic}"
-        asked = self._asked(
+        self._answered(
             doing,
             lambda: self._admin.delete_topics(
                 [topic], operation_timeout=self._timeout, request_timeout=2 * self._timeout
             ),
         )
-        self._answer(doing, asked[topic])
         deadline = time.monotonic() + self._timeout
         while self.partition_counts([topic]):
             if time.monotonic() > deadline:
@@ -265,7 +260,7 @@ class ClusterAdmin:
                     return {group.id: len(group.members) for group in found}
                 raise KafkaException(loading)
             except KafkaException as error:
-                if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:
+                if code_of(error) not in _LOADING or time.monotonic() > deadline:
                     raise self._translated(error, doing) from error
             time.sleep(_PAUSE)
 
@@ -323,7 +318,7 @@ class ClusterAdmin:
         try:
             return self._answer(f"describing {topic}", future)
         except InfrastructureError as error:
-            if _code(error) in _ABSENT:
+            if code_of(error) in _ABSENT:
                 return None
             raise
 
@@ -334,6 +329,10 @@ class ClusterAdmin:
             return ask()
         except KafkaException as error:
             raise self._translated(error, doing) from error
+
+    def _answered(self, doing: str, ask: Callable[[], Mapping[Of, Future[T]]]) -> dict[Of, T]:
+        """The answers to a request about several things; the first error among them is raised."""
+        return {of: self._answer(doing, future) for of, future in self._asked(doing, ask).items()}
 
     def _answer(self, doing: str, future: Future[T]) -> T:
         try:
@@ -360,9 +359,3 @@ class ClusterAdmin:
                 f"{settings.advice}"
             )
         return found
-
-
-def _code(error: LeftfoldError) -> int | None:
-    """The broker's error code behind a translated error."""
-    cause = error.__cause__
-    return kafka_error(cause).code() if isinstance(cause, KafkaException) else None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from typing import Any, Literal, TypeAlias
-from uuid import uuid4
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Literal, TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
+from leftfold.engine.archive.gaps import beginning
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.errors import QuietLog
-from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.log_reader import KafkaLogReader, reader_config
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.hanging_transactions import last_mark
 from leftfold.kafka.worker.log_identity import cut_commands
@@ -50,7 +50,8 @@ def forget_states(
     with Groups(settings) as groups:
         if at_work := groups.owners(name).get(group, 0):
             raise ConfigurationError(f"{name} has {at_work} workers at work; stop what runs them, then say it again")
-        _check_whole(open_log, task.log, groups.partitions(task.log))
+        with closing(open_log()) as log:
+            log.check(beginning({task.log: groups.partitions(task.log)}))
         offsets = {
             "kept": lambda: _current_offsets(groups, group, task, settings),
             "start": lambda: groups.starts([commands]),
@@ -65,14 +66,6 @@ def forget_states(
 
 def _states(groups: Groups, name: str) -> list[str]:
     return [topic for topic in groups.topics() if topic.startswith(f"{name}.state.v")]
-
-
-def _check_whole(open_log: Callable[[], LogReader], topic: str, partitions: int) -> None:
-    log = open_log()
-    try:
-        log.check(Position({topic: dict.fromkeys(range(partitions), 0)}))
-    finally:
-        log.close()
 
 
 _FIRST_STEP, _PATIENCE = 200, 5.0
@@ -115,24 +108,6 @@ def last_checkpoints(
     return found
 
 
-@contextmanager
-def _stable(settings: KafkaSettings) -> Iterator[Consumer]:
-    """A consumer of committed records that reports the end of a partition at once."""
-    config: dict[str, Any] = {
-        **settings.librdkafka(),
-        "group.id": f"leftfold.reader.{uuid4()}",
-        "isolation.level": "read_committed",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "fetch.wait.max.ms": 10,
-    }
-    consumer = Consumer(config, logger=QuietLog("states"))
-    try:
-        yield consumer
-    finally:
-        consumer.close()
-
-
 def _current_offsets(groups: Groups, group: str, task: TaskSpec, settings: KafkaSettings) -> Position:
     """The offsets at which workers would continue, from the group's commits and the state checkpoints."""
     commands = names.commands(task.name)
@@ -140,7 +115,7 @@ def _current_offsets(groups: Groups, group: str, task: TaskSpec, settings: Kafka
     committed, ends = groups.committed(group, [commands]), groups.ends([commands]).offsets[commands]
     states = _states(groups, task.name)
     found: dict[int, int] = {}
-    with _stable(settings) as consumer:
+    with closing(Consumer(reader_config(settings), logger=QuietLog("states"))) as consumer:
         for partition, end in ends.items():
             raw = [last_mark(consumer, TopicPartition(topic, partition)) for topic in states]
             checkpoints = [ChangelogCheckpoint.decode(checkpoint) for checkpoint in raw if checkpoint]

@@ -17,7 +17,7 @@ from leftfold.engine.reactions.pending import DEAD_HEADERS, PendingDelivery, par
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import record_at
-from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.errors import TOO_LARGE, QuietLog, code_of, translated
 from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces
@@ -85,7 +85,6 @@ class ParkedEvents:
 
 
 _SECONDS = 30.0
-_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 
 class Parking:
@@ -105,7 +104,7 @@ class Parking:
             InfrastructureError: it is not written.
         """
         code = self._write(pending, error, whole=True)
-        if code is not None and code.code() in _TOO_LARGE:
+        if code is not None and code.code() in TOO_LARGE:
             code = self._write(pending, error, whole=False)
         if code is not None:
             raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
@@ -123,7 +122,7 @@ class Parking:
                 self._topic, out.value, out.key, out.partition, headers=list(out.headers), on_delivery=delivered
             )
         except KafkaException as failure:
-            return KafkaError(failure.args[0].code())
+            return KafkaError(code_of(failure))
         if self._producer.flush(_SECONDS + 1.0):
             raise InfrastructureError(f"an event was not parked in {self._topic} within {_SECONDS:g} s; it is not done")
         return failures[0] if failures else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 from confluent_kafka import KafkaException
 
@@ -22,11 +21,11 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import reason_of
+from leftfold.ports.protocols import Report
 from leftfold.ports.telemetry import CONSUMED, member
 
-__all__ = ["ReactionRunner", "consumer_config"]
+__all__ = ["ReactionRunner"]
 
-Report = Callable[[str, Mapping[str, Any]], None]
 _LIMIT, _COMMIT_SECONDS, _IDLE, _BUSY = 500, 0.5, 0.2, 0.02
 _LEAVE_SECONDS = 10.0
 
@@ -49,7 +48,7 @@ class ReactionRunner:
         self._paused: set[PartitionId] = set()
         self._due, self._is_settled = 0.0, False
         self._member = GroupMember(
-            consumer_config(settings),
+            settings.librdkafka(),
             names.reacting(app.name, name),
             [names.events(category) for category in self._reaction.categories],
             self._leave,
@@ -173,11 +172,6 @@ class ReactionRunner:
                 "why": reason_of(error)[:500],
             },
         )
-
-
-def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
-    """The settings of consumers of committed events besides those of every group member."""
-    return {**settings.librdkafka(), "enable.partition.eof": True, "reconnect.backoff.max.ms": 1000}
 
 
 def _gap(topic: str, partition: int, offset: int) -> InfrastructureError:

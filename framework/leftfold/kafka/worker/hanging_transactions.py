@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import UNREACHABLE, translated
+from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.worker.poison_pills import new_token
 
@@ -32,7 +32,8 @@ def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
     Raises:
         KafkaException: no answer in time, among others; `last_mark` raises the same.
     """
-    return next(iter(_marks(consumer, place, offset, _end(consumer, place), first=True)), b"")
+    with closing(_marks(consumer, place, offset, _end(consumer, place))) as marks:
+        return next(marks, b"")
 
 
 def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
@@ -41,7 +42,7 @@ def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
     step = _FIRST_STEP
     while True:
         start = max(low, end - step)
-        if found := _marks(consumer, place, start, end, first=False):
+        if found := list(_marks(consumer, place, start, end)):
             return found[-1]
         if start <= low:
             return b""
@@ -58,20 +59,18 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
     return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
 
 
-def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, first: bool) -> list[bytes]:
-    """The changelog checkpoints between two offsets, or only the first one."""
-    found: list[bytes] = []
+def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[bytes]:
+    """The changelog checkpoints between two offsets."""
     with closing(_records(consumer, place, start, end)) as records:
         for message in records:
             if message.key() == MARK and (value := message.value()) and ChangelogCheckpoint.read(value) is not None:
-                found.append(value)
-                if first:
-                    break
-    return found
+                yield value
 
 
-def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[KafkaMessage]:
-    """The records between two offsets.
+def _records(
+    consumer: Consumer, place: TopicPartition, start: int, end: int, patience: float = _MARK_SECONDS
+) -> Generator[KafkaMessage]:
+    """The records between two offsets; `patience` is how many seconds each may take.
 
     The last offsets may be transaction markers, after which the consumer reports PARTITION_EOF.
     """
@@ -79,7 +78,7 @@ def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) ->
     consumer.assign([here])
     try:
         while consumer.position([here])[0].offset < end and start < end:
-            message = consumer.poll(_MARK_SECONDS)
+            message = consumer.poll(patience)
             if message is None:
                 raise KafkaException(
                     KafkaError(KafkaError._TIMED_OUT, f"{place.topic}[{place.partition}] returns no records")
@@ -142,26 +141,13 @@ def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
     known = consumer.list_topics(TOPIC, timeout=10.0).topics[TOPIC]
     if known.error is not None:
         raise KafkaException(known.error)
-    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)), 0)
-    place.offset, end = consumer.get_watermark_offsets(place, timeout=10.0)
-    deadline = time.monotonic() + _OUTCOME_SECONDS
-    consumer.assign([place])
-    try:
-        while consumer.position([place])[0].offset < end and place.offset < end:
-            if time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC} was not read to its end"))
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            if (error := message.error()) is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    break
-                raise KafkaException(error)
+    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)))
+    low, end = consumer.get_watermark_offsets(place, timeout=10.0)
+    with closing(_records(consumer, place, low, end, _OUTCOME_SECONDS)) as records:
+        for message in records:
             key, value = message.key() or b"", message.value()
             if value and key[_KEY_HEAD:] == transactional_id.encode():
                 yield value
-    finally:
-        consumer.unassign()
 
 
 def _partitions(value: bytes) -> set[tuple[str, int]]:
@@ -266,7 +252,7 @@ class Hanging:
                     ended.append(writer)
         except KafkaException as error:
             # A broker that is slow or unreachable is asked again at the next call.
-            if not (error.args[0].retriable() or error.args[0].code() in UNREACHABLE):
+            if not (kafka_error(error).retriable() or code_of(error) in UNREACHABLE):
                 raise
         return ended
 
@@ -341,15 +327,13 @@ class Hanging:
 
     def _sent(self) -> list[TopicPartition]:
         """The partitions in which sent commands and answers of this category's workers are not committed yet."""
-        places = [TopicPartition(topic, p) for topic, count in self.sent.items() for p in range(count)]
-        found = []
-        for place in places:
-            stable = self._end_of(place, stable=True)
-            if stable < self._end_of(place, stable=False) and is_written_by(
-                self.uncommitted, place, stable, self.source
-            ):
-                found.append(place)
-        return found
+        return [
+            place
+            for topic, count in self.sent.items()
+            for place in (TopicPartition(topic, p) for p in range(count))
+            if (stable := self._end_of(place, stable=True)) < self._end_of(place, stable=False)
+            and is_written_by(self.uncommitted, place, stable, self.source)
+        ]
 
     def _outcomes(
         self, writer: str, hung: _Hung, places: Iterable[TopicPartition]
@@ -375,8 +359,7 @@ class Hanging:
             places = self._open(partition)
             if not places and (not overdue or self._is_stable([partition])):
                 continue
-            checkpoint = self._mark(partition, places)
-            if checkpoint:
+            if checkpoint := self._mark(partition, places):
                 hung = found.setdefault(ChangelogCheckpoint.decode(checkpoint).writer, _Hung())
                 hung.places += places
                 hung.checkpoints[partition] = checkpoint
@@ -412,8 +395,7 @@ class Hanging:
         return [p for p in places if self._end_of(p, stable=True) < self._end_of(p, stable=False)]
 
     def _end_of(self, place: TopicPartition, *, stable: bool) -> int:
-        consumer = self.stable if stable else self.uncommitted
-        return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
+        return _end(self.stable if stable else self.uncommitted, place)
 
     def _is_stable(self, partitions: Collection[int]) -> bool:
         """Whether no offset of these partitions is pending in a transaction; a pending one blocks the call."""
