@@ -58,7 +58,7 @@ class TraceStep:
 def step_of(record: RawRecord) -> TraceStep | None:
     """The trace step of a record. None when it is no command, event or input, nor a dead letter of one."""
     found = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
-    type_, at, dead = found.get("ce_type", ""), RecordAddress(record.topic, record.partition, record.offset), None
+    type_, at, dead = found.get("ce_type", ""), record.address, None
     if record.topic.endswith(_DEAD):
         at, dead = _source(found.get("dead_source", ""), at), found.get("dead_reason", "")
     elif "ce_id" not in found:

@@ -45,10 +45,6 @@ class KafkaBulkLog:
         """The first offset that every partition still holds."""
         return Position({t: {p: self._watermarks(t, p)[0] for p in range(self.partitions(t))} for t in topics})
 
-    def identity(self, topic: str) -> str:
-        """The topic's id in its cluster."""
-        return self._admin().identity(topic)
-
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
         """The topics' ids in their cluster; a missing topic is left out."""
         return self._admin().identities(topics)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import NOT_ALLOWED, OUT_OF_RANGE, QuietLog, code_of, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, unpacked
+from leftfold.ports.protocols import PartitionId
 
-__all__ = ["GroupMember", "PartitionId", "member_config"]
+__all__ = ["GroupMember", "member_config"]
 
 
-PartitionId: TypeAlias = tuple[str, int]
-"""A topic and a partition."""
 _NEVER = 1 << 63
 _NOT_OURS = frozenset(
     {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,

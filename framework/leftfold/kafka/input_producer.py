@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import QuietLog, code_of, translated
-from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import PartitionId
 
 __all__ = ["InputProducer"]
 

@@ -85,10 +85,6 @@ class KafkaLogReader:
         """The first offset that each partition still holds."""
         return self._cluster.starts(topics)
 
-    def identity(self, topic: str) -> str:
-        """The topic's id in its cluster."""
-        return self._cluster.identity(topic)
-
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
         """The topics' ids in their cluster; a missing topic is left out."""
         return self._cluster.identities(topics)

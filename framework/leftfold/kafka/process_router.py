@@ -19,7 +19,7 @@ from leftfold.engine.reactions.pending import Frontier
 from leftfold.errors import ConfigurationError, ContractError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import translated
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
@@ -29,7 +29,7 @@ from leftfold.model.keys import partition_of
 from leftfold.model.state_encoding import time_in
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
-from leftfold.ports.protocols import RawRecord, Report
+from leftfold.ports.protocols import PartitionId, RawRecord, Report
 from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ProcessRouter"]
@@ -184,7 +184,7 @@ class ProcessRouter:
         return found
 
     def _route(self, record: RawRecord) -> None:
-        place = (record.topic, record.partition)
+        place = record.place
         if record.offset < self._frontier.reached(place):
             return
         out, topic = None, ""
@@ -203,7 +203,7 @@ class ProcessRouter:
             self._producer.send(out, done, topic)
 
     def _done(self, record: RawRecord, hold: int) -> None:
-        place = (record.topic, record.partition)
+        place = record.place
         if self._frontier.holds(place) and self._holds[place] == hold:
             self._frontier.done(place, record.offset)
             self._clock.routed(record, time_in(header(record.headers, "ce_time")))
@@ -218,8 +218,7 @@ class ProcessRouter:
 
     def _bury(self, record: RawRecord, error: Unusable) -> None:
         self._dead += 1
-        place = f"{record.topic}[{record.partition}]@{record.offset}"
-        details = {"process": self._process.name, "at": place, "reason": str(error), "dead": self._dead}
+        details = {"process": self._process.name, "at": str(record.address), "reason": str(error), "dead": self._dead}
         self._seldom.report("event dead-lettered", details)
 
     def _commit(self, *, wait: bool) -> None:

@@ -247,10 +247,10 @@ class Archive(Protocol):
 
 
 class Owner(Protocol):
-    """Looks up the id of the topic that has a name now."""
+    """Looks up the ids of the topics that have some names now."""
 
-    def identity(self, topic: str) -> str:
-        """The id that the cluster gave the topic; a topic that is recreated has another."""
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The id of each topic, '' = it has none; a recreated topic has another. Absent topics are left out."""
 
 
 def read_range(
@@ -273,7 +273,7 @@ def check_owner(archive: Archive, topic: str, owner: Owner) -> None:
         InfrastructureError: it belongs to another topic of the same name.
     """
     archived = archive.identity(topic)
-    if archived and archived != (found := owner.identity(topic)):
+    if archived and archived != (found := owner.identities([topic]).get(topic, "")):
         raise InfrastructureError(
             f"the archive {archive.place} is of a topic {topic} with id {archived}, but the topic has id {found}: it "
             f"was deleted and created again, so the two are not one log. Name the archive that belongs to it with "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from leftfold.model.position import Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 
 __all__ = [
@@ -50,6 +50,11 @@ class Parked:
     offset: int
     error: str
     waiting: int = 1
+
+    @property
+    def address(self) -> RecordAddress:
+        """Where the event stands in the log."""
+        return RecordAddress(self.topic, self.partition, self.offset)
 
     def with_another_event(self) -> Parked:
         """The same key, behind which one more event waits."""

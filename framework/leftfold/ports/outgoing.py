@@ -146,7 +146,7 @@ class Letter:
     @property
     def place(self) -> RecordAddress:
         """The letter's address in the topic of dead letters."""
-        return RecordAddress(self.record.topic, self.record.partition, self.record.offset)
+        return self.record.address
 
     @property
     def reason(self) -> str:

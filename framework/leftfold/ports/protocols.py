@@ -9,11 +9,24 @@ from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, Snapshot, While
 from leftfold.ports.queries import Query
 
-__all__ = ["AsyncBell", "Flushing", "Headers", "LogReader", "RawRecord", "Report", "StateStore", "ViewStore", "Waiter"]
+__all__ = [
+    "AsyncBell",
+    "Flushing",
+    "Headers",
+    "LogReader",
+    "PartitionId",
+    "RawRecord",
+    "Report",
+    "StateStore",
+    "ViewStore",
+    "Waiter",
+]
 
 A = TypeVar("A")
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
+PartitionId: TypeAlias = tuple[str, int]
+"""A topic and a partition."""
 Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 """Called with messages for the operator: (what, details)."""
 
@@ -28,6 +41,11 @@ class RawRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     time: int = 0
+
+    @property
+    def place(self) -> PartitionId:
+        """Its topic and partition."""
+        return self.topic, self.partition
 
     @property
     def address(self) -> RecordAddress:

@@ -9,20 +9,16 @@ from typing import Protocol
 from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, Owner, check_owner, read_range
+from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, check_owner, read_range
 from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["ArchivedLog", "ArchivedReader"]
 
 
-class OwnedLog(BulkLog, Owner, Protocol):
-    """A BulkLog of topics that have ids."""
-
-
 class ArchivedLog:
     """A BulkLog that reads a range from the archive up to the archive's end, and from the topic after that."""
 
-    def __init__(self, open_archive: OpenArchive, open_log: Callable[[], OwnedLog]) -> None:
+    def __init__(self, open_archive: OpenArchive, open_log: Callable[[], BulkLog]) -> None:
         self._archive, self._log = open_archive(), open_log()
         self._ours: set[str] = set()
 
@@ -87,8 +83,8 @@ class ArchivedLog:
         return self._archive.ends(topic).get(partition, 0)
 
 
-class StartingReader(LogReader, Owner, Protocol):
-    """A LogReader of topics that have ids, and whose beginning may have been deleted."""
+class StartingReader(LogReader, Protocol):
+    """A LogReader of topics whose beginning may have been deleted."""
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that each partition still holds."""

@@ -7,16 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
 
 from leftfold.errors import ContractError
 from leftfold.model.state_encoding import time_at
 from leftfold.ports.codec import utc_text
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import PartitionId, RawRecord
 
 __all__ = ["SILENCE", "LogTime", "SourceClock", "SourceTime", "Watermark", "WatermarkStatus", "told_time"]
 
-PartitionId: TypeAlias = tuple[str, int]
 _TIMES = ("time", "appended", "end")
 SILENCE = timedelta(seconds=60)
 """After so much silence a partition at its end follows the wall clock, although its last event came late."""
@@ -160,7 +158,7 @@ class SourceClock:
 
     def routed(self, record: RawRecord, time: datetime | None) -> None:
         """Records the time of an event that is routed or needs no input; ignored if its partition was dropped."""
-        ahead = self._ahead.get((record.topic, record.partition))
+        ahead = self._ahead.get(record.place)
         if ahead is not None and time is not None:
             ahead[record.offset] = SourceTime(time, time_at(record.time))
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from leftfold.engine.processing.command_wire import CONTENT_TYPE, PRINCIPAL, SPEC_VERSION
+from leftfold.engine.processing.command_wire import record_headers
 from leftfold.engine.processing.log_time import LogTime, Watermark
 from leftfold.engine.processing.partition_processor import OVERHEAD, Partitioner, PartitionProcessor, Partitions
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
@@ -19,7 +19,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
 from leftfold.model.state_encoding import time_at
-from leftfold.ports.outgoing import Batch, HeaderList, Outgoing
+from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord, StateStore
 from leftfold.ports.telemetry import REACT, Span
 
@@ -260,23 +260,19 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
                 f"process {self.name} sends {request.sent.type}, but topic {topic} does not exist; start its service "
                 f"once, or create it: leftfold topics create"
             )
-        headers: HeaderList = [
-            SPEC_VERSION,
-            ("ce_id", request.id.encode()),
-            self._source,
-            ("ce_type", request.sent.type.encode()),
-            ("ce_subject", key),
-            ("ce_time", given.time),
-            ("ce_correlationid", given.correlation),
-            ("ce_causationid", given.id.encode()),
-            CONTENT_TYPE,
+        headers = record_headers(
+            request.id,
+            self._source[1],
+            request.sent.type.encode(),
+            key,
+            given.time,
+            given.correlation,
+            given.id.encode(),
             ("origin", f"{record.topic}/{record.partition}/{record.offset}/{index}".encode()),
             ("reply_to", names.commands(self.name).encode()),
             ("reply_key", record.key or b""),
-        ]
-        if given.traceparent:
-            headers.append(("traceparent", given.traceparent))
-        if given.principal:
-            headers.append((PRINCIPAL, given.principal))
+            traceparent=given.traceparent,
+            principal=given.principal,
+        )
         self._count(batch, "sent")
         batch.sent.setdefault(topic, []).append(Outgoing(murmur(key, count), key, request.sent.value.encode(), headers))

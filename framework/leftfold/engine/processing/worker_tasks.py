@@ -146,8 +146,7 @@ class Refold:
         """
         if record.key == MARK:
             return
-        where = f"{record.topic}[{record.partition}]@{record.offset}"
-        found = dict(record.headers)
+        where, found = record.address, dict(record.headers)
         try:
             key = (record.key or b"").decode()
             version = _number(found["ce_sequence"])

@@ -11,10 +11,10 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor, PoisonPillTracker
-from leftfold.engine.reactions.pending import Frontier, PartitionId, PendingDelivery, PendingReader
+from leftfold.engine.reactions.pending import Frontier, PendingDelivery, PendingReader
 from leftfold.errors import InfrastructureError
 from leftfold.model.reaction import Reaction
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import PartitionId, RawRecord
 
 __all__ = ["Handoff", "ReactionProcessor"]
 
@@ -172,7 +172,7 @@ class ReactionProcessor:
             ContractError: it is of a newer version than this code knows.
         """
         pending = self._reader.read(record)
-        place, offset = taken or ((record.topic, record.partition), record.offset)
+        place, offset = taken or (record.place, record.offset)
         self.frontier.take(place, offset, is_open=pending is not None)
         if pending is not None:
             pending.taken = place, offset

@@ -131,7 +131,8 @@ def forecast(work: Workload, on: Hardware) -> Forecast:
         emit, fold = EMIT_SHARE / reading, (1 - EMIT_SHARE) / folding
         folds = work.events / SORT_RATE * (emit + fold)
         tasks, running = _task_count(work.partitions, on.cores) + folding, max(reading, folding)
-        narrow = "cores" if on.cores <= min(work.partitions, work.buckets) else _fewer(work)
+        fewer = "buckets" if work.buckets < work.partitions else "partitions"
+        narrow = "cores" if on.cores <= min(work.partitions, work.buckets) else fewer
     phases = {
         narrow: folds,
         "brokers": work.events / (READ_RATE * on.brokers),
@@ -155,10 +156,6 @@ def forecast(work: Workload, on: Hardware) -> Forecast:
 def _task_count(partitions: int, cores: int) -> int:
     """The number of tasks: about eight partitions each, in multiples of the cores."""
     return min(partitions, max(1, ceil(partitions / (PER_TASK * cores))) * cores)
-
-
-def _fewer(work: Workload) -> str:
-    return "buckets" if work.buckets < work.partitions else "partitions"
 
 
 @dataclass(frozen=True)

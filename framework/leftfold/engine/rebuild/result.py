@@ -82,9 +82,7 @@ class RebuildResult:
             f"  predecessor {self.predecessor or 'none'}: {self.agreement.value}{self.why and f' ({self.why})'}",
         ]
         parked = list(self.parked.items())
-        lines += [
-            f"  parked {key} at {p.topic}[{p.partition}]@{p.offset}: {printable(p.error)}" for key, p in parked[:_SHOWN]
-        ]
+        lines += [f"  parked {key} at {p.address}: {printable(p.error)}" for key, p in parked[:_SHOWN]]
         if len(parked) > _SHOWN:
             lines.append(f"  ... and {len(parked) - _SHOWN:,} more parked keys")
         if self.held:

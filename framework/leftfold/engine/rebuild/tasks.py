@@ -122,8 +122,8 @@ class BulkJob:
         if len(parked) > self.max_parked:
             first = next(iter(parked))
             raise ContractError(
-                f"view {self.view.name}: more than {self.max_parked} keys are parked, the first at {first.topic}"
-                f"[{first.partition}]@{first.offset}: {first.error}; fix the fold and rebuild"
+                f"view {self.view.name}: more than {self.max_parked} keys are parked, the first at {first.address}: "
+                f"{first.error}; fix the fold and rebuild"
             )
 
     def _finish(self, sink: BulkSink, part: OffsetRange, fold: StreamFold) -> BucketResult:

@@ -113,8 +113,7 @@ class History:
                 raise decoded.error
             return list(self._view.touches(decoded.event, decoded.key))  # type: ignore[arg-type]  # no error, so an event
         except Exception as error:
-            at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
-            raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
+            raise ContractError(f"view {self._view.name} stops at {decoded.address}: {shown(error, str)}") from error
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from leftfold.engine.views.code_claims import may_fold, takeover_command
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
+from leftfold.ports.bulk import Owner
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import Report, ViewStore
 
@@ -207,11 +208,7 @@ _AGAIN_SECONDS = 30.0
 """Seconds for which known ids are used when the log did not answer, since each request may then take seconds."""
 
 
-class _Log(Protocol):
-    def identities(self, topics: Iterable[str]) -> Mapping[str, str]: ...
-
-
-def topic_ids(log: _Log, topics: Iterable[str]) -> dict[str, str]:
+def topic_ids(log: Owner, topics: Iterable[str]) -> dict[str, str]:
     """The ids of topics, without those that have none."""
     return {topic: id_ for topic, id_ in log.identities(topics).items() if id_}
 
@@ -244,7 +241,7 @@ def check_log(generation: Generation, ids: Mapping[str, str]) -> None:
 class Identities:
     """The ids of a log's topics, refreshed every few seconds."""
 
-    def __init__(self, log: _Log) -> None:
+    def __init__(self, log: Owner) -> None:
         self._log, self._found, self._due = log, dict[str, str](), float("-inf")
         self._known: set[str] = set()
 
@@ -300,9 +297,9 @@ class GenerationReporter:
         name = generation.view, generation.id
         parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
         for key in parked.keys() - self._parked.get(name, set()):
-            why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
-            details = {"view": generation.view, "generation": generation.id, "key": key, "at": place, "why": why.error}
-            self._report("parked", details)
+            why = parked[key]
+            details = {"view": generation.view, "generation": generation.id, "key": key, "at": str(why.address)}
+            self._report("parked", {**details, "why": why.error})
         self._parked[name] = set(parked)
 
     def _once(self, what: str, name: tuple[str, ...], details: dict[str, Any]) -> None:

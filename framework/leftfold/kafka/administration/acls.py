@@ -94,15 +94,11 @@ def _bindings(user: str, right: Right) -> list[Any]:
     pattern = ResourcePatternType.PREFIXED if right.prefixed else ResourcePatternType.LITERAL
     return [
         AclBinding(
-            _KINDS[right.kind], right.name, pattern, f"User:{user}", "*", _operation(operation),
-            AclPermissionType.ALLOW,
+            _KINDS[right.kind], right.name, pattern, f"User:{user}", "*",
+            AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()], AclPermissionType.ALLOW,
         )
         for operation in right.operations
     ]  # fmt: skip
-
-
-def _operation(word: str) -> AclOperation:
-    return AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).upper()]
 
 
 def _words(binding: Any) -> str:

@@ -13,7 +13,7 @@ from leftfold.engine.reactions.pending import PendingDelivery
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import translated
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.reactions.parked import Parking
 from leftfold.kafka.reactions.start_offsets import StartOffsets, has_members
 from leftfold.kafka.records import raw
@@ -21,7 +21,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import reason_of
-from leftfold.ports.protocols import Report
+from leftfold.ports.protocols import PartitionId, Report
 from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ReactionRunner"]
@@ -98,7 +98,7 @@ class ReactionRunner:
             CONSUMED.record(len(messages), {**member("reaction", self._reaction.name), **acting})
         frontier = self._processor.frontier
         for record in map(raw, messages):
-            if record.offset >= frontier.reached((record.topic, record.partition)):
+            if record.offset >= frontier.reached(record.place):
                 self._processor.take(record)
         for place, offset in self._member.ends.items():
             frontier.reach(place, offset)
@@ -161,17 +161,8 @@ class ReactionRunner:
             self._starts.pop(place, None)
 
     def _report_failure(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
-        record = pending.record
-        what = "parked" if is_parked else "trying again"
-        self._report(
-            what,
-            {
-                "reaction": self._reaction.name,
-                "at": f"{record.topic}[{record.partition}]@{record.offset}",
-                "attempt": pending.tries,
-                "why": reason_of(error)[:500],
-            },
-        )
+        details = {"reaction": self._reaction.name, "at": str(pending.record.address), "attempt": pending.tries}
+        self._report("parked" if is_parked else "trying again", {**details, "why": reason_of(error)[:500]})
 
 
 def _gap(topic: str, partition: int, offset: int) -> InfrastructureError:

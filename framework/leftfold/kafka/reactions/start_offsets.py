@@ -19,7 +19,7 @@ from leftfold.errors import ConfigurationError, ContractError, InfrastructureErr
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_records
 from leftfold.kafka.errors import QuietLog, code_of, translated
-from leftfold.kafka.group_member import PartitionId, member_config
+from leftfold.kafka.group_member import member_config
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -28,6 +28,7 @@ from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
 from leftfold.ports.bulk import read_to
 from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import PartitionId
 
 __all__ = ["RecordedPlaces", "StartOffsets", "has_members"]
 

@@ -19,7 +19,7 @@ from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, translated
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.hanging_transactions import Hanging
@@ -28,7 +28,7 @@ from leftfold.kafka.worker.transactions import Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.bulk import OpenArchive
-from leftfold.ports.protocols import LogReader, Report
+from leftfold.ports.protocols import LogReader, PartitionId, Report
 
 __all__ = ["TRANSACTION_SECONDS", "KafkaClientSupplier", "RestorePorts"]
 

@@ -16,7 +16,6 @@ from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.engine.progress import BatchReporter
 from leftfold.kafka.errors import translated
-from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
 from leftfold.kafka.worker.clients import KafkaClientSupplier
@@ -27,7 +26,7 @@ from leftfold.kafka.worker.transactions import REFUSED, Aborted, Committed, Resu
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import Batch, Outgoing, Write
-from leftfold.ports.protocols import RawRecord, Report
+from leftfold.ports.protocols import PartitionId, RawRecord, Report
 from leftfold.ports.telemetry import TAKE, TIMER_LATENESS, Span, ago, clock, is_measured, member, traced
 
 __all__ = ["Worker"]
@@ -115,18 +114,15 @@ class Worker:
             self._fire()
         except KafkaException as error:
             self._report("timers wait", {"why": str(error)})
-        self._restore()
+        served = [self._serve(restored) for restored in self._restores.step()]
+        if any(served):
+            self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
         return count
 
     @property
     def served(self) -> frozenset[int]:
         """The partitions that are restored and served."""
         return frozenset(self._served)
-
-    def _restore(self) -> None:
-        served = [self._serve(restored) for restored in self._restores.step()]
-        if any(served):
-            self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
 
     def _fire(self) -> None:
         """Writes due timers, in a transaction that consumes no input."""
