@@ -10,17 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError, refused
 
 __all__ = [
-    "FENCED",
-    "NOT_ALLOWED",
-    "OUT_OF_RANGE",
-    "TOO_LARGE",
-    "UNREACHABLE",
-    "QuietLog",
-    "Unreachable",
-    "code_of",
-    "kafka_error",
-    "translated",
-]
+    "FENCED", "NOT_ALLOWED", "OUT_OF_RANGE", "TOO_LARGE", "UNREACHABLE", "QuietLog", "Unreachable", "code_of",
+    "kafka_error", "translated",
+]  # fmt: skip
 
 
 FENCED = frozenset(

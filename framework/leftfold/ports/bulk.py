@@ -17,31 +17,10 @@ from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase
 from leftfold.ports.protocols import Headers, LogReader, RawRecord, ViewStore
 
 __all__ = [
-    "Archive",
-    "BucketResult",
-    "BulkLog",
-    "BulkRecord",
-    "BulkRow",
-    "BulkSink",
-    "BulkStore",
-    "ColumnarRecords",
-    "CommittedLog",
-    "OffsetRange",
-    "OpenArchive",
-    "OpenBulkLog",
-    "OpenBulkSink",
-    "Owner",
-    "ReadRecord",
-    "Registries",
-    "Stored",
-    "Suspect",
-    "check_owner",
-    "raw",
-    "raw_all",
-    "read_range",
-    "read_to",
-    "type_of",
-]
+    "Archive", "BucketResult", "BulkLog", "BulkRecord", "BulkRow", "BulkSink", "BulkStore", "ColumnarRecords",
+    "CommittedLog", "OffsetRange", "OpenArchive", "OpenBulkLog", "OpenBulkSink", "Owner", "ReadRecord", "Registries",
+    "Stored", "Suspect", "check_owner", "raw", "raw_all", "read_range", "read_to", "type_of",
+]  # fmt: skip
 
 
 _BATCH = 100

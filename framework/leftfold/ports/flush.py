@@ -11,19 +11,9 @@ from leftfold.model.position import Position, RecordAddress
 from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 
 __all__ = [
-    "BucketFlush",
-    "Checkpoint",
-    "Generation",
-    "Parked",
-    "Phase",
-    "Registry",
-    "RowChange",
-    "Snapshot",
-    "While",
-    "checksum_of",
-    "covered",
-    "stored_fields",
-]
+    "BucketFlush", "Checkpoint", "Generation", "Parked", "Phase", "Registry", "RowChange", "Snapshot", "While",
+    "checksum_of", "covered", "stored_fields",
+]  # fmt: skip
 
 
 class Phase(StrEnum):

@@ -17,22 +17,9 @@ from leftfold.ports.protocols import Headers, RawRecord
 from leftfold.safety import shown, veiled
 
 __all__ = [
-    "LOOKED_AT",
-    "ROUTER",
-    "Batch",
-    "Letter",
-    "Outgoing",
-    "Reply",
-    "Write",
-    "dead_letter",
-    "handled_marker",
-    "letters_in",
-    "looked_at",
-    "offset_in",
-    "reason_of",
-    "sent_again",
-    "skip_marker",
-]
+    "LOOKED_AT", "ROUTER", "Batch", "Letter", "Outgoing", "Reply", "Write", "dead_letter", "handled_marker",
+    "letters_in", "looked_at", "offset_in", "reason_of", "sent_again", "skip_marker",
+]  # fmt: skip
 
 
 HeaderList: TypeAlias = list[tuple[str, bytes]]

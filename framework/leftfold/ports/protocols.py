@@ -10,17 +10,9 @@ from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, 
 from leftfold.ports.queries import Query
 
 __all__ = [
-    "AsyncBell",
-    "Flushing",
-    "Headers",
-    "LogReader",
-    "PartitionId",
-    "RawRecord",
-    "Report",
-    "StateStore",
-    "ViewStore",
+    "AsyncBell", "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "StateStore", "ViewStore",
     "Waiter",
-]
+]  # fmt: skip
 
 A = TypeVar("A")
 

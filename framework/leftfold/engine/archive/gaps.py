@@ -10,15 +10,9 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, Owner, check_owner
 
 __all__ = [
-    "beginning",
-    "check_complete",
-    "cut_source",
-    "log_gap",
-    "offsets_for_time",
-    "out_of_reach",
-    "unreachable",
+    "beginning", "check_complete", "cut_source", "log_gap", "offsets_for_time", "out_of_reach", "unreachable",
     "unrouted",
-]
+]  # fmt: skip
 
 
 _MOST_NAMED = 8

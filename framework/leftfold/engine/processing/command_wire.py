@@ -22,22 +22,9 @@ from leftfold.ports.outgoing import HeaderList
 from leftfold.ports.protocols import RawRecord
 
 __all__ = [
-    "DELIVERY_SECONDS",
-    "PRINCIPAL",
-    "Received",
-    "ack",
-    "command_headers",
-    "command_id",
-    "deadline_header",
-    "headers_of",
-    "nack",
-    "origin_of",
-    "read_command",
-    "read_reply",
-    "record_headers",
-    "small",
-    "to_error",
-]
+    "DELIVERY_SECONDS", "PRINCIPAL", "Received", "ack", "command_headers", "command_id", "deadline_header",
+    "headers_of", "nack", "origin_of", "read_command", "read_reply", "record_headers", "small", "to_error",
+]  # fmt: skip
 
 
 SPEC_VERSION = ("ce_specversion", b"1.0")

@@ -26,21 +26,9 @@ from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
 
 __all__ = [
-    "ACK",
-    "BARRIER",
-    "CANCEL",
-    "DUE",
-    "MAX_BYTES",
-    "NACK",
-    "NO_INPUT",
-    "Input",
-    "Router",
-    "Unusable",
-    "answer_record",
-    "due_record",
-    "read_input",
-    "unroutable",
-]
+    "ACK", "BARRIER", "CANCEL", "DUE", "MAX_BYTES", "NACK", "NO_INPUT", "Input", "Router", "Unusable", "answer_record",
+    "due_record", "read_input", "unroutable",
+]  # fmt: skip
 
 
 _LARGE, _LONGEST = 100_000, 2000

@@ -16,24 +16,10 @@ from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
 from leftfold.ports.flush import Generation
 
 __all__ = [
-    "FOLD_RATE",
-    "MOST_SORTED",
-    "SORT_RATE",
-    "START_SECONDS",
-    "EngineChoice",
-    "Forecast",
-    "Hardware",
-    "RebuildPlan",
-    "Workload",
-    "between_decisions",
-    "choose_engine",
-    "forecast",
-    "joint_plan",
-    "plan_ranges",
-    "plan_rebuild",
-    "plan_to",
-    "ranges_to",
-]
+    "FOLD_RATE", "MOST_SORTED", "SORT_RATE", "START_SECONDS", "EngineChoice", "Forecast", "Hardware", "RebuildPlan",
+    "Workload", "between_decisions", "choose_engine", "forecast", "joint_plan", "plan_ranges", "plan_rebuild",
+    "plan_to", "ranges_to",
+]  # fmt: skip
 
 
 FOLD_RATE = 88_000

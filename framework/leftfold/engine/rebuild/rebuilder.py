@@ -28,15 +28,9 @@ from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import LogReader
 
 __all__ = [
-    "PassRunner",
-    "Rebuild",
-    "RebuildOptions",
-    "Runner",
-    "StartedRebuild",
-    "rebuild_together",
-    "sealed_marks",
+    "PassRunner", "Rebuild", "RebuildOptions", "Runner", "StartedRebuild", "rebuild_together", "sealed_marks",
     "unfinished",
-]
+]  # fmt: skip
 
 
 def unfinished(store: BulkStore, view: View[Any, Any], options: RebuildOptions) -> Generation | None:

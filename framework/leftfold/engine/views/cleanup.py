@@ -21,20 +21,9 @@ from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
-    "discard",
-    "leftovers",
-    "orphans",
-    "predecessor",
-    "remove",
-    "remove_ended",
-    "remove_orphans",
-    "remove_undeclared",
-    "sweep",
-    "tails_of",
-    "undeclared",
-    "undeclared_view",
-    "way_out",
-]
+    "discard", "leftovers", "orphans", "predecessor", "remove", "remove_ended", "remove_orphans", "remove_undeclared",
+    "sweep", "tails_of", "undeclared", "undeclared_view", "way_out",
+]  # fmt: skip
 
 
 _STAYS = (Phase.SEALED, Phase.HELD, Phase.LIVE)

@@ -19,26 +19,10 @@ from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import Report, ViewStore
 
 __all__ = [
-    "BUCKETS",
-    "GenerationReporter",
-    "Identities",
-    "age_key",
-    "change",
-    "check_log",
-    "current_time",
-    "empty_marks",
-    "followed",
-    "format_time",
-    "has_ended",
-    "log_mismatch",
-    "new_generation",
-    "open_generation",
-    "promote_first",
-    "resolve",
-    "topic_ids",
-    "topics_of",
-    "whole_checkpoints",
-]
+    "BUCKETS", "GenerationReporter", "Identities", "age_key", "change", "check_log", "current_time", "empty_marks",
+    "followed", "format_time", "has_ended", "log_mismatch", "new_generation", "open_generation", "promote_first",
+    "resolve", "topic_ids", "topics_of", "whole_checkpoints",
+]  # fmt: skip
 
 
 BUCKETS = 16
