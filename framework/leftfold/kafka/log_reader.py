@@ -100,7 +100,7 @@ class KafkaLogReader:
 
     def seek(self, position: Position) -> None:
         """Continues from these offsets, and reads only the partitions named here."""
-        self._next = {(t, p): o for t, offsets in position.offsets.items() for p, o in offsets.items()}
+        self._next = position.by_partition()
         self._failure = None
         try:
             # A topic unknown to this client is fetched only after its next metadata refresh, 1 s later.
@@ -137,10 +137,7 @@ class KafkaLogReader:
 
     def position(self) -> Position:
         """The next offset of each partition."""
-        position: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in self._next.items():
-            position.setdefault(topic, {})[partition] = offset
-        return Position(position)
+        return Position.of(self._next)
 
     def close(self) -> None:
         """Closes the connections."""

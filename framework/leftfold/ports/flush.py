@@ -257,16 +257,10 @@ def covered(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Po
     Args:
         checkpoints: of all buckets, or of those of one projector; partitions that none of them reads are left out.
     """
-    offsets: dict[str, dict[int, int]] = {}
+    offsets: dict[tuple[str, int], int] = {}
     for topic, count in generation.topics.items():
         for partition in range(count):
-            concerned = (
-                [m for b, m in checkpoints.items() if b == partition]
-                if generation.stream_keyed
-                else checkpoints.values()
-            )
-            if not concerned:
-                continue
-            least = min(checkpoint.position.next_offset(topic, partition) for checkpoint in concerned)
-            offsets.setdefault(topic, {})[partition] = least
-    return Position(offsets)
+            concerned = [m for b, m in checkpoints.items() if b == partition or not generation.stream_keyed]
+            if concerned:
+                offsets[topic, partition] = min(m.position.next_offset(topic, partition) for m in concerned)
+    return Position.of(offsets)

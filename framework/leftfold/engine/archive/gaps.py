@@ -81,10 +81,9 @@ def beginning(topics: Mapping[str, int]) -> Position:
 def unreachable(starts: Position, wanted: Position) -> list[OffsetRange]:
     """The ranges between the wanted offsets and the first offsets that the topics still hold."""
     return [
-        OffsetRange(topic, partition, wanted.next_offset(topic, partition), start)
-        for topic, partitions in sorted(starts.offsets.items())
-        for partition, start in sorted(partitions.items())
-        if wanted.next_offset(topic, partition) < start
+        OffsetRange(*place, wanted.next_offset(*place), start)
+        for place, start in sorted(starts.by_partition().items())
+        if wanted.next_offset(*place) < start
     ]
 
 

@@ -86,11 +86,11 @@ class MicroBatchDriver:
         for result in results:
             if result.checkpoint is not None:
                 self.checkpoints[result.bucket] = result.checkpoint
-            whole |= {(t, p): o for t, ps in result.whole.offsets.items() for p, o in ps.items()}
+            whole |= result.whole.by_partition()
         topics = self.generation.topics.items()
-        reached = {t: {p: whole.get((t, p), job.expected(t, p)) for p in range(count)} for t, count in topics}
-        self._move(Position(reached), job.token, store)
-        self._done = Position(reached)
+        reached = Position.of({(t, p): whole.get((t, p), job.expected(t, p)) for t, n in topics for p in range(n)})
+        self._move(reached, job.token, store)
+        self._done = reached
 
     def _planned(self, batch: int, span: tuple[Position, Position]) -> MicroBatchTask:
         begin, end = span

@@ -226,16 +226,17 @@ class MicroBatchTask:
 
     def _fold_bucket(self, bucket: int, items: Iterable[KeyedUpdate], store: ViewStore) -> BatchResult:
         sources = self.sources
-        reached = Position({t: {p: self.expected(t, p) for p in range(n)} for t, n in self.generation.topics.items()})
-        whole, touching = Position(), []
+        reached = {(t, p): self.expected(t, p) for t, count in self.generation.topics.items() for p in range(count)}
+        whole, touching = dict[tuple[str, int], int](), []
         for item in items:
             if item.nth == _WHOLE:
                 topic, partition = sources[item.source][:2]
-                whole |= Position.at(topic, partition, item.offset)
+                whole[topic, partition] = max(item.offset, whole.get((topic, partition), 0))
             else:
                 touching.append(item)
         places = [(bucket, key) for key in dict.fromkeys(item.key for item in touching)]
-        return self._folded(store, places, touching, _overlaid(reached, whole), BatchResult(bucket, whole=whole))
+        result = BatchResult(bucket, whole=Position.of(whole))
+        return self._folded(store, places, touching, Position.of({**reached, **whole}), result)
 
     def whole(self, ends: Sequence[bool]) -> int:
         """How many records of a partition can be folded, by whether each ends its decision."""
@@ -297,11 +298,3 @@ class MicroBatchTask:
     def _reached(self, held: int | None, first: RawRecord) -> int:
         """The offset at which the next batch continues: that of a record held back, or the batch's end."""
         return held if held is not None else self.end.next_offset(first.topic, first.partition)
-
-
-def _overlaid(position: Position, over: Position) -> Position:
-    """A position with the offsets of another one in place of its own."""
-    offsets = {topic: dict(partitions) for topic, partitions in position.offsets.items()}
-    for topic, partitions in over.offsets.items():
-        offsets.setdefault(topic, {}).update(partitions)
-    return Position(offsets)

@@ -365,9 +365,5 @@ class Projector:
 
 def at_least(position: Position, other: Position) -> bool:
     """Whether a position is at least as far as another on every partition that both name."""
-    return all(
-        offset >= other.offsets[topic][partition]
-        for topic, partitions in position.offsets.items()
-        for partition, offset in partitions.items()
-        if partition in other.offsets.get(topic, {})
-    )
+    theirs = other.by_partition()
+    return all(offset >= theirs.get(place, offset) for place, offset in position.by_partition().items())

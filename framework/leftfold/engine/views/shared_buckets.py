@@ -306,10 +306,8 @@ class SharedSubscription:
         position = self.log.position()
         if not self._rest:
             return position
-        offsets = {t: dict(ps) for t, ps in position.offsets.items()}
-        for record in reversed(self._rest):
-            offsets[record.topic][record.partition] = record.offset
-        return Position(offsets)
+        held_back = {(record.topic, record.partition): record.offset for record in reversed(self._rest)}
+        return Position.of({**position.by_partition(), **held_back})
 
     def close(self) -> None:
         """Closes the reader."""
@@ -318,9 +316,5 @@ class SharedSubscription:
 
 def _least(one: Position, other: Position) -> Position:
     """Per partition the lesser offset where both positions name it, else the one given."""
-    offsets = {t: dict(ps) for t, ps in one.offsets.items()}
-    for topic, partitions in other.offsets.items():
-        mine = offsets.setdefault(topic, {})
-        for partition, offset in partitions.items():
-            mine[partition] = min(mine.get(partition, offset), offset)
-    return Position(offsets)
+    mine = one.by_partition()
+    return Position.of({**mine, **{p: min(offset, mine.get(p, offset)) for p, offset in other.by_partition().items()}})

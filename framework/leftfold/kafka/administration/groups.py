@@ -52,7 +52,6 @@ class Groups(ClusterAdmin):
         ]
         if not places:
             return Position()
-        found: dict[str, dict[int, int]] = {}
         config: dict[str, Any] = {
             **self._settings.librdkafka(),
             "group.id": group,
@@ -69,9 +68,7 @@ class Groups(ClusterAdmin):
         for place in committed:
             if place.error is not None:
                 raise self._translated(place.error, doing)
-            if place.offset >= 0:
-                found.setdefault(place.topic, {})[place.partition] = place.offset
-        return Position(found)
+        return Position.of({(place.topic, place.partition): place.offset for place in committed if place.offset >= 0})
 
     def streams(self) -> dict[tuple[str, str], StreamGroups]:
         """The consumer groups of streams, by App and stream name."""
@@ -122,7 +119,7 @@ class Groups(ClusterAdmin):
         Raises:
             InfrastructureError: one is running, or no broker answers.
         """
-        places = [TopicPartition(t, p, offset) for t, offsets in to.offsets.items() for p, offset in offsets.items()]
+        places = [TopicPartition(*place, offset) for place, offset in to.by_partition().items()]
         # A consumer that has committed may hang in its `close` when the broker dies meanwhile; this call may abort
         # instead, which is acceptable for a short-lived command.
         self._answered(

@@ -83,27 +83,22 @@ def last_checkpoints(
         InfrastructureError: no broker answers.
     """
     found: dict[str, dict[int, ChangelogCheckpoint]] = {topic: {} for topic in ends.offsets}
-    left = [(t, p, end) for t, offsets in ends.offsets.items() for p, end in offsets.items()]
-    left = [(topic, p, end) for topic, p, end in left if starts.next_offset(topic, p) < end]
+    left = ends.beyond(starts).by_partition()
     step = _FIRST_STEP
     with ExitStack() as opened:
         reader = opened.enter_context(closing(KafkaLogReader(settings))) if left else None
         while left and reader is not None:
-            begin: dict[str, dict[int, int]] = {}
-            wanted: dict[str, dict[int, int]] = {}
-            for topic, p, end in left:
-                begin.setdefault(topic, {})[p] = max(starts.next_offset(topic, p), end - step)
-                wanted.setdefault(topic, {})[p] = end
-            for records in read_to(reader, Position(begin), Position(wanted), patience=_PATIENCE):
+            begin = {place: max(starts.next_offset(*place), end - step) for place, end in left.items()}
+            for records in read_to(reader, Position.of(begin), Position.of(left), patience=_PATIENCE):
                 for record in records:
                     if record.key == MARK and (checkpoint := ChangelogCheckpoint.read(record.value or b"")) is not None:
                         found[record.topic][record.partition] = checkpoint
             # A transaction writes its checkpoint before its states, of which there may be many.
-            left = [
-                (topic, p, end)
-                for topic, p, end in left
-                if p not in found[topic] and begin[topic][p] > starts.next_offset(topic, p)
-            ]
+            left = {
+                (topic, p): end
+                for (topic, p), end in left.items()
+                if p not in found[topic] and begin[topic, p] > starts.next_offset(topic, p)
+            }
             step *= 10
     return found
 
