@@ -66,11 +66,7 @@ class KafkaLogReader:
         return self._trouble
 
     def partitions(self, topic: str) -> int:
-        """The partition count of a topic.
-
-        Raises:
-            InfrastructureError: the topic does not exist, or no broker answers.
-        """
+        """The partition count of a topic."""
         return self._cluster.partitions(topic)
 
     def ends(self, topics: Iterable[str]) -> Position:

@@ -53,7 +53,8 @@ _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
 class ClusterAdmin:
     """An admin client of a Kafka cluster, thread-safe and without a cache.
 
-    Every method raises InfrastructureError when no broker answers within `settings.request_timeout`.
+    Every method raises InfrastructureError when no broker answers within `settings.request_timeout`, and those that ask
+    for offsets or for one topic also when a topic does not exist.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -82,11 +83,7 @@ class ClusterAdmin:
         return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
 
     def partitions(self, topic: str) -> int:
-        """The partition count of a topic.
-
-        Raises:
-            InfrastructureError: the topic does not exist.
-        """
+        """The partition count of a topic."""
         return self._existing([topic])[topic]
 
     def topics(self) -> dict[str, int]:
@@ -95,19 +92,11 @@ class ClusterAdmin:
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def ends(self, topics: Iterable[str]) -> Position:
-        """The high watermark of every partition, records of open transactions included.
-
-        Raises:
-            InfrastructureError: a topic does not exist.
-        """
+        """The high watermark of every partition, records of open transactions included."""
         return self._offsets(topics, _SPEC.latest())
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
-        """The last stable offset of every partition, records of open transactions excluded.
-
-        Raises:
-            InfrastructureError: a topic does not exist.
-        """
+        """The last stable offset of every partition, records of open transactions excluded."""
         return self._offsets(topics, _SPEC.latest(), IsolationLevel.READ_COMMITTED)
 
     def ask_stable_ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Future[Any]]:
@@ -116,11 +105,7 @@ class ClusterAdmin:
         return {(place.topic, place.partition): future for place, future in found.items()}
 
     def starts(self, topics: Iterable[str]) -> Position:
-        """The first offset that every partition still holds.
-
-        Raises:
-            InfrastructureError: a topic does not exist.
-        """
+        """The first offset that every partition still holds."""
         return self._offsets(topics, _SPEC.earliest())
 
     def starts_at(self, topic: str, time: int) -> Position:
@@ -133,11 +118,7 @@ class ClusterAdmin:
         return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})
 
     def identity(self, topic: str) -> str:
-        """The id of a topic in its cluster; a recreated topic has a different one.
-
-        Raises:
-            InfrastructureError: the topic does not exist.
-        """
+        """The id of a topic in its cluster; a recreated topic has a different one."""
         found = self.identities([topic])
         if topic not in found:
             raise InfrastructureError(f"topic {topic} does not exist at {self._settings.bootstrap_servers}")

@@ -20,7 +20,7 @@ from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored
-from leftfold.kafka.worker.poison_pills import CLEAN, AssignedPartition, attempt, new_token, started
+from leftfold.kafka.worker.poison_pills import CLEAN, STARTED, AssignedPartition, attempt, new_token
 from leftfold.kafka.worker.restore_scheduler import RestoreScheduler
 from leftfold.kafka.worker.transactions import REFUSED, Aborted, Committed, Result, Unknown
 from leftfold.model import keys as names
@@ -149,7 +149,7 @@ class Worker:
             known = self._task.partly(restored.span[0], restored.start)
             commands, events = known if refold.changed else (restored.start, restored.events_end)
             checkpoint = self._mark(partition, commands, events, restored)
-            offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
+            offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or STARTED)
             result = self._run([(self._state, [checkpoint, *records])], [offset])
             if not isinstance(result, Committed):
                 self._restores.drop([partition])
@@ -234,9 +234,9 @@ class Worker:
         """Commits that processing starts on these partitions, so the next owner knows what may have killed this one."""
         unmarked = {p: self._served[p] for p in partitions if not self._served[p].begun}
         if unmarked:
-            self._member.commit({(self._commands, p): (served.next, started()) for p, served in unmarked.items()})
+            self._member.commit({(self._commands, p): (served.next, STARTED) for p, served in unmarked.items()})
             for served in unmarked.values():
-                served.begin(started())
+                served.begin(STARTED)
 
     def _decide_alone(self, record: RawRecord) -> None:
         """Decides one suspected poison pill alone; after three worker deaths it is dead-lettered."""
