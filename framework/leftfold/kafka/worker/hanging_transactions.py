@@ -294,7 +294,7 @@ class Hanging:
         places = [*hung.places, *self._sent()]
         outcomes = self._outcomes(hung, places)
         for outcome in sorted(set(outcomes.values())):
-            self._decide(producer, hung, [p for p in places if outcomes[_key(p)] is outcome], outcome)
+            self._decide(producer, hung, [p for p in places if outcomes[p.topic, p.partition] is outcome], outcome)
 
     def _decide(
         self, producer: Producer, hung: _Hung, places: Iterable[TopicPartition], outcome: TransactionOutcome
@@ -331,7 +331,7 @@ class Hanging:
 
     def _outcomes(self, hung: _Hung, places: Iterable[TopicPartition]) -> dict[PartitionId, TransactionOutcome]:
         """The outcome for each partition; where only offsets are open, the outcome of the event partitions counts."""
-        wanted = [*map(_key, places)] or [(self.others[0], p) for p in hung.checkpoints]
+        wanted = [(p.topic, p.partition) for p in places] or [(self.others[0], p) for p in hung.checkpoints]
         what = f"a transaction of {hung.writer} hangs on partitions {sorted(hung.checkpoints)} of {self.commands}"
         try:
             outcomes = outcomes_of(self.uncommitted, hung.writer, wanted)
@@ -371,10 +371,8 @@ class Hanging:
 
     def _mark(self, partition: int, places: Iterable[TopicPartition]) -> bytes:
         """The changelog checkpoint at the last stable offset or, if no state partition hangs, the last committed."""
-        for place in places:
-            if place.topic in self.states and (
-                checkpoint := mark_at(self.uncommitted, place, self._end_of(place, stable=True))
-            ):
+        for place in (one for one in places if one.topic in self.states):
+            if checkpoint := mark_at(self.uncommitted, place, self._end_of(place, stable=True)):
                 return checkpoint
         checkpoints = [last_mark(self.stable, TopicPartition(topic, partition)) for topic in self.states]
         return max(filter(None, checkpoints), key=lambda one: ChangelogCheckpoint.decode(one).commands, default=b"")
@@ -397,7 +395,3 @@ class Hanging:
             # Raises if no broker answers at all.
             self.uncommitted.committed(wanted, timeout=1.0)
             return False
-
-
-def _key(place: TopicPartition) -> PartitionId:
-    return place.topic, place.partition
