@@ -186,11 +186,7 @@ def _advance(stream: Stream[Any], received: Received) -> None:
 
 
 def _apply(
-    decider: Decider[Any, Any, Any],
-    codec: MessageCodec[Any],
-    received: Received,
-    state: Any,
-    events: Sequence[Event],
+    decider: Decider[Any, Any, Any], codec: MessageCodec[Any], received: Received, state: Any, events: Sequence[Event]
 ) -> tuple[Any, tuple[Encoded, ...]]:
     """The state after the events, and the encoded events."""
     encoded: list[Encoded] = []

@@ -7,14 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from leftfold.engine.processing.command_wire import (
-    LONGEST,
-    PRINCIPAL,
-    headers_of,
-    origin_of,
-    record_headers,
-    small,
-)
+from leftfold.engine.processing.command_wire import LONGEST, PRINCIPAL, headers_of, origin_of, record_headers, small
 from leftfold.engine.processing.process_instance import Due
 from leftfold.errors import ContractError
 from leftfold.model import keys as names

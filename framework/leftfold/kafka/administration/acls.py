@@ -23,11 +23,7 @@ from leftfold.model.rights import Right
 
 __all__ = ["Acls"]
 
-_KINDS = {
-    "topic": ResourceType.TOPIC,
-    "group": ResourceType.GROUP,
-    "transactional-id": ResourceType.TRANSACTIONAL_ID,
-}
+_KINDS = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP, "transactional-id": ResourceType.TRANSACTIONAL_ID}
 
 
 class Acls(ClusterAdmin):

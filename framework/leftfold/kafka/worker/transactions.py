@@ -127,13 +127,7 @@ class Transactions:
     """
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        id_: str,
-        watchdog: Watchdog,
-        *,
-        timeout: float = 5.0,
-        rotate: bool = True,
+        self, config: Mapping[str, Any], id_: str, watchdog: Watchdog, *, timeout: float = 5.0, rotate: bool = True
     ) -> None:
         self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
         self._slow = float(config.get("socket.timeout.ms", 10_000)) / 2000
