@@ -203,11 +203,8 @@ class InputProducer:
         if error is not None:
             is_cause = error.code() not in _CONSEQUENCES
             if self.failure is None or (is_cause and not self._is_known):
-                self.failure, self._is_known, self._has_cause = (
-                    _not_written(topic, partition, error),
-                    is_cause,
-                    is_cause,
-                )
+                self.failure, self._is_known = _not_written(topic, partition, error), is_cause
+                self._has_cause = is_cause
             return
         if topic == self._topic:
             self.ends[partition] = max(offset + 1, self.ends.get(partition, 0))

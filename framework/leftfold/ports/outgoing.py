@@ -201,11 +201,8 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
 
 def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
     """The marker that records how a letter was handled, in the letter's partition; the letter itself stays."""
-    headers: HeaderList = [
-        (_HANDLED, b"%d" % letter.record.offset),
-        (_HOW, how.encode()),
-        (_WHY, why[:_LONGEST].encode()),
-    ]
+    about = (_HANDLED, b"%d" % letter.record.offset)
+    headers: HeaderList = [about, (_HOW, how.encode()), (_WHY, why[:_LONGEST].encode())]
     return Outgoing(letter.record.partition, letter.record.key, None, headers)
 
 

@@ -136,14 +136,8 @@ def offsets_for_time(log: TimedLog, topic: str, moment: int, open_archive: OpenA
     archive = open_archive() if open_archive is not None else None
     if archive is not None:
         check_owner(archive, topic, log)
-    return Position(
-        {
-            topic: {
-                partition: _offset_there(archive, OffsetRange(topic, partition, 0, starts[partition]), moment, offset)
-                for partition, offset in found.items()
-            }
-        }
-    )
+    lost = {partition: OffsetRange(topic, partition, 0, starts[partition]) for partition in found}
+    return Position({topic: {p: _offset_there(archive, lost[p], moment, offset) for p, offset in found.items()}})
 
 
 def _offset_there(archive: Archive | None, lost: OffsetRange, moment: int, found: int) -> int:

@@ -50,11 +50,8 @@ class SourceTime:
 
     def until(self, now: datetime) -> SourceTime:
         """The same, no later than a time. A router whose clock is ahead must not move time that cannot move back."""
-        return SourceTime(
-            self.time,
-            None if self.appended is None else min(self.appended, now),
-            None if self.end is None else min(self.end, now),
-        )
+        appended, end = (None if at is None else min(at, now) for at in (self.appended, self.end))
+        return SourceTime(self.time, appended, end)
 
     def is_at(self, *, loading: bool = False) -> datetime | None:
         """The event time of this source; None when it is unknown.

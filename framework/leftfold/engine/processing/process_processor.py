@@ -111,13 +111,9 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         max_bytes: int = 1_000_000,
         lateness: timedelta | None = None,
     ) -> None:
+        codec = InstanceCodec(process.state, process.initial_state)
         super().__init__(
-            app,
-            process.name,
-            InstanceCodec(process.state, process.initial_state),
-            partition_of=partition_of,
-            partitions=partitions,
-            max_bytes=max_bytes,
+            app, process.name, codec, partition_of=partition_of, partitions=partitions, max_bytes=max_bytes
         )
         self._app, self._reactor = app, Reactor(process, max_bytes - OVERHEAD)
         self._topic = names.commands(process.name)

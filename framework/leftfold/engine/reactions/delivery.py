@@ -133,11 +133,8 @@ class ReactionProcessor:
         self.frontier, self._poison_pills = Frontier(), PoisonPillTracker()
         self._starting: list[PendingDelivery] = []
         self._alone: deque[PendingDelivery] = deque()
-        self._reader, self._queue, self._executor = (
-            PendingReader(reaction),
-            DeliveryQueue(reaction),
-            DeadlineExecutor(reaction, clock),
-        )
+        self._reader, self._queue = PendingReader(reaction), DeliveryQueue(reaction)
+        self._executor = DeadlineExecutor(reaction, clock)
 
     def hold(self, place: PartitionId, left: Handoff) -> None:
         """Takes a partition from the offset of its handoff."""

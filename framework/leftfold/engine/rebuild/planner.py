@@ -291,14 +291,8 @@ _LOOK = 1000
 def between_decisions(log: BulkLog, position: Position) -> Position:
     """The position, moved back in each partition to the last boundary of a decision before the stable end."""
     ends = log.stable_ends(position.offsets)
-    return Position(
-        {
-            topic: {
-                p: _boundary(log, topic, p, min(offset, ends.next_offset(topic, p))) for p, offset in offsets.items()
-            }
-            for topic, offsets in position.offsets.items()
-        }
-    )
+    wanted = {place: min(offset, ends.next_offset(*place)) for place, offset in position.by_partition().items()}
+    return Position.of({place: _boundary(log, *place, offset) for place, offset in wanted.items()})
 
 
 def _boundary(log: BulkLog, topic: str, partition: int, offset: int) -> int:

@@ -137,15 +137,5 @@ class Promotion:
         if live.id not in change(self._store, self.view.name, claim).generations:
             raise ViewNotBuilt(f"generation {live.id} of view {self.view.name} was removed meanwhile")
         checkpoints = self._store.checkpoints(live)
-        return RebuildResult.of(
-            live,
-            checkpoints,
-            predecessor="",
-            events=0,
-            old_checksum=checksum_of(checkpoints.values()),
-            agreement=Agreement.ALONE,
-            why="",
-            swapped=True,
-            seconds={},
-            parked={},
-        )
+        same, alone = checksum_of(checkpoints.values()), Agreement.ALONE
+        return RebuildResult.of(live, checkpoints, old_checksum=same, agreement=alone, swapped=True, parked={})

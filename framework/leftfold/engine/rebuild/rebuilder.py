@@ -63,16 +63,12 @@ def _as_it_is(store: BulkStore, generation: Generation) -> Generation | None:
 def resumed(plan: RebuildPlan, generation: Generation, store: BulkStore) -> RebuildPlan:
     """The rest of a plan: the same ends as before, without the partitions whose buckets are complete."""
     whole = store.finished(generation).keys() if generation.stream_keyed else frozenset[int]()
-    tasks = [
-        tuple(
-            part._replace(end=generation.ends.next_offset(part.topic, part.partition))
-            for part in task
-            if part.partition not in whole
-        )
-        for task in plan.tasks
-    ]
-    left = tuple(task for task in (tuple(part for part in task if part.end > part.start) for task in tasks) if task)
-    return replace(plan, ends=generation.ends, tasks=left, buckets=generation.buckets)
+    tasks = []
+    for task in plan.tasks:
+        parts = (part._replace(end=generation.ends.next_offset(part.topic, part.partition)) for part in task)
+        if left := tuple(part for part in parts if part.partition not in whole and part.start < part.end):
+            tasks.append(left)
+    return replace(plan, ends=generation.ends, tasks=tuple(tasks), buckets=generation.buckets)
 
 
 Runner = Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -28,7 +28,7 @@ class Agreement(StrEnum):
     UNKNOWN = "not compared"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RebuildResult:
     """The result of a rebuild; `swapped` False means that readers still see the predecessor.
 
@@ -45,15 +45,15 @@ class RebuildResult:
 
     view: str
     generation: str
-    predecessor: str
-    events: int
+    predecessor: str = ""
+    events: int = 0
     rows: int
     checksum: int
     old_checksum: int
     agreement: Agreement
-    why: str
+    why: str = ""
     swapped: bool
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float] = field(default_factory=dict)
     parked: Mapping[str, Parked]
     kept: str = ""
     held: bool = False

@@ -208,11 +208,8 @@ class BulkPass:
         """
         opened = OpenedRecords([job.view for job in self.jobs])
         with closing(self.jobs[0].open_log()) as log:
-            writers = {
-                number: UpdateSorter(job.view, job.generation.buckets)
-                for number, job in enumerate(self.jobs)
-                if not job.generation.stream_keyed
-            }
+            sorted_ = {n: job for n, job in enumerate(self.jobs) if not job.generation.stream_keyed}
+            writers = {n: UpdateSorter(job.view, job.generation.buckets) for n, job in sorted_.items()}
             for part in parts:
                 folds = {
                     number: StreamFold(job.view, part)

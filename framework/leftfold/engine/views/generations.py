@@ -45,16 +45,8 @@ def new_generation(
     """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, with a random suffix so that concurrent ones differ."""
     number = 1 + max(map(_number, registry.generations), default=0)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
-    return Generation(
-        view.name,
-        f"{number}-{secrets.token_hex(2)}",
-        view.hash,
-        view.stream_keyed,
-        count,
-        dict(topics),
-        phase,
-        current_time(),
-    )
+    id_, keyed, now = f"{number}-{secrets.token_hex(2)}", view.stream_keyed, current_time()
+    return Generation(view.name, id_, view.hash, keyed, count, dict(topics), phase, now)
 
 
 def current_time() -> str:

@@ -193,15 +193,8 @@ class KafkaClientSupplier:
 
     def restore_ports(self, member: GroupMember) -> RestorePorts:
         """The consumers and readers that a restore needs."""
-        return RestorePorts(
-            member.consumer,
-            self._stable,
-            self._uncommitted,
-            self.open_log,
-            self._topics,
-            self._producer,
-            self.identities,
-        )
+        consumers = member.consumer, self._stable, self._uncommitted
+        return RestorePorts(*consumers, self.open_log, self._topics, self._producer, self.identities)
 
     def identities(self, task: TaskSpec) -> Mapping[str, str]:
         """The current ids of the topics that a worker reads and writes.
@@ -359,12 +352,8 @@ class KafkaClientSupplier:
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _producer(self, transactional_id: str) -> Producer:
-        config = {
-            **self._config,
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
-        }
-        return Producer(config, logger=QuietLog("restore"))
+        timeout = {"transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000)}
+        return Producer({**self._config, "transactional.id": transactional_id, **timeout}, logger=QuietLog("restore"))
 
 
 def gap_of_commands(topic: str, partition: int, offset: int) -> InfrastructureError:
