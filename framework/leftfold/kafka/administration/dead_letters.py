@@ -11,8 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import STATE
-from leftfold.kafka.administration.topics import Topic, make
+from leftfold.kafka.administration.topics import STATE, Topic, make
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.records import KafkaMessage, place
