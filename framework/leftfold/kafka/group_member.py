@@ -81,7 +81,9 @@ class GroupMember:
         self.new: set[PartitionId] = set()
         self.ends: dict[PartitionId, int] = {}
         self.trouble = ""
-        self.is_unsure = False
+        self.committed: dict[PartitionId, tuple[int, str]] = {}
+        """The offset and metadata last committed of each partition, as far as this member knows."""
+        self._is_unsure = False
         """Whether a commit without waiting has failed."""
         self._served: dict[PartitionId, int] = {}
         self._assigned_at: dict[PartitionId, int] = {}
@@ -191,7 +193,7 @@ class GroupMember:
         """Commits offsets with metadata; False if they belong to another member, or no broker answers.
 
         Args:
-            wait: for the broker's answer; otherwise `is_unsure` reports a failure later.
+            wait: for the broker's answer; otherwise the next `commit_moved` knows of a failure.
         """
         if not offsets:
             return True
@@ -203,6 +205,15 @@ class GroupMember:
                 self.trouble = str(translated(error, doing="committing offsets"))
             return False
         return not any(tp.error for tp in found or ())
+
+    def commit_moved(self, offsets: Mapping[PartitionId, tuple[int, str]], *, wait: bool) -> bool:
+        """Commits the offsets that differ from those committed last, as `try_commit` does."""
+        if self._is_unsure:
+            self.committed, self._is_unsure = {}, False
+        moved = {place: one for place, one in offsets.items() if one != self.committed.get(place)}
+        if is_done := self.try_commit(moved, wait=wait):
+            self.committed |= moved
+        return is_done
 
     def metadata(self) -> Any | None:
         """The group metadata for committing offsets in a transaction; None while this is not a member.
@@ -305,15 +316,15 @@ class GroupMember:
         self._leave(places, ours)
         self.new.difference_update(places)
         for place in places:
-            self._served.pop(place, None)
-            self._assigned_at.pop(place, None)
+            for known in (self._served, self._assigned_at, self.committed):
+                known.pop(place, None)
         consumer.incremental_unassign(partitions)
 
     def _troubled(self, error: KafkaError) -> None:
         self.trouble = f"{error.str()} ({error.name()})"
 
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
-        self.is_unsure = self.is_unsure or error is not None
+        self._is_unsure = self._is_unsure or error is not None
         if error is not None and error.code() not in _NOT_OURS:
             self.trouble = f"committing offsets: {error.str()} ({error.name()})"
 

@@ -84,7 +84,6 @@ class ProcessRouter:
         self._starts: dict[PartitionId, int] = {}
         self._holds: dict[PartitionId, int] = {}
         """The number of times that each partition was taken; acknowledgements from before count no more."""
-        self._committed: dict[PartitionId, tuple[int, str]] = {}
         self._commit_due = self._tick_due = self._answered = 0.0
         self._asked: _AskedEnds | None = None
         self._has_reported = False
@@ -223,12 +222,8 @@ class ProcessRouter:
 
     def _commit(self, *, wait: bool) -> None:
         """Commits the offset of the first event of each partition whose input is not written."""
-        if self._member.is_unsure:
-            self._committed, self._member.is_unsure = {}, False
         offsets = {place: (offset, "") for place, offset in self._frontier.offsets().items()}
-        moved = {place: one for place, one in offsets.items() if one != self._committed.get(place)}
-        if self._member.try_commit(moved, wait=wait):
-            self._committed |= moved
+        self._member.commit_moved(offsets, wait=wait)
 
     def _report_time(self, now: float) -> None:
         """Asks for the ends of all source partitions, and writes a watermark once they are known.
@@ -278,7 +273,6 @@ class ProcessRouter:
         self._frontier.drop(places)
         self._clock.drop(places)
         for place in places:
-            self._committed.pop(place, None)
             self._starts.pop(place, None)
 
     def _gap(self, topic: str, partition: int, offset: int) -> LeftfoldError:

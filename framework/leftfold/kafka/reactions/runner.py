@@ -44,7 +44,6 @@ class ReactionRunner:
         self._processor = ReactionProcessor(self._reaction, parking.park, note=self._noted, told=self._report_failure)
         self._start_offsets = StartOffsets(app, self._reaction, settings)
         self._starts: dict[PartitionId, Handoff] = {}
-        self._committed: dict[PartitionId, Handoff] = {}
         self._paused: set[PartitionId] = set()
         self._due, self._is_settled = 0.0, False
         self._member = GroupMember(
@@ -120,7 +119,7 @@ class ReactionRunner:
             self._starts |= {place: stands[place] for place in unknown}
         served = [place for place in sorted(self._member.new) if self._member.serve(place, self._starts[place].offset)]
         for place in served:
-            left = self._committed[place] = self._starts.pop(place)
+            left = self._member.committed[place] = self._starts.pop(place)
             self._processor.hold(place, left)
         if served:
             self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self.served)})
@@ -130,24 +129,14 @@ class ReactionRunner:
         if now < self._due:
             return
         self._due = now + _COMMIT_SECONDS
-        if self._member.is_unsure:
-            self._committed, self._member.is_unsure = {}, False
-        moved = self._moved()
-        if self._member.try_commit(moved, wait=False):
-            self._committed |= moved
+        self._member.commit_moved(self._processor.left(), wait=False)
 
     def _noted(self) -> bool:
         """Commits the notes about starting attempts for the next owner; False if they could not be committed."""
-        moved = self._moved()
-        if all(place in self._committed and left.note == self._committed[place].note for place, left in moved.items()):
+        committed, left = self._member.committed, self._processor.left()
+        if all(place in committed and note == committed[place][1] for place, (_, note) in left.items()):
             return True
-        if not self._member.try_commit(moved, wait=True):
-            return False
-        self._committed |= moved
-        return True
-
-    def _moved(self) -> dict[PartitionId, Handoff]:
-        return {place: left for place, left in self._processor.left().items() if left != self._committed.get(place)}
+        return self._member.commit_moved(left, wait=True)
 
     def _leave(self, places: Collection[PartitionId], ours: bool) -> None:
         if ours:
@@ -157,7 +146,6 @@ class ReactionRunner:
         self._processor.drop(places)
         self._paused.difference_update(places)
         for place in places:
-            self._committed.pop(place, None)
             self._starts.pop(place, None)
 
     def _report_failure(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
