@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_STORED, Consumer, Producer, TopicPartition
 
 from benchmarks.writes import EVENT, HEADERS, RECORD
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import EVENTS, STATE
+from leftfold.kafka.administration.topics import EVENTS, STATE
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import commands, events, state
 

@@ -20,7 +20,7 @@ from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.views.generations import open_generation
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import EVENTS
+from leftfold.kafka.administration.topics import EVENTS
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, java_home, spark_jars

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import EVENTS, STATE
+from leftfold.kafka.administration.topics import EVENTS, STATE
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import commands, events, state
 

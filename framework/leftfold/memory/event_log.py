@@ -80,7 +80,7 @@ class MemoryLogReader:
 
     def seek(self, position: Position) -> None:
         """Continues at these offsets."""
-        self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+        self._next = position.by_partition()
 
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
         """The available records, `limit` at most, one partition after another."""
@@ -93,10 +93,7 @@ class MemoryLogReader:
 
     def position(self) -> Position:
         """The next offset of each partition."""
-        position: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in self._next.items():
-            position.setdefault(topic, {})[partition] = offset
-        return Position(position)
+        return Position.of(self._next)
 
     def close(self) -> None:
         """Does nothing."""

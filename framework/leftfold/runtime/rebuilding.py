@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.progress import RebuildProgress
 from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, choose_engine, joint_plan, plan_to
-from leftfold.engine.rebuild.rebuilder import (
-    PassRunner,
-    Rebuild,
-    RebuildOptions,
-    Runner,
-    rebuild_together,
-    run_locally_together,
-)
+from leftfold.engine.rebuild.rebuilder import PassRunner, Rebuild, RebuildOptions, Runner, rebuild_together
 from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.engine.rebuild.result import RebuildResult
-from leftfold.engine.rebuild.tasks import run_locally
+from leftfold.engine.rebuild.tasks import run_locally, run_pass_locally
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
 from leftfold.engine.verify.verification import Sample, Verify
 from leftfold.engine.views.code_claims import folded_by, mixture
@@ -148,7 +141,7 @@ class Rebuilding:
         self._given = tuple(given)
         self._places: dict[str, Position | None] = {}
         self._runner: Runner = run_locally
-        self._together: PassRunner = run_locally_together
+        self._together: PassRunner = run_pass_locally
         self._session: Any = None
 
     @contextmanager

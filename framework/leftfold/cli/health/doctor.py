@@ -20,8 +20,7 @@ from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOptio
 from leftfold.engine.views.cleanup import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import dead_commands
-from leftfold.kafka.administration.topics import topics_of
+from leftfold.kafka.administration.topics import dead_commands, topics_of
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model import keys as names
 from leftfold.model.app import App

@@ -107,7 +107,7 @@ def rebuild(
     records are forgotten: a refused command that is sent again is decided again.
     """
     from leftfold.cli.options import agreed
-    from leftfold.engine.processing.recovery import task_for
+    from leftfold.engine.processing.worker_tasks import task_for
     from leftfold.runtime.connect import kafka_settings, open_reader
     from leftfold.runtime.console import emit, say
     from leftfold.runtime.project import archive_of, load_app

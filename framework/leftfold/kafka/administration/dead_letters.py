@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from leftfold.errors import ContractError, LeftfoldError
+from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import STATE
-from leftfold.kafka.administration.topics import Topic, make
+from leftfold.kafka.administration.topics import STATE, Topic, make
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.records import KafkaMessage, place
@@ -36,7 +35,7 @@ from leftfold.ports.outgoing import (
 )
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["record_at", "write_record"]
+__all__ = ["DeadLetters", "record_at", "write_record", "write_records"]
 
 
 _SECONDS, _PAUSE = 20, 0.1
@@ -58,10 +57,18 @@ def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) 
 
 
 def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
-    """Writes a record, waits until every in-sync replica has it, and returns its offset.
+    """Writes a record as `write_records` does, and returns its offset."""
+    return write_records(settings, topic, [out], doing=f"writing to {topic}")[0]
+
+
+def write_records(settings: KafkaSettings, topic: str, records: Sequence[Outgoing], *, doing: str) -> list[int]:
+    """Writes records, waits until every in-sync replica has them, and returns the offsets in the order of delivery.
+
+    Args:
+        doing: the first words of an error.
 
     Raises:
-        InfrastructureError: delivery was not confirmed within 20 s; the record may have been written.
+        InfrastructureError: delivery was not confirmed within 20 s; the records may have been written.
     """
     config: dict[str, Any] = {
         **settings.librdkafka(),
@@ -79,20 +86,16 @@ def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
         else:
             failures.append(error)
 
-    headers: Any = list(out.headers)
     try:
-        producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=delivered)
+        for partition, key, value, headers in records:
+            producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=delivered)
     except KafkaException as error:
-        raise _failed(error, topic) from error
-    while not offsets and not failures:
+        raise translated(error, doing=doing) from error
+    while len(offsets) < len(records) and not failures:
         producer.flush(_PAUSE)  # Python handles signals only between these calls
     if failures:
-        raise _failed(failures[0], topic)
-    return offsets[0]
-
-
-def _failed(error: KafkaException | KafkaError, topic: str) -> LeftfoldError:
-    return translated(error, doing=f"writing to {topic}")
+        raise translated(failures[0], doing=doing)
+    return offsets
 
 
 _PATIENCE = 15.0
