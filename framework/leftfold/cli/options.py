@@ -14,6 +14,7 @@ import typer
 
 from leftfold.model.keys import NO_ROW
 from leftfold.model.view import REFRESH_SECONDS, View
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage
 from leftfold.safety import printable
@@ -131,7 +132,6 @@ def _reachable(context: typer.Context, address: str | None) -> str | None:
     """The typed address; an error at once where no broker can be reached at it."""
     if address and context.info_name not in _WAITING:
         from leftfold.kafka.reachability import check_reachable
-        from leftfold.runtime.connect import kafka_settings
 
         check_reachable(kafka_settings(address))
     return address

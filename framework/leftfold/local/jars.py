@@ -190,8 +190,6 @@ def read_jar(configuration: str, coordinates: str, path: Path) -> Jar:
 def write_lock() -> int:
     """Resolve the roots and write the lock."""
     # Imported here because the fetching of locked jars itself needs this module.
-    from leftfold.local.settings import LocalSettings
-
     lines = [_HEADER]
     settings = LocalSettings()
     for configuration, roots in _ROOTS.items():

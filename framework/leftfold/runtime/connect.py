@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from leftfold.client import Views
+from leftfold.client.commands import Client
 from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model import keys as names
@@ -24,7 +25,6 @@ from leftfold.ports.protocols import LogReader
 from leftfold.safety import veiled
 
 if TYPE_CHECKING:
-    from leftfold.client.commands import Client
     from leftfold.kafka.client.kafka_client import KafkaClient
     from leftfold.kafka.settings import KafkaSettings
     from leftfold.redis import RedisSettings, RedisViewStore

@@ -13,8 +13,10 @@ import typer
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
-from leftfold.runtime.console import Styled, styled
+from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.console import Styled, emit, note, say_lines, styled
 from leftfold.runtime.operations.events import EventLog, fields_of, key_in, value_in
+from leftfold.runtime.project import Usage, archive_of
 
 __all__ = ["fields_of"]
 
@@ -79,10 +81,6 @@ def events(
     are in order; those of different partitions are sorted by time as far as they are read together. Exit code 1 when
     the stream of a KEY has no event.
     """
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.console import emit, note, say_lines
-    from leftfold.runtime.project import Usage, archive_of
-
     if from_start and tail is not None:
         raise Usage("say --from-start or --tail, not both")
     last = None if from_start or (key and tail is None) else _TAIL if tail is None else tail

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic_core import to_jsonable_python
 
-from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples, seconds
-
-if TYPE_CHECKING:
-    from leftfold.client import Entry, Reader
-    from leftfold.model.position import Position
-    from leftfold.model.view import View
+from leftfold.cli.data.watch import news, show_changes
+from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples, read_key, seconds
+from leftfold.client import Entry, Reader
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.runtime.as_of import read_position
+from leftfold.runtime.connect import connect
+from leftfold.runtime.console import emit, note, pairs, styled
+from leftfold.runtime.project import load_app, view_of
 
 __all__ = ["EXAMPLES", "get"]
 
@@ -40,11 +44,6 @@ def get(
 
     Exit code 1 when there is none (unless --watch waits for it), 4 when the view does not reach POSITION in time.
     """
-    from leftfold.cli.options import read_key
-    from leftfold.runtime.as_of import read_position
-    from leftfold.runtime.connect import connect
-    from leftfold.runtime.project import load_app, view_of
-
     plain, _, as_of = name.partition("@")
     whole = load_app(app, having=[plain])
     view = view_of(whole, plain)
@@ -62,14 +61,10 @@ def get(
 
 
 def _watch(reader: Reader[Any, Any], key: Any, begin: Position, row: Any, *, as_json: bool) -> None:
-    from leftfold.cli.data.watch import news, show_changes
-
     show_changes(reader.view, news(reader.watch(after=begin, keys=[key]), row), None, as_json=as_json)
 
 
 def _show_entry(view: View[Any, Any], key: str, entry: Entry[Any], *, as_json: bool) -> None:
-    from leftfold.runtime.console import emit, note
-
     if as_json:
         emit(_fields(view, key, entry))
     elif entry.row is None:
@@ -89,10 +84,6 @@ def _fields(view: View[Any, Any], key: str, entry: Entry[Any]) -> dict[str, Any]
 
 
 def _show(view: View[Any, Any], entry: Entry[Any]) -> None:
-    from pydantic_core import to_jsonable_python
-
-    from leftfold.runtime.console import note, pairs, styled
-
     row = to_jsonable_python(entry.row)
     pairs({name: "" if value is None else value for name, value in row.items()})
     at = f"stream version {entry.version}, " if entry.version is not None else ""
@@ -101,8 +92,6 @@ def _show(view: View[Any, Any], entry: Entry[Any]) -> None:
 
 
 def _show_parked(view: View[Any, Any], entry: Entry[Any]) -> None:
-    from leftfold.runtime.console import note
-
     if entry.parked is not None:
         p = entry.parked
         note(

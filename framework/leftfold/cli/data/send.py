@@ -9,25 +9,33 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, seconds
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.engine.processing.command_wire import command_id, nack
+from leftfold.errors import (
+    ConflictError,
+    ContractError,
+    DecisionFailed,
+    DomainError,
+    InfrastructureError,
+    LeftfoldError,
+    OutcomeUnknown,
+)
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import Unreachable
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
 from leftfold.ports.codec import utc_text
-from leftfold.runtime.connect import kafka_settings
-from leftfold.runtime.project import Usage, unknown
-
-if TYPE_CHECKING:
-    from leftfold.model.position import Receipt
+from leftfold.runtime.connect import connect, kafka_settings
+from leftfold.runtime.console import amount, emit, note, say, styled
+from leftfold.runtime.project import Unanswered, Usage, load_app, unknown
 
 __all__ = ["command_class", "compose", "read_object", "sample"]
 
@@ -207,19 +215,6 @@ def send(
         return
     if not name:
         raise typer.BadParameter("name a command, or a file of commands with --file")
-    from leftfold.engine.processing.command_wire import command_id
-    from leftfold.errors import (
-        ConflictError,
-        ContractError,
-        DecisionFailed,
-        DomainError,
-        InfrastructureError,
-        OutcomeUnknown,
-    )
-    from leftfold.runtime.connect import connect
-    from leftfold.runtime.console import emit
-    from leftfold.runtime.project import Unanswered, Usage, load_app
-
     whole = load_app(app, having=[name])
     cls = command_class(whole, name)
     text = _typed(fields)
@@ -245,9 +240,6 @@ def send(
 
 def _whole_file(file: str, app: str, kafka: str | None, *, window: int, timeout: float, as_json: bool) -> None:
     from leftfold.cli.data.send_file import send_lines
-    from leftfold.errors import InfrastructureError
-    from leftfold.runtime.connect import connect
-    from leftfold.runtime.project import load_app
 
     whole = load_app(app)
     with connect(whole, kafka=kafka) as leftfold:
@@ -267,8 +259,6 @@ def _typed(fields: str) -> str:
 
 
 def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_json: bool) -> None:
-    from leftfold.runtime.console import amount, emit, note, say, styled
-
     if filled:
         note(f"at = {filled} (now, since it was not given)")
     if as_json:
@@ -286,10 +276,6 @@ def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_j
 
 def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
     """Reports a rule that rejected the command, a stream at another version, or a command that cannot be decided."""
-    from leftfold.engine.processing.command_wire import nack
-    from leftfold.errors import DomainError
-    from leftfold.runtime.console import emit, note, styled
-
     if as_json:
         emit({"id": id_, **nack(error)})
     elif isinstance(error, DomainError):

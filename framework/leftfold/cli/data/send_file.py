@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-if TYPE_CHECKING:
-    from leftfold.client.commands import Client
-    from leftfold.errors import LeftfoldError
-    from leftfold.model.app import App
-    from leftfold.model.messages import Command
-    from leftfold.model.position import Receipt
+from leftfold.cli.data.send import command_class, compose, read_object
+from leftfold.client.commands import Client
+from leftfold.engine.processing.command_wire import command_id, nack
+from leftfold.engine.progress import Stopwatch
+from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.model.app import App
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
+from leftfold.runtime.console import amount, emit, note, shown
+from leftfold.runtime.project import Usage
 
 __all__ = ["SHAPE", "send_lines"]
 
@@ -41,8 +45,6 @@ class _Lines:
         self.trouble: LeftfoldError | None = None
 
     def __iter__(self) -> Iterator[_Line]:
-        from leftfold.runtime.project import Usage
-
         for number, text in enumerate(self._file, 1):
             if text.strip():
                 try:
@@ -53,10 +55,6 @@ class _Lines:
                 yield line
 
     def _read(self, number: int, text: str) -> _Line:
-        from leftfold.cli.data.send import command_class, compose, read_object
-        from leftfold.engine.processing.command_wire import command_id
-        from leftfold.runtime.project import Usage
-
         found = read_object(text.strip(), f"a line looks like {SHAPE}")
         for field in found:
             if field not in _KNOWN:
@@ -79,8 +77,6 @@ def send_lines(client: Client, app: App, source: str, *, window: int, timeout: f
         Usage: the file cannot be read, or a line of it is no command; the lines before it are answered first.
         InfrastructureError: there is no broker or no such topic.
     """
-    from leftfold.runtime.project import Usage
-
     try:
         file: Any = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")  # noqa: SIM115  # closed below
     except OSError as error:
@@ -114,10 +110,6 @@ def _sent(
 
 def _report_line(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool) -> str:
     """Prints the outcome of a line and returns the word under which it is counted."""
-    from leftfold.engine.processing.command_wire import nack
-    from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
-    from leftfold.runtime.console import emit, note
-
     head = {"line": line.number, "id": line.id}
     if not isinstance(outcome, LeftfoldError):
         if as_json:
@@ -132,8 +124,6 @@ def _report_line(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool
 
 
 def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
-    from leftfold.runtime.console import amount, note
-
     words = ", ".join(f"{counts[what]:,} {what}" for what in ("accepted", "refused", "unanswered") if counts[what])
     note(f"{amount(counts.total(), 'command')}: {words or 'none'}")
     if counts["unanswered"]:
@@ -145,9 +135,6 @@ def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
 
 @contextmanager
 def _bar(source: str) -> Iterator[Any]:
-    from leftfold.engine.progress import Stopwatch
-    from leftfold.runtime.console import shown
-
     total = 0
     if source != "-" and sys.stderr.isatty():
         with Path(source).open("rb") as file:

@@ -11,12 +11,15 @@ from urllib.parse import unquote
 import typer
 from pydantic_core import to_jsonable_python
 
-from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples, seconds
+from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples, read_key, seconds
 from leftfold.client import Change
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.model.view import View
+from leftfold.runtime.as_of import read_position
+from leftfold.runtime.connect import connect
 from leftfold.runtime.console import Styled, emit, note, say, styled
+from leftfold.runtime.project import load_app, view_of
 
 __all__ = ["news", "show_changes"]
 
@@ -100,11 +103,6 @@ def watch(
 
     The --json form names the position of each change: give the last one as --after to miss no change.
     """
-    from leftfold.cli.options import read_key
-    from leftfold.runtime.as_of import read_position
-    from leftfold.runtime.connect import connect
-    from leftfold.runtime.project import load_app, view_of
-
     whole = load_app(app, having=[name])
     view = view_of(whole, name)
     wanted = [read_key(view, key) for key in keys] if keys else None

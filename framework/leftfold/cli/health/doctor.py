@@ -28,12 +28,12 @@ from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
 from leftfold.redis import RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
-from leftfold.runtime.console import amount
+from leftfold.runtime.console import amount, emit, say_lines, styled
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
 from leftfold.runtime.operations.survey import generation_problems, look_for_others
-from leftfold.runtime.project import find_project, load_apps, local_settings, needed
+from leftfold.runtime.project import find_project, load_apps, local_settings, needed, note_apps
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 
@@ -57,9 +57,6 @@ def doctor(
     behind, transactions that stay open, generations of views that are left over or in no registry. Nothing is started
     or changed. Exit code 1 when something is wrong.
     """
-    from leftfold.runtime.console import emit, say_lines, styled
-    from leftfold.runtime.project import note_apps
-
     wrong, messages = False, list[str]()
     for finding in Examination(app or [], kafka, redis).run():
         wrong = wrong or not finding.well

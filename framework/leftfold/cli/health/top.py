@@ -8,11 +8,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
 from typing import Annotated, Any
 
 import typer
 
 from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples, seconds
+from leftfold.runtime.connect import extras
+from leftfold.runtime.console import draw, emit
+from leftfold.runtime.operations.survey import Survey
+from leftfold.runtime.project import Usage, archive_of, load_apps
+from leftfold.runtime.telemetry import check_address
 from leftfold.safety import printable, veiled
 
 __all__ = ["EXAMPLES", "Histogram", "Rates", "Scrape", "quantile", "ranked", "top"]
@@ -76,11 +82,6 @@ class Scrape:
         Raises:
             ConfigurationError: `leftfold[telemetry]` is not installed.
         """
-        from http.client import HTTPConnection, HTTPException
-
-        from leftfold.runtime.connect import extras
-        from leftfold.runtime.telemetry import check_address
-
         connection = HTTPConnection(*check_address(address), timeout=_SCRAPE_SECONDS)
         try:
             connection.request("GET", "/metrics")
@@ -199,10 +200,6 @@ def top(
     since the last look, what is parked, and dead letters. The numbers are those of leftfold status; with --json each
     look is one line. Exit code 69 with --once when a server does not answer.
     """
-    from leftfold.runtime.console import draw, emit
-    from leftfold.runtime.project import Usage, archive_of, load_apps
-    from leftfold.runtime.telemetry import check_address
-
     if not (once or as_json or sys.stdout.isatty()):
         raise Usage("standard output is no terminal: say --once, or --json for one line per look")
     if metrics:
@@ -245,8 +242,6 @@ class _Look:
 
     def taken(self) -> dict[str, Any]:
         """One look: `time`, `rows`, further `problems`, and whether a server is `missing`."""
-        from leftfold.runtime.operations.survey import Survey
-
         survey = Survey(*self._servers)
         rows = [one for app in self._apps for row in survey.members(app) for one in _members(row)]
         scrape = Scrape.read(self._metrics) if self._metrics else None

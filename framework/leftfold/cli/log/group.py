@@ -9,8 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from leftfold.cli.log import skip, trace
-from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, YesOption, examples, read_time
+from leftfold.cli.options import (
+    AppsOption,
+    ArchiveOption,
+    JsonOption,
+    KafkaOption,
+    YesOption,
+    agreed,
+    examples,
+    read_time,
+)
 from leftfold.model.position import Position
+from leftfold.runtime.as_of import read_position
+from leftfold.runtime.console import amount, emit, note, say
+from leftfold.runtime.project import Usage, archive_of, load_apps, together
 
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
 
@@ -42,7 +54,6 @@ def archive(
     Interrupted or killed, it continues behind the last whole file next time. Of two runs at once the second is refused.
     """
     from leftfold.cli.log.archive import archived
-    from leftfold.runtime.console import amount, emit, say
 
     for category in categories:
         done = archived(category, to, kafka)
@@ -73,7 +84,6 @@ def verify_archive(
     Exit code 3 when anything is wrong.
     """
     from leftfold.cli.log.archive import verified
-    from leftfold.runtime.console import amount, emit, note, say
 
     wrong = 0
     for category in categories:
@@ -99,8 +109,6 @@ def verify_archive(
 
 
 def _position_or_time(text: str) -> Position | datetime:
-    from leftfold.runtime.as_of import read_position
-
     return read_position(text) if "[" in text or "{" in text else read_time(text)
 
 
@@ -138,9 +146,6 @@ def trim(
     event need the archive.
     """
     from leftfold.cli.log.archive import TrimWork
-    from leftfold.cli.options import agreed
-    from leftfold.runtime.console import amount, emit, note
-    from leftfold.runtime.project import Usage, archive_of
 
     if (before is None) == (older_than is None):
         raise Usage("up to where? say --before POSITION|TIME or --older-than AGE, one of them")
@@ -196,7 +201,6 @@ def sql(
     above --limit or --max-mb is cut, with a note; with --json and --csv the exit code is then 3.
     """
     from leftfold.cli.log.sql import Asking
-    from leftfold.runtime.project import Usage, load_apps, together
 
     if csv and as_json:
         raise Usage("say --csv or --json, not both")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from leftfold.errors import LeftfoldError
 from leftfold.model.app import App
-from leftfold.runtime.console import csv_rows, emit, note, say_lines
+from leftfold.runtime.console import csv_rows, draw, emit, note, say_lines
 from leftfold.runtime.operations.queries import LogQuery, json_value
 from leftfold.runtime.project import Cut
+from leftfold.safety import printable
 
 if TYPE_CHECKING:
     from leftfold.spark.sql.results import Answer
@@ -24,9 +25,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
-
-    from leftfold.runtime.console import draw
-    from leftfold.safety import printable
 
     rows = list(rows)
     shown = Table(box=SIMPLE_HEAD)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, YesOption, examples, read_time
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, YesOption, agreed, examples, read_time
 from leftfold.kafka.reactions.start_offsets import StartOffsets
+from leftfold.model.app import App
+from leftfold.model.reaction import Reaction
+from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.console import emit, note, say, table
 from leftfold.runtime.operations.reactions import parked_events
-
-if TYPE_CHECKING:
-    from leftfold.model.app import App
-    from leftfold.model.reaction import Reaction
+from leftfold.runtime.project import load_app, note_apps, unknown
 
 __all__ = ["BEGIN_EXAMPLES", "PARKED_EXAMPLES", "begin", "parked", "reactions"]
 
@@ -49,11 +50,6 @@ def begin(
     Events behind these offsets are acted on, a second time if they were before, with the same idempotency keys; events
     before them never are. No process of the reaction may run meanwhile.
     """
-    from leftfold.cli.options import agreed
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.console import emit, say
-    from leftfold.runtime.project import load_app
-
     whole = load_app(app, having=[name])
     beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka))
     agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
@@ -76,9 +72,6 @@ def parked(
 
     Exit code 1 when there are some.
     """
-    from leftfold.runtime.console import emit, note, table
-    from leftfold.runtime.project import load_app, note_apps
-
     reaction = _named(load_app(app, having=[name]), name)
     rows = parked_events(reaction.name, kafka)
     if as_json:
@@ -98,8 +91,6 @@ def _named(app: App, name: str) -> Reaction[Any]:
     Raises:
         Usage: the App has no such reaction.
     """
-    from leftfold.runtime.project import unknown
-
     known = {reaction.name: reaction for reaction in app.reactions}
     if name not in known:
         raise unknown(f"reaction in app {app.name} called", name, known)

@@ -27,9 +27,9 @@ from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
 from leftfold.model.app import App
 from leftfold.model.keys import commands
 from leftfold.model.process import Process
-from leftfold.runtime.console import amount, emit, lasting, note, say
+from leftfold.runtime.console import amount, emit, lasting, note, say, table
 from leftfold.runtime.operations.timers import Ordered, TimerWork, process_of, row_of
-from leftfold.runtime.project import load_app, note_apps
+from leftfold.runtime.project import load_app, load_apps, note_apps
 
 __all__ = ["timers"]
 
@@ -96,9 +96,6 @@ def list_(
     Log time decides: the time of the slowest partition of the events that the process listens to, as its routers report
     it. A timer that is still set at its time is overdue.
     """
-    from leftfold.runtime.console import emit, note, table
-    from leftfold.runtime.project import load_app, load_apps
-
     apps = [load_app(app, having=[name])] if name else [*load_apps([app]).values()]
     if not any(one.processes for one in apps):
         note(f"app {', '.join(one.name for one in apps)} has no processes, and so no timers")
@@ -145,8 +142,6 @@ def fire(
     order was given: typed twice, or while the timer fires by itself, the second does nothing; a timer that was set
     again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log for the next.
     """
-    from leftfold.engine.processing.timer_admin import Action
-
     give(Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
 
 
@@ -174,8 +169,6 @@ def cancel(
     that was set again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log
     for the next one.
     """
-    from leftfold.engine.processing.timer_admin import Action
-
     give(Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
 
 

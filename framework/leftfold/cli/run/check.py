@@ -7,7 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import typer
 
@@ -15,17 +15,15 @@ from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOpt
 from leftfold.compatibility import CheckFinding, Lock, compare, lock_of
 from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.administration import topics
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model.app import App
 from leftfold.model.computed_views import TableView
 from leftfold.model.position import Position
 from leftfold.runtime.connect import kafka_settings, open_archive
-from leftfold.runtime.console import amount, note
-from leftfold.runtime.project import archive_of
+from leftfold.runtime.console import Styled, amount, emit, note, say, styled
+from leftfold.runtime.project import Project, archive_of, find_project, load_apps
 from leftfold.runtime.rebuilding import kept, spark_settings
-
-if TYPE_CHECKING:
-    from leftfold.runtime.console import Styled
-    from leftfold.runtime.project import Project
 
 __all__ = ["compared", "unbounded"]
 
@@ -52,8 +50,6 @@ def check(
     query views is checked on Spark; how each of them is kept up to date depends also on its topics, which are read if a
     broker answers. Exit code 1 when something differs.
     """
-    from leftfold.runtime.project import find_project, load_apps
-
     project, asked = find_project(), _Asked(archive, kafka, redis, write, as_json)
     well = [_is_well(one, spec, project, asked) for spec, one in load_apps(app or []).items()]
     if not all(well):
@@ -72,8 +68,6 @@ class _Asked(NamedTuple):
 
 def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
     """Prints how an App compares with its lock and its topics; true when nothing differs."""
-    from leftfold.runtime.console import emit, note, say, styled
-
     lock = project.lock_of(app, spec)
     findings, accepted = compared(app, lock, write=asked.write)
     if lock != project.lock:
@@ -108,16 +102,12 @@ def _meant(finding: CheckFinding, lock: str, app: str) -> CheckFinding:
 
 
 def _line(finding: CheckFinding, *, accepted: bool) -> tuple[str | Styled, ...]:
-    from leftfold.runtime.console import styled
-
     if accepted:
         return styled("accepted", fg="green"), f" {finding.difference}"
     return styled("error", fg="red") if finding.wrong else styled("note", fg="yellow"), f" {finding}"
 
 
 def _counted(app: App) -> str:
-    from leftfold.runtime.console import amount
-
     read: list[tuple[type[Any], ...]] = [d.events for d in app.deciders]
     read += [p.events for p in app.processes] + [v.events for v in app.views]
     events = set().union(*read)
@@ -211,9 +201,6 @@ def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> t
         settings = kafka_settings(kafka)
     except ConfigurationError:
         return [], "topics were not looked at: no Kafka is configured or running here"
-    from leftfold.kafka.administration import topics
-    from leftfold.kafka.administration.cluster import ClusterAdmin
-
     wanted = topics.topics_of(app)
     try:
         with ClusterAdmin(settings) as cluster:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOption, examples
-from leftfold.runtime.connect import connect, extras
+from leftfold.model.app import App
+from leftfold.runtime.connect import Connection, connect, extras
 from leftfold.runtime.console import note
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, find_project, load_apps
@@ -18,9 +19,6 @@ from leftfold.runtime.servers import Servers
 if TYPE_CHECKING:
     from leftfold.http import Access
     from leftfold.http.console import Console
-    from leftfold.model.app import App
-    from leftfold.runtime.connect import Connection
-
 __all__ = ["EXAMPLES", "console", "console_of"]
 
 _DRAIN_SECONDS = 2

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
+from leftfold import local
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, LogsOption, RedisOption, examples
+from leftfold.cli.run.child_process import handover
 from leftfold.errors import LeftfoldError
-from leftfold.runtime.logging import Report
+from leftfold.local.settings import is_free
+from leftfold.runtime.console import emit, note, pairs, say
+from leftfold.runtime.discovery import Environment
+from leftfold.runtime.lifecycle import Stopping
+from leftfold.runtime.logging import Report, open_report
+from leftfold.runtime.project import find_project, local_settings, needed
 from leftfold.runtime.supervisor import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from leftfold.safety import veiled
 
 __all__ = ["changes", "kept_up", "scan"]
 
@@ -49,12 +53,6 @@ def dev(
     already run are used and left alone. The command needs a project, or --app with the App of this directory. Gateway
     and console need the extras http and console; when the port is taken, they have the next one that is free.
     """
-    from leftfold.cli.run.child_process import handover
-    from leftfold.errors import LeftfoldError
-    from leftfold.runtime.lifecycle import Stopping
-    from leftfold.runtime.logging import open_report
-    from leftfold.runtime.project import find_project
-
     project = find_project()
     if not app:
         project.require()
@@ -83,7 +81,7 @@ def _gateway(port: int, report: Report) -> list[str]:
     has_console = find_spec("nicegui") is not None
     if find_spec("fastapi") is None:
         return []
-    free = next((one for one in range(port, port + _PORTS) if _is_free(one)), 0)
+    free = next((one for one in range(port, port + _PORTS) if is_free(one)), 0)
     if not free:
         report("no free port for the gateway", {"from": port, "to": port + _PORTS - 1})
         return []
@@ -92,24 +90,8 @@ def _gateway(port: int, report: Report) -> list[str]:
     return ["serve", f"--port={free}", *(["--console", "--allow-acts"] if has_console else [])]
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
     """Embedded servers that are neither configured nor running, while the block runs; `shown` = a progress line."""
-    from contextlib import nullcontext
-
-    from leftfold import local
-    from leftfold.runtime.project import local_settings, needed
-    from leftfold.safety import veiled
-
     need, settings = needed(kafka, redis), local_settings()
     need.tell()
     if not need.want:
@@ -143,12 +125,8 @@ DOWN_EXAMPLES = examples("leftfold down", "rm -r .leftfold      afterwards, to d
 
 def down(as_json: JsonOption = False) -> None:
     """Stop what `leftfold up` started; data stays."""
-    from leftfold.local import down
-    from leftfold.runtime.console import emit, say
-    from leftfold.runtime.project import local_settings
-
     settings = local_settings()
-    stopped = down(settings.data, settings=settings)
+    stopped = local.down(settings.data, settings=settings)
     if as_json:
         emit({"stopped": stopped, "data": str(settings.data)})
     else:
@@ -176,12 +154,6 @@ def up(
     .leftfold/secure/PART.env. Commands typed here log in as admin, who may do everything; the others may do in Kafka
     what `leftfold topics acl --apply` grants them. The data directory stays so until you delete .leftfold/secure.
     """
-    from leftfold.local import up
-    from leftfold.runtime.console import emit, note, pairs
-    from leftfold.runtime.discovery import Environment
-    from leftfold.runtime.project import find_project, local_settings, needed
-    from leftfold.safety import veiled
-
     need = needed()
     need.tell()
     if not need.want:
@@ -191,7 +163,7 @@ def up(
     settings = local_settings()
     if secure:
         settings = settings.model_copy(update={"secure": True})
-    servers = up(settings, want=need.want)
+    servers = local.up(settings, want=need.want)
     fields = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
     if as_json:
         emit(fields)
@@ -219,8 +191,6 @@ def kept_up(servers: AbstractContextManager[object], data: Path, report: Report)
 
 
 def _watch(data: Path, over: threading.Event, report: Report) -> None:
-    from leftfold import local
-
     backoff = Backoff()
     while not over.wait(_CHECK_SECONDS):
         try:

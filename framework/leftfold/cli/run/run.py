@@ -26,11 +26,16 @@ from leftfold.cli.options import (
     examples,
     seconds,
 )
-from leftfold.cli.run.child_process import handover, logs_of, spark_handover
+from leftfold.cli.run.child_process import end_with_parent, handover, logs_of, spark_handover
+from leftfold.errors import InfrastructureError
 from leftfold.model.app import App
 from leftfold.redis import refuse_eviction
-from leftfold.runtime.project import Usage, archive_of, names_in, unknown
-from leftfold.runtime.supervisor import Part
+from leftfold.runtime.connect import kafka_settings, redis_settings
+from leftfold.runtime.lifecycle import Stopping, begin_reactions, ensure_topics
+from leftfold.runtime.logging import open_report
+from leftfold.runtime.project import Usage, archive_of, load_apps, names_in, unknown
+from leftfold.runtime.supervisor import Part, Supervisor
+from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
 
 __all__ = ["chosen", "chosen_of", "parts_of"]
 
@@ -172,15 +177,6 @@ def run(
     the log but on as many machines as its master has; also beside a projector. A reaction that has never run begins
     now: it acts on events from here on. With --metrics one address has the metrics of all parts.
     """
-    from leftfold.cli.run.child_process import end_with_parent
-    from leftfold.errors import InfrastructureError
-    from leftfold.runtime.connect import kafka_settings, redis_settings
-    from leftfold.runtime.lifecycle import Stopping, begin_reactions, ensure_topics
-    from leftfold.runtime.logging import open_report
-    from leftfold.runtime.project import Usage, load_apps
-    from leftfold.runtime.supervisor import Supervisor
-    from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
-
     if engine is ViewEngine.TAIL and (master or py_files or trigger):
         raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
     if metrics:

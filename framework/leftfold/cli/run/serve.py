@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import secrets
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,10 @@ import typer
 from leftfold.cli.options import AppsOption, KafkaOption, RedisOption, examples
 from leftfold.cli.run.child_process import end_with_parent
 from leftfold.errors import LeftfoldError
-from leftfold.runtime.connect import connect, extras
-from leftfold.runtime.console import note
+from leftfold.model.app import App
+from leftfold.runtime.connect import Connection, connect, extras
+from leftfold.runtime.console import note, say
+from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, load_apps
 from leftfold.runtime.telemetry import collected
 
@@ -23,9 +26,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from leftfold.http import Access
-    from leftfold.model.app import App
-    from leftfold.runtime.connect import Connection
-
 __all__ = ["EXAMPLES", "serve"]
 
 EXAMPLES = examples(
@@ -118,7 +118,6 @@ def _add_console(
 ) -> None:
     """Adds the console at /console; visitors say who they are as callers of the gateway do."""
     from leftfold.cli.run.console import console_of
-    from leftfold.runtime.logging import open_report
 
     with extras():
         from leftfold.http.console import mount_console
@@ -137,10 +136,7 @@ def _raise_file_limit() -> None:
 
 def _show_new_key(name: str) -> None:
     """Prints a new API key to stderr, once, and its entry for the environment to stdout."""
-    import secrets
-
     from leftfold.http import hash_of
-    from leftfold.runtime.console import say
 
     key = secrets.token_urlsafe(32)
     note(f"the key of {name}, which is not shown again: {key}")

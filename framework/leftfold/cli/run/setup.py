@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,8 @@ from leftfold.errors import ConfigurationError
 from leftfold.model.app import App
 from leftfold.model.rights import ROLES, Right, redis_rules, rights_of
 from leftfold.runtime.connect import kafka_settings
-from leftfold.runtime.console import amount, emit, note, say
+from leftfold.runtime.console import amount, emit, note, say, table
+from leftfold.runtime.project import Usage, find_project, load_app, load_apps
 
 __all__ = ["EXAMPLES", "User", "grant", "new", "print_rights", "topics", "users_of"]
 
@@ -131,12 +133,8 @@ def new(
 
     It passes its own tests and runs: one package with events, a service and two views. No existing file is overwritten.
     """
-    from pathlib import Path
-
     from leftfold.cli.run.check import compared
     from leftfold.cli.scaffold import write_project
-    from leftfold.runtime.console import amount, note, say
-    from leftfold.runtime.project import Usage, find_project, load_app
 
     if empty and (category or key):
         raise Usage("--empty writes no service, so --category and --key have nothing to name; leave them out")
@@ -158,9 +156,6 @@ def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption
     """List the topics of Apps, created or not."""
     from leftfold.kafka.administration.cluster import ClusterAdmin
     from leftfold.kafka.administration.topics import topics_of
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.console import emit, table
-    from leftfold.runtime.project import load_apps
 
     apps = load_apps(app or []).values()
     wanted = [topic for one in apps for topic in topics_of(one)]
@@ -184,10 +179,7 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     `leftfold run` does the same when it starts.
     """
     from leftfold.kafka.administration.topics import topics_of
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.console import amount, say
     from leftfold.runtime.lifecycle import ensure_now
-    from leftfold.runtime.project import load_apps
 
     apps = load_apps(app or []).values()
     ensure_now(apps, kafka_settings(kafka))
@@ -218,8 +210,6 @@ def acl(
     No right is revoked: further rights of a user are named. Processes of several Apps that send commands to each other,
     and clients of one App that send to another, are known when all these Apps are given at once.
     """
-    from leftfold.runtime.project import load_apps
-
     users = users_of(load_apps(app or []).values(), part or ROLES, user)
     if apply:
         grant(users, kafka, as_json=as_json)

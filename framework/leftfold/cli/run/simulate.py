@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leftfold.cli.options import JsonOption, examples
+from leftfold.runtime.console import emit, say
+from leftfold.runtime.project import Usage, load_app
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation import Report
@@ -48,7 +52,6 @@ def simulate(
     schedule that breaks a promise is shrunk to the fewest faults and shown with its trace. No server is needed. Only
     deciders are simulated so far. Exit code 3 when a promise is broken.
     """
-    from leftfold.runtime.project import load_app
     from leftfold.testing.simulation import simulate as run
 
     whole = load_app(app)
@@ -67,10 +70,6 @@ def _named(spec: str) -> Callable[..., Any]:
     Raises:
         Usage: there is no such function.
     """
-    import importlib
-
-    from leftfold.runtime.project import Usage
-
     module, _, name = spec.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -80,8 +79,6 @@ def _named(spec: str) -> Callable[..., Any]:
 
 
 def _print(report: Report, *, as_json: bool) -> None:
-    from leftfold.runtime.console import emit, say
-
     if not as_json:
         say(str(report))
         return
@@ -100,8 +97,6 @@ def _print(report: Report, *, as_json: bool) -> None:
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error while schedules run, if that is a terminal."""
-    import sys
-
     if not sys.stderr.isatty():
         yield lambda done: None
         return

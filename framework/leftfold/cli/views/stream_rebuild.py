@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from leftfold.client.results import Description, describe
+from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.engine.views.cleanup import remove, sweep
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -18,9 +19,6 @@ from leftfold.ports.protocols import ViewStore
 from leftfold.redis import RedisViewStore
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.project import Usage
-
-if TYPE_CHECKING:
-    from leftfold.engine.streaming.external_rows import ExternalRows
 
 __all__ = ["Rebuilt", "StreamRebuild", "keepers"]
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from leftfold import redis as adapters
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
@@ -81,7 +82,6 @@ class QueryViewThread(threading.Thread):
                 return
 
     def _stream(self) -> None:
-        from leftfold import redis as adapters
         from leftfold.spark.queries import incremental_batches as batches
         from leftfold.spark.queries.query_stream import QueryStream
 
