@@ -109,10 +109,10 @@ def a_refusal_is_quoted_and_a_wrong_version_is_a_conflict(up: Shell) -> None:
     (row,) = up("send", "CheckOut", OUT.replace("c-1", "c-0"), "--json").rows()
     assert (row["error"], row["fields"]) == ("CartEmpty", {"cart_id": "c-0"})
     for as_json in ((), ("--json",)):
-        told = up("send", "CheckOut", OUT, "--expected-version", "7", *as_json)
-        assert told.code == 1
-        assert as_json or "stream 'c-1' is at version 2, not at 7" in told.err
-    (row,) = told.rows()
+        result = up("send", "CheckOut", OUT, "--expected-version", "7", *as_json)
+        assert result.code == 1
+        assert as_json or "stream 'c-1' is at version 2, not at 7" in result.err
+    (row,) = result.rows()
     assert (row["error"], row["fields"]["actual"]) == ("ConflictError", 2)
     assert up("send", "CheckOut", OUT, "--expected-version", "2").code == 0
 
@@ -198,10 +198,10 @@ def status_shows_workers_and_views(up: Shell) -> None:
     }
     (carts,) = [row for row in up("status", "--json").rows() if row["kind"] == "decider"]
     assert (carts["per_command"] > 0, carts["answers_dropped"], carts["dead"]) == (True, 0, 0)
-    told = up("status")
-    assert (told.code, told.err) == (0, "")
+    result = up("status")
+    assert (result.code, result.err) == (0, "")
     names = ["server", "kafka", "redis", "decider", "carts", "view", "cart_summary", "customer_spend"]
-    assert [line.split()[0] for line in told.out.splitlines() if line] == names
+    assert [line.split()[0] for line in result.out.splitlines() if line] == names
 
 
 def a_rebuild_is_planned_and_done_and_agrees_with_the_tail(up: Shell) -> None:
@@ -216,14 +216,14 @@ def a_rebuild_is_planned_and_done_and_agrees_with_the_tail(up: Shell) -> None:
     assert planned.out.endswith("in this process: 0 s expected, and 8 s with Spark\n")
     assert "starting Spark" not in planned.out + planned.err
     assert generations().keys() == {("cart_summary", "live"), ("customer_spend", "live")}
-    told = up("rebuild", "--engine", "local", "--json")
-    assert told.code == 0, told.err
-    assert [(row["view"], row["agreement"], row["swapped"]) for row in told.rows()] == [
+    result = up("rebuild", "--engine", "local", "--json")
+    assert result.code == 0, result.err
+    assert [(row["view"], row["agreement"], row["swapped"]) for row in result.rows()] == [
         ("cart_summary", "equal", True),
         ("customer_spend", "equal", True),
     ]
     live = {view: id_ for (view, phase), id_ in generations().items() if phase == "live"}
-    assert live == {row["view"]: row["generation"] for row in told.rows()}
+    assert live == {row["view"]: row["generation"] for row in result.rows()}
     assert up("get", "customer_spend", "ada", "--json").rows()[0]["row"] == {"orders": 1, "total": "12.80"}
     slip = up("rebuild", "cart_sumary")
     assert (slip.code, "did you mean cart_summary?" in slip.err) == (2, True)
@@ -233,10 +233,10 @@ def a_fold_that_changes_is_found_and_can_be_accepted(up: Shell) -> None:
     lock = up.place / "leftfold.lock"
     locked = lock.read_text("utf-8")
     with changed(up, "projections/customer_spend.py", "row.orders + 1", "row.orders + 20"):
-        told, accepted, after = up("check"), up("check", "--write"), up("check")
+        result, accepted, after = up("check"), up("check", "--write"), up("check")
     lock.write_text(locked, "utf-8")
-    assert (told.code, accepted.code, after.code) == (1, 0, 0)
-    assert "error view customer_spend: its fold changed since leftfold.lock; raise version= to 2" in told.out
+    assert (result.code, accepted.code, after.code) == (1, 0, 0)
+    assert "error view customer_spend: its fold changed since leftfold.lock; raise version= to 2" in result.out
 
 
 def topics_that_do_not_fit_stop_everything(up: Shell) -> None:
@@ -255,9 +255,9 @@ def sigterm_is_no_failure_and_the_line_of_an_unknown_outcome_can_be_typed_again(
     run.terminate()
     assert run.wait(SECONDS) == 0
     assert {"starting", "serving", "following", "stopped"} <= {line["event"] for line in up.lines()}
-    told = up("send", "AddItem", TEA.replace("c-1", "c-7"), "--timeout", "0.5")
-    assert told.code == 75
-    line = shlex.split(told.err[told.err.index("leftfold send") :].splitlines()[0])[1:]
+    result = up("send", "AddItem", TEA.replace("c-1", "c-7"), "--timeout", "0.5")
+    assert result.code == 75
+    line = shlex.split(result.err[result.err.index("leftfold send") :].splitlines()[0])[1:]
     # The broker is given a second to say who owns it, which may be too short.
     wait_until(lambda: "no worker owns carts.commands" in up(*line, "--timeout", "0.5").err, "the reason")
     return line
@@ -296,9 +296,9 @@ def dev_uses_servers_that_run_already_and_leaves_them(up: Shell, started: Start)
 def down_stops_and_says_so_and_then_nothing_runs(up: Shell) -> None:
     assert up("down").out.startswith("stopped; the data stays in ")
     assert up("down").out.startswith("nothing runs in ")
-    told = up("status")
-    assert told.code == 69
-    assert "kafka and redis: nothing runs in .leftfold; start it: leftfold up" in told.err
+    result = up("status")
+    assert result.code == 69
+    assert "kafka and redis: nothing runs in .leftfold; start it: leftfold up" in result.err
     refused = up.apart("run")
     assert refused.code == 78
     assert "no Kafka address: start servers with `leftfold up`" in refused.err
@@ -327,9 +327,9 @@ def test_a_project_lives_on_a_cluster(empty_servers: Addresses, cluster: Cluster
         return position_in(sent)
 
     def balance(position: str) -> str:
-        told = shell("get", "ledger_summary", "l-1", "--after", position, "--timeout", "20", "--json")
-        assert told.code == 0, told.err
-        return str(told.rows()[0]["row"]["balance"])
+        result = shell("get", "ledger_summary", "l-1", "--after", position, "--timeout", "20", "--json")
+        assert result.code == 0, result.err
+        return str(result.rows()[0]["row"]["balance"])
 
     with serving(shell):
         assert balance(send("2.00")) == "2.00"
@@ -342,7 +342,7 @@ def test_a_project_lives_on_a_cluster(empty_servers: Addresses, cluster: Cluster
         assert balance(position) == "5.00"
         cluster.bring_back()
         for engine in ("local", "spark"):
-            told = shell("rebuild", "--json", "--engine", engine)
-            assert told.code == 0, told.err
-            assert [(row["agreement"], row["swapped"]) for row in told.rows()] == [("equal", True)] * 3
+            result = shell("rebuild", "--json", "--engine", engine)
+            assert result.code == 0, result.err
+            assert [(row["agreement"], row["swapped"]) for row in result.rows()] == [("equal", True)] * 3
         assert balance(send("4.00")) == "9.00"

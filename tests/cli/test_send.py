@@ -41,9 +41,9 @@ def test_json_becomes_the_command_and_a_sample_leaves_out_what_may_be_left_out(s
     assert sample(AddItem) == '{"basket_id": "...", "product_id": "...", "quantity": 1, "sales_value": "1.00"}'
     assert "household_id" in sample(OpenBasket)
     for words in (("send", "AddItem"), ("send", "AddItem", "-")):
-        told = shop(*words)
-        assert (told.code, told.out) == (2, "")
-        assert 'AddItem needs its fields: leftfold send AddItem \'{"cart_id": ' in told.err
+        result = shop(*words)
+        assert (result.code, result.out) == (2, "")
+        assert 'AddItem needs its fields: leftfold send AddItem \'{"cart_id": ' in result.err
 
 
 def test_a_missing_time_called_at_is_now_which_is_said_once_it_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,9 +173,9 @@ def test_on_a_terminal_only_what_was_not_accepted_is_told(
 
 @pytest.mark.parametrize("words", [(), ("AddItem", "--file", "c"), ("--file", "c", "--id", "x")])
 def test_a_command_or_a_file_is_named_and_not_both(typed: Callable[..., Typed], words: tuple[str, ...]) -> None:
-    told = typed("send", *words)
-    assert (told.code, told.out) == (2, "")
-    assert "--file" in told.err
+    result = typed("send", *words)
+    assert (result.code, result.out) == (2, "")
+    assert "--file" in result.err
 
 
 def test_a_file_that_is_not_there_is_a_slip(world: World, tmp_path: Path) -> None:

@@ -104,9 +104,9 @@ def test_a_backdated_command_holds_all_timers_back_unless_the_app_says_how_late_
     ensure(belfry, settings)
 
     def held(of: str) -> tuple[int, str]:
-        told = typed("status", of=of)
-        (row,) = [row for row in told.rows() if row["kind"] == "process"]
-        return row["held"], told.err
+        result = typed("status", of=of)
+        (row,) = [row for row in result.rows() if row["kind"] == "process"]
+        return row["held"], result.err
 
     patient = "tests.process.alarms:app"
     with Trading(settings, belfry, ("bells", "router")) as trading:
@@ -161,9 +161,9 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
 ) -> None:
     with Trading(settings) as trading:
         place(trading, "early", "kept", "behind")
-        told = typed("timers", "list", "checkout")
-        assert told.code == 0
-        mine = [row for row in told.rows() if row["key"] in {"early", "kept"}]
+        result = typed("timers", "list", "checkout")
+        assert result.code == 0
+        mine = [row for row in result.rows() if row["key"] in {"early", "kept"}]
         assert {(row["key"], row["timer"], row["sends"]) for row in mine} == {
             ("early", "patience", "orders.Drop.v1"),
             ("kept", "patience", "orders.Drop.v1"),
@@ -172,23 +172,23 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
         assert not any(row["overdue"] for row in mine)
         assert_set_as_confirmed(settings, "early")
         by = ("--reason", "a test", "--by", "anna", *PATIENTLY)
-        told = typed("timers", "fire", "checkout", "early", "patience", *by)
-        (fired,) = told.rows()
-        assert (told.code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
+        result = typed("timers", "fire", "checkout", "early", "patience", *by)
+        (fired,) = result.rows()
+        assert (result.code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
         trading.await_event("orders", Dropped(order="early", why=LATE))
-        told = typed("timers", "cancel", "checkout", "kept", "patience", "--reason", "a test", *PATIENTLY)
-        (cancelled,) = told.rows()
-        assert (told.code, cancelled["taken"], cancelled["topic"]) == (0, True, "checkout.commands")
+        result = typed("timers", "cancel", "checkout", "kept", "patience", "--reason", "a test", *PATIENTLY)
+        (cancelled,) = result.rows()
+        assert (result.code, cancelled["taken"], cancelled["topic"]) == (0, True, "checkout.commands")
         assert not {"early", "kept"} & {row["key"] for row in typed("timers", "list", "checkout").rows()}
     assert (drops(trading, "early"), drops(trading, "kept")) == (1, 0)
     for words, said in REFUSED.items():
-        told = typed("timers", *words)
-        assert (told.code, said in told.err) == (2, True), told
+        result = typed("timers", *words)
+        assert (result.code, said in result.err) == (2, True), result
     spec = f"{__name__}:never"
-    told = typed("timers", "list", "checkout", of=spec)
-    assert told.code == 69
-    assert "process checkout has never run in version 9; start it: leftfold run checkout\n" in told.err
-    assert f"for these commands: export LEFTFOLD_APP={spec}\n" in told.err
+    result = typed("timers", "list", "checkout", of=spec)
+    assert result.code == 69
+    assert "process checkout has never run in version 9; start it: leftfold run checkout\n" in result.err
+    assert f"for these commands: export LEFTFOLD_APP={spec}\n" in result.err
     assert_traced(settings, typed)
 
 
@@ -288,8 +288,8 @@ def test_code_that_passes_over_orders_would_set_a_cancelled_timer_again(
     """The twin of the refold: the order must be taken from the inputs again, as it was taken then."""
     with Trading(settings) as trading:
         place(trading, "cancelled")
-        told = typed("timers", "cancel", "checkout", "cancelled", "patience", "--reason", "a test", *PATIENTLY)
-        assert told.rows()[0]["taken"]
+        result = typed("timers", "cancel", "checkout", "cancelled", "patience", "--reason", "a test", *PATIENTLY)
+        assert result.rows()[0]["taken"]
     due = Reactor._due
     monkeypatch.setattr(
         Reactor, "_due", lambda self, i, given: InputSkipped("foreign") if given.type == CANCEL else due(self, i, given)

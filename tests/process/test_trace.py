@@ -62,9 +62,9 @@ def plant(
 
 def rows(typed: Typing, id_: str, *words: str) -> list[dict[str, Any]]:
     """What the command prints as JSON."""
-    told = typed("log", "trace", id_, "--json", *words)
-    assert told.code == 0
-    return told.rows()
+    result = typed("log", "trace", id_, "--json", *words)
+    assert result.code == 0
+    return result.rows()
 
 
 def test_a_trace_names_every_record_of_its_correlation_and_no_other(traded: KafkaSettings, typed: Typing) -> None:
@@ -138,5 +138,5 @@ def test_only_what_is_new_enough_is_looked_at(traded: KafkaSettings, typed: Typi
 
 @pytest.mark.parametrize(("since", "said"), [("soon", "or an age: 12h, 90d"), ("2026-01-01", "no time zone")])
 def test_a_time_that_cannot_be_meant_is_told(typed: Typing, since: str, said: str) -> None:
-    told = typed("log", "trace", "x", "--since", since)
-    assert (told.code, said in told.err) == (2, True)
+    result = typed("log", "trace", "x", "--since", since)
+    assert (result.code, said in result.err) == (2, True)

@@ -66,8 +66,8 @@ def test_a_view_with_work_under_way_is_not_late(view: object, behind: float) -> 
     ],
 )
 def test_a_view_that_is_late_is_named_with_what_to_type(view: object, tails: int, words: tuple[str, ...]) -> None:
-    told = why_late(view, behind=130.0, lag=1234, tails=tails)  # type: ignore[arg-type]  # it is a view
-    assert all(word in told for word in words), told
+    result = why_late(view, behind=130.0, lag=1234, tails=tails)  # type: ignore[arg-type]  # it is a view
+    assert all(word in result for word in words), result
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_verify_names_the_views_that_it_leaves_out(
     typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    told = typed("verify", "--app", "services.reports.app:app", "--redis", "redis://127.0.0.1:1/0").err
-    assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in told
-    assert "compute them again: leftfold rebuild store_daily department_sales" in told
+    result = typed("verify", "--app", "services.reports.app:app", "--redis", "redis://127.0.0.1:1/0").err
+    assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in result
+    assert "compute them again: leftfold rebuild store_daily department_sales" in result
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_doctor_names_all_that_is_not_installed_at_once(
 ) -> None:
     for module in gone:
         monkeypatch.setitem(sys.modules, module, None)
-    told = typed("doctor")
-    assert said in told.out + told.err
+    result = typed("doctor")
+    assert said in result.out + result.err
 
 
 def _counted(made: type[Any], asked: tuple[str, ...], calls: Counter[str]) -> type[Any]:

@@ -26,8 +26,8 @@ from shop.services.carts.domain import carts
 
 
 def note(event: ItemAdded, delivery: Delivery) -> None:
-    with Path("told").open("a") as told:
-        told.write(event.cart_id + "\\n")
+    with Path("called").open("a") as called:
+        called.write(event.cart_id + "\\n")
 
 
 noted = Reaction("noted", events=ItemAdded, act=note)
@@ -68,13 +68,13 @@ def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster
     there = ["--kafka", new["kafka"]]
     both = [*there, "--redis", new["redis"]]
 
-    def told() -> list[str]:
-        return (up.place / "told").read_text().split() if (up.place / "told").exists() else []
+    def called() -> list[str]:
+        return (up.place / "called").read_text().split() if (up.place / "called").exists() else []
 
     with serving(up):
         for version in (1, 2):
             assert {add(up, key, "--id", f"{key}/{version}")["version"] for key in KEYS} == {version}
-        wait_until(lambda: len(told()) == 2 * len(KEYS), "the reaction")
+        wait_until(lambda: len(called()) == 2 * len(KEYS), "the reaction")
         wait_until(lambda: items(up) == dict.fromkeys(KEYS, 2), "the view")
     made = up("topics", "ensure", "--app", "shop.services.carts.app:app", *there)
     assert made.code == 0, made.err
@@ -87,8 +87,8 @@ def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster
     with serving(up, *both):
         assert add(up, KEYS[0], "--id", f"{KEYS[0]}/2", *there)["version"] == 2, "known by its id"
         assert {add(up, key, "--id", f"{key}/3", *there)["version"] for key in KEYS} == {3}
-        wait_until(lambda: len(told()) >= 3 * len(KEYS), "the reaction")
-        assert sorted(told()) == sorted(3 * KEYS)
+        wait_until(lambda: len(called()) >= 3 * len(KEYS), "the reaction")
+        assert sorted(called()) == sorted(3 * KEYS)
         wait_until(lambda: items(up, "--redis", new["redis"]) == dict.fromkeys(KEYS, 3), "the view, folded again")
         verified = up("verify", *both)
         assert verified.code == 0, verified.out + verified.err

@@ -64,9 +64,9 @@ def test_a_change_starts_the_app_again_and_ctrl_c_stops_servers_and_app(shop: Sh
         assert "Overview" in http.get("/console/").text
     everything = family(dev)
     password = (shop.place / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
-    told = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
+    result = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
     assert password
-    assert [line for line in told if password in line] == []
+    assert [line for line in result if password in line] == []
     dev.send_signal(signal.SIGINT)
     assert dev.wait(SECONDS) == 130
     assert psutil.wait_procs(everything, timeout=SECONDS)[1] == []
@@ -108,12 +108,12 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     data, words = place / ".leftfold", ("get", "wound", "x", "--app", "tests.cli.tower:app")
     assert "leftfold up" in typed(*words).err
-    told: list[tuple[str, Mapping[str, Any]]] = []
-    with kept_up(local.embedded(data, want=REDIS), data, lambda *line: told.append(line)):
+    result: list[tuple[str, Mapping[str, Any]]] = []
+    with kept_up(local.embedded(data, want=REDIS), data, lambda *line: result.append(line)):
         local.kill(data, "redis")
-        wait_until(lambda: ("server started again", {"server": "redis"}) in told, "the server to be started again")
+        wait_until(lambda: ("server started again", {"server": "redis"}) in result, "the server to be started again")
         assert answers_ping(announced(place, Environment()).redis, 5.0)
-        assert told[0] == ("restarting a server", {"server": "redis", "why": "was killed (SIGKILL)"})
+        assert result[0] == ("restarting a server", {"server": "redis", "why": "was killed (SIGKILL)"})
     assert local.status(data).keeper is None
     with local.embedded(data, want=REDIS):
         local.kill(data, "redis")
@@ -125,9 +125,9 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
 
 @pytest.mark.parametrize("command", ["dev", "up"])
 def test_outside_a_project_nothing_is_started(place: Path, typed: Callable[..., Typed], command: str) -> None:
-    told = typed(command)
-    assert told.code == 78
-    assert f"{place} is in no project" in told.err
+    result = typed(command)
+    assert result.code == 78
+    assert f"{place} is in no project" in result.err
     assert list(place.iterdir()) == []
 
 

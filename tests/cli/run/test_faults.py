@@ -65,14 +65,14 @@ def add(shell: Shell, *carts: str) -> None:
 
 def items(shell: Shell, key: str) -> int:
     """How many items a cart's row counts."""
-    told = shell("get", "cart_summary", key, "--json")
-    return int(told.rows()[0]["row"]["items"]) if told.code == 0 else 0
+    result = shell("get", "cart_summary", key, "--json")
+    return int(result.rows()[0]["row"]["items"]) if result.code == 0 else 0
 
 
 def views(shell: Shell) -> dict[str, dict[str, Any]]:
-    told = shell("status", "--json")
-    assert told.code == 0, told.err
-    return {row["name"]: row for row in told.rows() if row["kind"] == "view" and row["live"]}
+    result = shell("status", "--json")
+    assert result.code == 0, result.err
+    return {row["name"]: row for row in result.rows() if row["kind"] == "view" and row["live"]}
 
 
 def tails(shell: Shell) -> set[int]:
@@ -153,8 +153,8 @@ def test_status_names_a_tail_that_hangs_and_what_it_says_to_type_takes_over(
     with hung(run.part("tail")):
         add(up, "hung")
         wait_until(lambda: "view cart_summary is " in up("status").err, "status to name it")
-        told = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(up).items()}
-        assert told == dict.fromkeys(VIEWS, (0, True, True))
+        result = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(up).items()}
+        assert result == dict.fromkeys(VIEWS, (0, True, True))
         assert items(up, "hung") == 2
         line = re.compile(
             r"view cart_summary is \d+ s behind, lag \d+, and no tail is at work on it, or one that hangs \(.*\); "

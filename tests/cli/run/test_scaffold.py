@@ -59,22 +59,22 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
     "words", [("Bookings", "booking"), ("bookings", "class"), ("products", "product"), ("2s", "x")]
 )
 def test_a_word_that_is_no_name_is_refused(place: Path, typed: Callable[..., Typed], words: tuple[str, str]) -> None:
-    told = typed("new", "cinema", "--category", words[0], "--key", words[1])
-    assert told.code == 78
+    result = typed("new", "cinema", "--category", words[0], "--key", words[1])
+    assert result.code == 78
     assert not (place / "cinema").exists()
 
 
 def test_nothing_is_overwritten(place: Path, typed: Callable[..., Typed]) -> None:
     (place / "shop").mkdir()
     (place / "shop" / "mine.txt").write_text("mine", "utf-8")
-    told = typed("new", "shop")
-    assert told.code == 78
-    assert "is there already and not empty; nothing was written" in told.err
+    result = typed("new", "shop")
+    assert result.code == 78
+    assert "is there already and not empty; nothing was written" in result.err
     assert [path.name for path in (place / "shop").iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("name", ["Shop", "my-shop", "1st", "class", "json", "leftfold", "tests", ""])
 def test_a_name_that_is_no_package_is_refused(typed: Callable[..., Typed], name: str) -> None:
-    told = typed("new", name)
-    assert told.code == 78
-    assert "choose another name" in told.err or "cannot name a package" in told.err
+    result = typed("new", name)
+    assert result.code == 78
+    assert "choose another name" in result.err or "cannot name a package" in result.err

@@ -60,8 +60,8 @@ def add(shell: Shell, cart: str, product: str = "tea") -> None:
 
 def items(shell: Shell, cart: str) -> int:
     """The items of a cart that this code's readers see; -1 without a row."""
-    told = shell("get", "cart_summary", cart, "--json")
-    return int(told.rows()[0]["row"]["items"]) if told.code == 0 else -1
+    result = shell("get", "cart_summary", cart, "--json")
+    return int(result.rows()[0]["row"]["items"]) if result.code == 0 else -1
 
 
 def all_items(shell: Shell) -> list[int]:
@@ -76,9 +76,9 @@ def doctor_on_views(shell: Shell) -> dict[str, Any]:
 def test_a_broken_fold_stops_a_rebuild_or_its_view_alone_and_a_corrected_one_loses_nothing(filled: Shell) -> None:
     edit(filled, VERSION, f"{VERSION[:-1]}, version=2)")
     edit(filled, WHOLE, BROKEN)
-    told = filled("rebuild", "cart_summary", "--engine", "local", "--max-parked", "2")
-    assert told.code != 0
-    assert "more than 2 keys are parked" in told.err
+    result = filled("rebuild", "cart_summary", "--engine", "local", "--max-parked", "2")
+    assert result.code != 0
+    assert "more than 2 keys are parked" in result.err
     assert all_items(filled) == [-1] * 4
     edit(filled, BROKEN, WHOLE)
     edit(filled, ", version=2", "")
@@ -98,8 +98,8 @@ def test_a_broken_fold_stops_a_rebuild_or_its_view_alone_and_a_corrected_one_los
     edit(filled, BROKEN, WHOLE)
     with running(filled, "run", "--max-parked", "0"):
         wait_until(lambda: all_items(filled) == [2, 1, 1, 1], "the corrected fold to catch up")
-        told = filled("verify", "cart_summary")
-        assert told.code == 0, told.err
+        result = filled("verify", "cart_summary")
+        assert result.code == 0, result.err
 
 
 def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(filled: Shell) -> None:
@@ -118,9 +118,9 @@ def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(filled: Shell
         held = filled("rebuild", "cart_summary", "--engine", "local", "--hold")
         assert (held.code, "held: projectors keep it up to date" in held.out) == (0, True), held.err
         assert items(filled, "a") == 1, "readers see nothing of it"
-        told = filled("diff", "cart_summary", "--live", "--held")
-        assert told.code == 3
-        assert all(said in told.out for said in ("0 rows equal", "4 differ", "items"))
+        result = filled("diff", "cart_summary", "--live", "--held")
+        assert result.code == 3
+        assert all(said in result.out for said in ("0 rows equal", "4 differ", "items"))
         refused = filled("promote", "cart_summary")
         assert (refused.code, "start one of that code first: leftfold run cart_summary" in refused.err) == (78, True)
         with running(filled.beside("newer"), "run", "cart_summary"):
@@ -149,14 +149,14 @@ def test_parked_rows_are_freed_once_the_fold_is_corrected(filled: Shell) -> None
         add(filled, "p")
         wait_until(lambda: "view cart_summary parks p" in filled("status").err, "the row to be parked")
         assert "start the projectors again, then: leftfold retry cart_summary" in filled("get", "cart_summary", "p").err
-        told = filled("retry", "cart_summary")
-        assert (told.code, "no poison please" in told.out) == (1, True)
+        result = filled("retry", "cart_summary")
+        assert (result.code, "no poison please" in result.out) == (1, True)
     edit(filled, POISON, WHOLE)
     with serving(filled):
         back = filled("promote", "cart_summary", "--generation", "live")  # to the code from before the broken one
         assert back.code == 0, back.err
-        told = filled("retry", "cart_summary", "p", "--json")
-        assert (told.code, told.rows()[0]["freed"]) == (0, ["p"]), told.err
+        result = filled("retry", "cart_summary", "p", "--json")
+        assert (result.code, result.rows()[0]["freed"]) == (0, ["p"]), result.err
         assert items(filled, "p") == 2
         assert filled("verify", "cart_summary").code == 0
 
@@ -181,8 +181,8 @@ def test_old_and_new_code_run_side_by_side_and_the_old_generation_goes_when_no_r
             (old,) = {str(row["generation"]) for row in rows if row.get("phase") == "live (other code)"}
             # A projector that stands still for three seconds is taken for dead.
             wait_until(lambda: f"drop cart_summary {old}" not in new("status").err, "the old tail to be at work")
-            told = new("drop", "cart_summary", old, "--yes")
-            assert (told.code, "tails of that are at work" in told.err) == (2, True), told.err
+            result = new("drop", "cart_summary", old, "--yes")
+            assert (result.code, "tails of that are at work" in result.err) == (2, True), result.err
     wait_until(
         lambda: f"leftfold drop cart_summary {old} --yes" in new("status").err, "the old tail to be off the list"
     )
@@ -190,8 +190,8 @@ def test_old_and_new_code_run_side_by_side_and_the_old_generation_goes_when_no_r
     assert looked["views"]["well"]
     assert f"leftfold drop cart_summary {old} --yes" in looked["views"]["message"]
     assert looked["orphans"]["well"], looked["orphans"]
-    told = new("drop", "cart_summary", old)
-    assert (told.code, "would get ViewNotBuilt" in told.err) == (2, True), told.err
+    result = new("drop", "cart_summary", old)
+    assert (result.code, "would get ViewNotBuilt" in result.err) == (2, True), result.err
     assert new("drop", "cart_summary", old, "--yes").code == 0
     assert (items(shell, "b"), items(new, "b")) == (-1, 101)
     assert new("drop", "cart_summary").code == 2

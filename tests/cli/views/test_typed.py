@@ -74,25 +74,25 @@ def test_a_named_master_means_spark_and_what_was_said_is_done_if_it_can_be(monke
 
 @pytest.mark.parametrize("words", ["explain store_daily 367/2017-03-01", "retry store_daily", "verify store_daily"])
 def test_a_computed_view_cannot_be_looked_at_event_by_event(typed: Callable[..., Typed], words: str) -> None:
-    told = typed(*words.split(), REPORTS)
-    assert told.code == 2
-    assert "view store_daily is computed as a whole by Spark" in told.err
-    assert told.err.endswith(
+    result = typed(*words.split(), REPORTS)
+    assert result.code == 2
+    assert "view store_daily is computed as a whole by Spark" in result.err
+    assert result.err.endswith(
         "leftfold rebuild store_daily\nfor these commands: export LEFTFOLD_APP=services.reports.app:app\n"
     )
 
 
 @pytest.mark.parametrize("option", ["--hold", "--sample=1%"])
 def test_a_computed_view_cannot_be_held_back_or_sampled(typed: Callable[..., Typed], option: str) -> None:
-    told = typed("rebuild", "store_daily", option, REPORTS)
-    assert (told.code, "--hold and --sample are for views that are folded" in told.err) == (2, True)
+    result = typed("rebuild", "store_daily", option, REPORTS)
+    assert (result.code, "--hold and --sample are for views that are folded" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("words", ["rebuild", "verify --engine spark", "rebuild --sample 1%"])
 def test_without_servers_spark_is_not_even_started(shop: Shell, words: str) -> None:
-    told = shop(*words.split())
-    assert told.code == 78
-    assert told.err.startswith("error: no Kafka address: start servers with `leftfold up`")
+    result = shop(*words.split())
+    assert result.code == 78
+    assert result.err.startswith("error: no Kafka address: start servers with `leftfold up`")
 
 
 def test_a_share_is_typed_as_a_part_or_in_percent_and_the_message_names_the_option(shop: Shell) -> None:
@@ -100,16 +100,16 @@ def test_a_share_is_typed_as_a_part_or_in_percent_and_the_message_names_the_opti
     for text in ("", "0", "200%", "-1%", "much", "nan", "inf"):
         with pytest.raises(Usage, match=f"--share '{text}' is no share of one core"):
             share_of(text, "--share", "one core")
-    told = shop("verify", "--continuous", "--share", "200%")
-    assert (told.code, "--share '200%' is no share of one core" in told.err) == (2, True), told.err
-    told = shop("rebuild", "cart_summary", "--engine", "local", "--sample", "lots")
-    assert (told.code, "--sample 'lots' is no share of the rows" in told.err) == (2, True), told.err
+    result = shop("verify", "--continuous", "--share", "200%")
+    assert (result.code, "--share '200%' is no share of one core" in result.err) == (2, True), result.err
+    result = shop("rebuild", "cart_summary", "--engine", "local", "--sample", "lots")
+    assert (result.code, "--sample 'lots' is no share of the rows" in result.err) == (2, True), result.err
 
 
 def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Callable[..., Typed]) -> None:
-    told = typed("plan", "--json", *BASKETS)
-    assert told.code == 0, told.err
-    rows = [json.loads(line) for line in told.out.splitlines()]
+    result = typed("plan", "--json", *BASKETS)
+    assert result.code == 0, result.err
+    rows = [json.loads(line) for line in result.out.splitlines()]
     views = {row["view"] for row in rows}
     assert len(rows) == 3 * len(views) == 12
     assert {row["events"] for row in rows} == {10**6, 10**9, 10**12}

@@ -221,9 +221,9 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, bank:
         assert shown["value"] == json.loads(strayed.value or b"")
         assert shown["headers"]["ce_id"] == "strayed"
         assert f"look at one: leftfold dead show '{names_of}[" in listed.err
-        told = typed("dead", "show", hopeless).out
-        assert f"reason    {rows['broken']['reason']}" in told
-        assert re.search(r"^appended  20\d\d-\d\d-\d\dT", told, re.MULTILINE), told
+        result = typed("dead", "show", hopeless).out
+        assert f"reason    {rows['broken']['reason']}" in result
+        assert re.search(r"^appended  20\d\d-\d\d-\d\dT", result, re.MULTILINE), result
         assert typed("dead", "resend", at).code == 2  # it is asked first
         burials = AllDeadLetters(broker.address)
         asked = burials.waiting([bank.name])
