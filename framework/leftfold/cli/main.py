@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
     },
     "Views": {
         "get": CommandEntry("leftfold.cli.data.get", "Print the row of a key."),
-        "watch": CommandEntry("leftfold.cli.data.watch", "Print rows as they change."),
+        "watch": CommandEntry("leftfold.cli.data.get", "Print rows as they change."),
         "rebuild": CommandEntry("leftfold.cli.views.rebuild", "Fold views again from the whole log."),
         "plan": CommandEntry("leftfold.cli.views.plan", "Predict what rebuilds would cost."),
         "diff": CommandEntry("leftfold.cli.views.diff", "Compare two generations of a view."),

@@ -80,10 +80,11 @@ def note_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
         typer.echo(text, err=True)
 
 
-def emit(value: Mapping[str, Any]) -> None:
-    """Prints one object as one line of JSON."""
-    text = json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
-    sys.stdout.write(printable_json(text) + "\n")
+def emit(*values: Mapping[str, Any]) -> None:
+    """Prints each object as one line of JSON."""
+    for value in values:
+        text = json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
+        sys.stdout.write(printable_json(text) + "\n")
 
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
@@ -193,11 +194,7 @@ def shown(what: str) -> Iterator[Callable[[RebuildProgress], None]]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description:<28}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[figures]}"),
-    )
+    columns = (TextColumn("{task.description:<28}"), BarColumn(bar_width=30), TextColumn("{task.fields[figures]}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, figures="")
 

@@ -61,9 +61,8 @@ def command_class(app: App, name: str) -> type[Command]:
     if not found:
         raise unknown(f"command in app {app.name} called", name, (c.__leftfold__.name for c in known.values()))
     if len(found) > 1:
-        raise Usage(
-            f"several commands are called {name}: say {' or '.join(n for n in known if n.endswith('.' + name))}"
-        )
+        full = " or ".join(n for n in known if n.endswith(f".{name}"))
+        raise Usage(f"several commands are called {name}: say {full}")
     return found[0]
 
 
@@ -79,7 +78,8 @@ def compose(cls: type[Command], text: str, *, id_: str = "") -> Composed:
     filled = ""
     if _CLOCK not in fields and _wants_clock(cls):
         if id_:
-            raise Usage(f"with an id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
+            now = json.dumps({_CLOCK: utc_text(datetime.now(UTC).replace(microsecond=0))})
+            raise Usage(f"with an id the command must be the same each time: say {_CLOCK}, such as {now}")
         fields[_CLOCK] = filled = utc_text(datetime.now(UTC))
     return Composed(checked(cls, fields), filled)
 
@@ -115,10 +115,6 @@ def sample(cls: type[Command]) -> str:
     return json.dumps({name: _placeholder(schema["properties"][name]) for name in required})
 
 
-def _example_time() -> str:
-    return json.dumps({_CLOCK: utc_text(datetime.now(UTC).replace(microsecond=0))})
-
-
 def _wants_clock(cls: type[Command]) -> bool:
     field = cls.model_fields.get(_CLOCK)
     if field is None or not field.is_required():
@@ -139,18 +135,15 @@ def _problem(cls: type[Command], problem: ErrorDetails) -> str:
 def _placeholder(schema: Mapping[str, Any]) -> object:
     kinds: dict[str, object] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
     options = [schema, *schema.get("anyOf", ())]
-    if any("Decimal" in str(o.get("title", "")) for o in options) or {o.get("type") for o in options} >= {
-        "number",
-        "string",
-    }:
+    types = {o.get("type") for o in options}
+    if any("Decimal" in str(o.get("title", "")) for o in options) or types >= {"number", "string"}:
         return "1.00"
     return next((kinds[o["type"]] for o in options if o.get("type") in kinds), "...")
 
 
 def explained(error: InfrastructureError, app: App, kafka: str | None) -> InfrastructureError:
     """The error itself, or a plainer one when a broker answers but has no topics of the App."""
-    unreachable: type[InfrastructureError] = Unreachable
-    if isinstance(error, unreachable):
+    if isinstance(error, Unreachable):
         return error
     try:
         settings = kafka_settings(kafka)

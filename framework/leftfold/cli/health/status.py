@@ -89,8 +89,7 @@ def status(
     apps = load_apps(app or []) if app or project.app or project.refused else {}
     rows = survey.rows(apps)
     if as_json:
-        for row in rows:
-            emit(row)
+        emit(*rows)
     else:
         _show(rows)
     for problem in survey.problems:

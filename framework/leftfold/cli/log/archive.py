@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from leftfold.engine.archive.retention import Trim, Trimming, compare
 from leftfold.engine.progress import Report, Stopwatch
@@ -49,7 +48,7 @@ def archived(category: str, to: str | None, kafka: str | None) -> Archived:
             watch = Stopwatch(report)
             archiver = Archiver(place, topic, identity, log, tell=watch.tell)
             watch.begin("copy", sum(part.end - part.start for part in archiver.parts()))
-            done: Archived = archiver.run()
+            done = archiver.run()
             watch.end()
             return done
     except KeyboardInterrupt:
@@ -66,8 +65,7 @@ def verified(category: str, given: str | None, kafka: str | None, *, deep: bool)
     with shown(f"{category} archive") as report:
         watch = Stopwatch(report)
         watch.begin("verify")
-        verify = verify_archive
-        found: Verified = verify(ArchiveFileSystem(uri), topic, watch.tell)
+        found = verify_archive(ArchiveFileSystem(uri), topic, watch.tell)
         watch.end()
         if not found.position.offsets[topic]:
             raise InfrastructureError(
@@ -93,7 +91,7 @@ def _differences(category: str, uri: str, kafka: str | None, report: Report) -> 
 
 
 class TrimWork:
-    """The plan and the run of a trim of one category.
+    """The plan and the run of a trim of one category; the caller closes it.
 
     Args:
         behind: processes, reactions and streams that need not have read the trimmed events.
@@ -104,13 +102,10 @@ class TrimWork:
         self.archive = archive_needed(archive, "--archive")
         self._category = category
         settings, self._topic = topic_of(category, kafka)
-        self._cluster: Any = Groups(settings)
-        self._log: Any = KafkaBulkLog(settings)
+        self._cluster, self._log = Groups(settings), KafkaBulkLog(settings)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Closes the clients."""
         self._log.close()
         self._cluster.close()
 
@@ -155,8 +150,7 @@ class TrimWork:
 
     def _wanted(self, before: Position | datetime) -> Mapping[int, int]:
         if isinstance(before, datetime):
-            found: Position = self._cluster.starts_at(self._topic, int(before.timestamp() * 1000))
-            return found.offsets[self._topic]
+            return self._cluster.starts_at(self._topic, int(before.timestamp() * 1000)).offsets[self._topic]
         if set(before.offsets) != {self._topic}:
             raise Usage(f"--before '{before}' must be a position in {self._topic}, and in no other topic")
         return before.offsets[self._topic]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -149,7 +150,7 @@ def trim(
 
     if (before is None) == (older_than is None):
         raise Usage("up to where? say --before POSITION|TIME or --older-than AGE, one of them")
-    with TrimWork(category, archive, kafka, behind or ()) as work:
+    with closing(TrimWork(category, archive, kafka, behind or ())) as work:
         plan = work.plan(before if older_than is None else older_than)
         deleted = {f"{part.partition}": [part.start, part.end] for part in plan.parts}
         for part in plan.parts:
@@ -201,6 +202,7 @@ def sql(
     above --limit or --max-mb is cut, with a note; with --json and --csv the exit code is then 3.
     """
     from leftfold.cli.log.sql import Asking
+    from leftfold.runtime.operations.queries import LogQuery
 
     if csv and as_json:
         raise Usage("say --csv or --json, not both")
@@ -209,7 +211,8 @@ def sql(
     form = "csv" if csv else "json" if as_json else "table"
     rows = limit or (1000 if form == "table" else 100_000)
     apps = together(load_apps(app or []).values())
-    with Asking(apps, kafka, archive, master, form=form, rows=rows, megabytes=max_mb) as work:
+    with LogQuery(apps, kafka, archive, master, rows=rows, megabytes=max_mb) as queries:
+        work = Asking(queries, form=form, rows=rows, megabytes=max_mb)
         if statement:
             work.answer(statement)
         else:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from leftfold.errors import LeftfoldError
-from leftfold.model.app import App
 from leftfold.runtime.console import csv_rows, draw, emit, note, say_lines
 from leftfold.runtime.operations.queries import LogQuery, json_value
 from leftfold.runtime.project import Cut
@@ -43,29 +41,11 @@ class Asking:
     """Runs SQL queries over the log and prints their answers.
 
     Args:
-        form: `table`, `json` or `csv`. rows: most rows of an answer. megabytes: largest size of all its rows.
+        form: `table`, `json` or `csv`. rows, megabytes: the limits of an answer, which `queries` keep.
     """
 
-    def __init__(
-        self,
-        app: App,
-        kafka: str | None,
-        archive: str | None,
-        master: str | None,
-        *,
-        form: str,
-        rows: int,
-        megabytes: int,
-    ) -> None:
-        self._queries = LogQuery(app, kafka, archive, master, rows=rows, megabytes=megabytes)
-        self._form, self._rows, self._megabytes = form, rows, megabytes
-
-    def __enter__(self) -> Self:
-        self._queries.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._queries.close()
+    def __init__(self, queries: LogQuery, *, form: str, rows: int, megabytes: int) -> None:
+        self._queries, self._form, self._rows, self._megabytes = queries, form, rows, megabytes
 
     def answer(self, statement: str) -> None:
         """Runs a query on the log as it is now and prints the rows.

@@ -75,8 +75,7 @@ def parked(
     reaction = _named(load_app(app, having=[name]), name)
     rows = parked_events(reaction.name, kafka)
     if as_json:
-        for row in rows:
-            emit(row)
+        emit(*rows)
     else:
         table(rows, ("event", "type", "key", "tries", "why"))
         remark = f"when the cause is fixed: leftfold retry {name}" if rows else "nothing is parked"

@@ -105,8 +105,7 @@ def list_(
             rows = [row_of(process.name, timer, watermark) for timer in work.table.timers(key)]
         rows.sort(key=lambda row: (row["due"], row["key"], row["timer"]))
         if as_json:
-            for row in rows:
-                emit(row)
+            emit(*rows)
             continue
         remark = told_of(process.name, len(rows), watermark, workers)
         note(remark)

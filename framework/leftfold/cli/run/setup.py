@@ -50,11 +50,9 @@ def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[U
             try:
                 name = template.format(app=app.name, part=role)
             except (KeyError, IndexError, ValueError) as error:
-                raise ConfigurationError(
-                    f"--user {template!r} names more than {{app}} and {{part}}, such as 'svc-{{app}}-{{part}}'"
-                ) from error
-            rights = rights_of(app, role, answers=apps)
-            if rights:
+                why = "names more than {app} and {part}, such as 'svc-{app}-{part}'"
+                raise ConfigurationError(f"--user {template!r} {why}") from error
+            if rights := rights_of(app, role, answers=apps):
                 user = found.setdefault(name, User(name, role))
                 user.rights += [right for right in rights if right not in user.rights]
                 user.views += [view.name for view in app.views]
@@ -163,13 +161,10 @@ def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption
         there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
     rows = [{"topic": t.name, "partitions": there.get(t.name), "wanted": t.partitions} for t in wanted]
     if as_json:
-        for row in rows:
-            emit(row)
+        emit(*rows)
     else:
-        table(
-            [{**row, "partitions": row["partitions"] or "not made yet"} for row in rows],
-            ("topic", "partitions", "wanted"),
-        )
+        shown = [{**row, "partitions": row["partitions"] or "not made yet"} for row in rows]
+        table(shown, ("topic", "partitions", "wanted"))
 
 
 @topics.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))
