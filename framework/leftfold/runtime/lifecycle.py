@@ -21,7 +21,7 @@ from leftfold.runtime.logging import Report
 from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 
-__all__ = ["Outage", "Stopping", "begin_reactions", "ensure_now", "ensure_topics", "folds_of", "setter"]
+__all__ = ["Outage", "Stopping", "begin_reactions", "ensure_topics", "folds_of", "setter"]
 
 
 def folds_of(app: App) -> dict[str, str]:
@@ -91,13 +91,18 @@ class Outage:
         self.report, self._stop = report, stop
         self._cause, self._since, self._backoff = "", 0.0, Backoff()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process has been asked to stop."""
+        return self._stop.is_set()
+
     def reconnecting(self, work: Callable[[], None]) -> None:
         """Runs `work` until the stop event is set, again after each failure of a server.
 
         Raises:
             Fenced: this process must end and be restarted.
         """
-        while not self._stop.is_set():
+        while not self.is_stopping:
             try:
                 work()
             except Fenced:
@@ -131,49 +136,36 @@ class Outage:
         self._cause = why
 
 
-def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
-    """Creates missing topics and checks existing ones; waits for brokers and for topics of other Apps.
+def ensure_topics(apps: Iterable[App], settings: KafkaSettings, trouble: Outage | None = None) -> None:
+    """Creates missing topics and checks existing ones.
 
     Each App creates its own topics before it looks for those of other Apps, so the order of the Apps is free.
 
-    Raises:
-        ConfigurationError: a topic's settings differ from what the App requires.
-    """
-    trouble, left = Outage(report, stop), list(apps)
-    while left and not stop.is_set():
-        refused = _refused(left, settings)
-        if len(refused) == len(left):
-            trouble.met(next(iter(refused.values())))
-        left = [app for app in left if app.name in refused]
-    trouble.told("")
-
-
-def ensure_now(apps: Iterable[App], settings: KafkaSettings) -> None:
-    """Creates missing topics and checks existing ones, without waiting for brokers or other Apps.
+    Args:
+        trouble: waits for brokers and for topics of other Apps; None = the error is raised.
 
     Raises:
         ConfigurationError: a topic's settings differ from what the App requires.
         InfrastructureError: no broker answers, or an App reads a topic of another App that is not given and never ran.
     """
-    left = list(apps)
-    while left:
-        refused = _refused(left, settings)
-        if len(refused) == len(left):
-            raise next(iter(refused.values()))
-        left = [app for app in left if app.name in refused]
-
-
-def _refused(apps: Iterable[App], settings: KafkaSettings) -> dict[str, InfrastructureError]:
-    """The error of each App whose topics are not complete, by App name."""
     from leftfold.kafka.administration.topics import ensure
 
-    refused: dict[str, InfrastructureError] = {}
-    for app in apps:
-        try:
-            ensure(app, settings)
-        except InfrastructureError as error:
-            refused[app.name] = error
-    return refused
+    left = list(apps)
+    while left and not (trouble and trouble.is_stopping):
+        refused: dict[str, InfrastructureError] = {}
+        for app in left:
+            try:
+                ensure(app, settings)
+            except InfrastructureError as error:
+                refused[app.name] = error
+        if len(refused) == len(left):
+            first = next(iter(refused.values()))
+            if trouble is None:
+                raise first
+            trouble.met(first)
+        left = [app for app in left if app.name in refused]
+    if trouble:
+        trouble.told("")
 
 
 def begin_reactions(app: App, settings: KafkaSettings) -> None:

@@ -40,9 +40,9 @@ __all__ = [
     "load_apps",
     "local_settings",
     "names_in",
-    "needed",
     "note_apps",
     "read_address",
+    "servers_to_start",
     "together",
     "unknown",
     "view_of",
@@ -303,26 +303,20 @@ def _apps(module: ModuleType) -> str:
     return f"it has {', '.join(apps)}" if apps else "it has none; write app = App(...)"
 
 
-@dataclass(frozen=True)
-class Needed:
-    """The embedded servers to start: those whose address is not configured."""
+def servers_to_start(kafka: str | None = None, redis: str | None = None, *, quiet: bool = False) -> frozenset[str]:
+    """The embedded servers whose address neither an argument nor the environment configures.
 
-    want: frozenset[str]
-
-    def tell(self) -> None:
-        """Prints which servers are not started and which variable configures them."""
-        for name, variable in (("kafka", "LEFTFOLD_KAFKA_*"), ("redis", "LEFTFOLD_REDIS_URL")):
-            if name not in self.want:
-                note(f"{name} is configured by {variable}; none is started here")
-
-
-def needed(kafka: str | None = None, redis: str | None = None) -> Needed:
-    """The servers whose address neither an argument nor the environment configures."""
+    Args:
+        quiet: do not print which servers are configured, and by which variable.
+    """
     from leftfold.runtime.discovery import Environment
 
     environment = Environment()
     configured = {"kafka": kafka or environment.kafka, "redis": redis or environment.redis}
-    return Needed(frozenset(name for name, address in configured.items() if not address))
+    for name, variable in (("kafka", "LEFTFOLD_KAFKA_*"), ("redis", "LEFTFOLD_REDIS_URL")):
+        if configured[name] and not quiet:
+            note(f"{name} is configured by {variable}; none is started here")
+    return frozenset(name for name, address in configured.items() if not address)
 
 
 def local_settings() -> LocalSettings:

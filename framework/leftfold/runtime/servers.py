@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,7 +14,6 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.model.keys import events
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink, read_to
 from leftfold.ports.codec import header
@@ -56,7 +55,7 @@ def topic_in(cluster: Any, category: str) -> tuple[str, int]:
         Usage: the cluster has no such topic.
         ConfigurationError: the login lacks the right to describe the topic.
     """
-    topic = events(category)
+    topic = names.events(category)
     # A list of all topics omits those that a login may not see; a request by name gets an error from the broker.
     count: int | None = cluster.partition_counts([topic]).get(topic)
     if count is None:
@@ -107,18 +106,14 @@ class Workbench:
 def workbench(kafka: str | None, redis: str | None, archive: str | None = None) -> Iterator[Workbench]:
     """A workbench for the given or configured servers and archive; closes its view store at the end."""
     of_kafka, of_redis, past = kafka_settings(kafka), redis_settings(redis), archive_of(archive)
-    open_store: Callable[[], BulkStore] = partial(RedisViewStore, of_redis)
-    store = open_store()
-    try:
+    with closing(RedisViewStore(of_redis)) as store:
         yield Workbench(
             store=store,
             open_log=open_bulk(of_kafka, past),
             open_reader=open_reader(of_kafka, past),
             open_sink=partial(RedisBulkSink, of_redis),
-            open_store=open_store,
+            open_store=partial(RedisViewStore, of_redis),
         )
-    finally:
-        store.close()
 
 
 def check_addresses(kafka: str | None, redis: str | None, archive: str | None = None) -> None:
@@ -142,11 +137,6 @@ def check_broker(kafka: str | None) -> None:
         cluster.brokers()
 
 
-@contextmanager
-def store_of(redis: str | None) -> Iterator[BulkStore]:
+def store_of(redis: str | None) -> AbstractContextManager[BulkStore]:
     """The view store, for commands that need no log; closes it at the end."""
-    store: BulkStore = RedisViewStore(redis_settings(redis))
-    try:
-        yield store
-    finally:
-        store.close()
+    return closing(RedisViewStore(redis_settings(redis)))

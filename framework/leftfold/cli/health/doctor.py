@@ -33,7 +33,7 @@ from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
 from leftfold.runtime.operations.survey import generation_problems, look_for_others
-from leftfold.runtime.project import find_project, load_apps, local_settings, needed, note_apps
+from leftfold.runtime.project import find_project, load_apps, local_settings, note_apps, servers_to_start
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 
@@ -237,14 +237,11 @@ class Examination:
     def _look_at_redis(self) -> str:
         settings = redis_settings(self._redis)
         policy = refuse_eviction(settings) or "not known"
-        store = RedisViewStore(settings)
-        try:
+        with closing(RedisViewStore(settings)) as store:
             servers = store.servers()
             began = time.perf_counter()
             store.registry("leftfold doctor")
             took = (time.perf_counter() - began) * 1000
-        finally:
-            store.close()
         return f"{servers}: answered in {took:.0f} ms, maxmemory-policy {policy}"
 
     def _look_at_views(self) -> str:
@@ -343,7 +340,7 @@ def _packages() -> str:
 
 def _disk() -> str:
     data = local_settings().data.resolve()
-    if not needed().want:
+    if not servers_to_start(quiet=True):
         return "servers are configured elsewhere"
     place: Path = next(p for p in (data, *data.parents) if p.exists())
     free = shutil.disk_usage(place).free

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -24,8 +23,8 @@ from leftfold.runtime.console import emit, note, pairs, say
 from leftfold.runtime.discovery import Environment
 from leftfold.runtime.lifecycle import Stopping
 from leftfold.runtime.logging import Report, open_report
-from leftfold.runtime.project import find_project, local_settings, needed
-from leftfold.runtime.supervisor import Backoff
+from leftfold.runtime.project import find_project, local_settings, servers_to_start
+from leftfold.runtime.supervisor import Backoff, Child, Part, end_children
 from leftfold.safety import veiled
 
 __all__ = ["changes", "kept_up", "scan"]
@@ -92,18 +91,17 @@ def _gateway(port: int, report: Report) -> list[str]:
 
 def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
     """Embedded servers that are neither configured nor running, while the block runs; `shown` = a progress line."""
-    need, settings = needed(kafka, redis), local_settings()
-    need.tell()
-    if not need.want:
+    want, settings = servers_to_start(kafka, redis), local_settings()
+    if not want:
         return nullcontext()
     if local.status(settings.data).keeper is not None:
         # The command that started them may have wanted one of them only, and one may have died.
-        servers = local.up(settings, want=need.want)
+        servers = local.up(settings, want=want)
         report("servers were there", {"kafka": servers.kafka, "redis": veiled(servers.redis)})
         return nullcontext()
     report("starting servers", {"data": str(settings.data)})
     progress = None if shown else _reported(report)
-    embedded = local.embedded(settings.data, settings=settings, want=need.want, progress=progress)
+    embedded = local.embedded(settings.data, settings=settings, want=want, progress=progress)
     return kept_up(embedded, settings.data, report)
 
 
@@ -154,16 +152,15 @@ def up(
     .leftfold/secure/PART.env. Commands typed here log in as admin, who may do everything; the others may do in Kafka
     what `leftfold topics acl --apply` grants them. The data directory stays so until you delete .leftfold/secure.
     """
-    need = needed()
-    need.tell()
-    if not need.want:
+    want = servers_to_start()
+    if not want:
         return
     if Environment().data is None:
         find_project().require()
     settings = local_settings()
     if secure:
         settings = settings.model_copy(update={"secure": True})
-    servers = local.up(settings, want=need.want)
+    servers = local.up(settings, want=want)
     fields = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
     if as_json:
         emit(fields)
@@ -259,9 +256,10 @@ class Reloading:
         report: Report,
     ) -> None:
         self._root, self._stop, self._report = root, stop, report
-        self._commands = [[sys.executable, "-m", "leftfold.cli", *command, "--with-parent"] for command in commands]
-        self._environment = {**os.environ, **environment}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._children = [
+            Child(Part(words[0], (sys.executable, "-m", "leftfold.cli", *words, "--with-parent"), environment))
+            for words in commands
+        ]
 
     def run(self) -> None:
         """Runs until `stop` is set."""
@@ -275,35 +273,17 @@ class Reloading:
                 now, looked = scan(self._root), time.monotonic()
                 if changed := changes(seen, now):
                     self._report("reloading", {"changed": ", ".join(changed[:3]) + (", …" if changed[3:] else "")})
-                    self._end()
+                    end_children(self._children, _GRACE)
                     self._start()
                 seen = now
         finally:
-            self._end()
+            end_children(self._children, _GRACE)
 
     def _start(self) -> None:
-        for command in self._commands:
-            self._processes[command[3]] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
-            )
+        for child in self._children:
+            child.start()
 
     def _look_after(self) -> None:
-        for name, process in list(self._processes.items()):
-            if (code := process.poll()) is not None:
-                del self._processes[name]
-                if not self._stop.is_set():
-                    self._report("waiting for a change", {"command": name, "exit": code})
-
-    def _end(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        deadline = time.monotonic() + _GRACE
-        for process in self._processes.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                process.kill()
-                process.wait()
-        self._processes.clear()
+        for child in self._children:
+            if (code := child.ended()) is not None and not self._stop.is_set():
+                self._report("waiting for a change", {"command": child.part.name, "exit": code})

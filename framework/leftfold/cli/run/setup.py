@@ -174,10 +174,10 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     `leftfold run` does the same when it starts.
     """
     from leftfold.kafka.administration.topics import topics_of
-    from leftfold.runtime.lifecycle import ensure_now
+    from leftfold.runtime.lifecycle import ensure_topics
 
     apps = load_apps(app or []).values()
-    ensure_now(apps, kafka_settings(kafka))
+    ensure_topics(apps, kafka_settings(kafka))
     names = sorted(topic.name for one in apps for topic in topics_of(one))
     say(f"{amount(len(names), 'topic')} as they should be: {', '.join(names)}")
 
