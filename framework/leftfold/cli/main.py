@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
     "Run": {
         "run": CommandEntry("leftfold.cli.run.run", "Run an App, or several, until Ctrl-C."),
         "serve": CommandEntry("leftfold.cli.run.serve", "Answer commands and reads over HTTP."),
-        "console": CommandEntry("leftfold.cli.run.console", "Show Apps, their log and views in a browser."),
+        "console": CommandEntry("leftfold.cli.run.serve", "Show Apps, their log and views in a browser."),
         "status": CommandEntry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
         "top": CommandEntry("leftfold.cli.health.top", "Watch rates, lag and what needs you."),
         "doctor": CommandEntry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
