@@ -34,6 +34,11 @@ class Typed:
     out: str
     err: str
 
+    def ok(self) -> Typed:
+        """The same, after a check that it ended with exit code 0."""
+        assert self.code == 0, self
+        return self
+
     def rows(self) -> list[dict[str, Any]]:
         """Its output as NDJSON."""
         return [json.loads(line) for line in self.out.splitlines()]

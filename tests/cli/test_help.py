@@ -48,8 +48,7 @@ def test_every_command_has_help_with_examples_and_no_sentence_of_a_list_is_cut(
     below = commands()
     assert below["log"] == ["trace", "skip", "archive", "verify-archive", "trim", "sql"]
     for words in (f"{name} {one}".strip() for name, within in below.items() for one in within or [""]):
-        result = typed(*words.split(), "--help")
-        assert result.code == 0, words
+        result = typed(*words.split(), "--help").ok()
         assert f"Usage: leftfold {words}" in result.out
         assert f"Examples:\n    leftfold {words}" in result.out
     for words in ("", *(name for name, within in below.items() if within)):

@@ -77,12 +77,10 @@ def servers_are_up_and_up_again_is_nothing_new(up: Shell) -> None:
 
 
 def a_command_is_accepted_and_its_position_can_be_pasted_into_get(up: Shell) -> None:
-    sent = up("send", "AddItem", TEA)
-    assert sent.code == 0, sent.err
+    sent = up("send", "AddItem", TEA).ok()
     assert "at = " in sent.err, "what was filled in"
     assert sent.out.startswith("accepted: carts c-1 is at version 1 (1 event), position carts.events[")
-    row = up("get", "cart_summary", "c-1", "--after", position_in(sent), "--timeout", "10")
-    assert row.code == 0, row.err
+    row = up("get", "cart_summary", "c-1", "--after", position_in(sent), "--timeout", "10").ok()
     assert "total        6.40" in row.out
     assert "stream version 1" in row.err
 
@@ -216,8 +214,7 @@ def a_rebuild_is_planned_and_done_and_agrees_with_the_tail(up: Shell) -> None:
     assert planned.out.endswith("in this process: 0 s expected, and 8 s with Spark\n")
     assert "starting Spark" not in planned.out + planned.err
     assert generations().keys() == {("cart_summary", "live"), ("customer_spend", "live")}
-    result = up("rebuild", "--engine", "local", "--json")
-    assert result.code == 0, result.err
+    result = up("rebuild", "--engine", "local", "--json").ok()
     assert [(row["view"], row["agreement"], row["swapped"]) for row in result.rows()] == [
         ("cart_summary", "equal", True),
         ("customer_spend", "equal", True),
@@ -322,13 +319,11 @@ def test_a_project_lives_on_a_cluster(empty_servers: Addresses, cluster: Cluster
     shell = Shell(tmp_path).at(Addresses(empty_servers.kafka, cluster.settings.url))
 
     def send(amount: str) -> str:
-        sent = shell("send", "Move", json.dumps({"ledger": "l-1", "owner": "o/1", "amount": amount}))
-        assert sent.code == 0, sent.err
+        sent = shell("send", "Move", json.dumps({"ledger": "l-1", "owner": "o/1", "amount": amount})).ok()
         return position_in(sent)
 
     def balance(position: str) -> str:
-        result = shell("get", "ledger_summary", "l-1", "--after", position, "--timeout", "20", "--json")
-        assert result.code == 0, result.err
+        result = shell("get", "ledger_summary", "l-1", "--after", position, "--timeout", "20", "--json").ok()
         return str(result.rows()[0]["row"]["balance"])
 
     with serving(shell):
@@ -342,7 +337,6 @@ def test_a_project_lives_on_a_cluster(empty_servers: Addresses, cluster: Cluster
         assert balance(position) == "5.00"
         cluster.bring_back()
         for engine in ("local", "spark"):
-            result = shell("rebuild", "--json", "--engine", engine)
-            assert result.code == 0, result.err
+            result = shell("rebuild", "--json", "--engine", engine).ok()
             assert [(row["agreement"], row["swapped"]) for row in result.rows()] == [("equal", True)] * 3
         assert balance(send("4.00")) == "9.00"

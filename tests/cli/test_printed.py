@@ -94,8 +94,7 @@ def assert_steers_nothing(result: Typed) -> None:
 @pytest.mark.usefixtures("_spark")
 def test_no_answer_of_spark_steers_a_terminal_and_json_is_exact(board: Shell) -> None:
     for form in ((), ("--json",), ("--csv",)):
-        result = board("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned", *form)
-        assert result.code == 0, result.err
+        result = board("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned", *form).ok()
         assert_steers_nothing(result)
         assert form or "[sku-1]" in re.sub(r"\s", "", result.out)
         assert "[/x]" in result.out
@@ -108,8 +107,7 @@ def test_an_event_without_a_row_is_counted_and_explained(board: Shell) -> None:
     """Runs behind the other questions."""
     for text in ("", "behind", ""):
         assert board("send", "Pin", json.dumps({"notice": f"x{text}", "text": text})).code == 0
-    result = board("get", "by_text", "behind", "--json")
-    assert result.code == 0, result.err
+    result = board("get", "by_text", "behind", "--json").ok()
     assert "view by_text leaves out 2 events without a row; leftfold explain by_text '(no row)'" in board("status").err
     result = board("explain", "by_text", "(no row)")
     assert [line for line in result.out.splitlines() if "Pinned" in line and " x v" in line], result.out
@@ -133,8 +131,7 @@ def test_an_amount_that_fits_no_column_is_passed_over_and_named(board: Shell, pl
     assert "(weight)" in result.err
     result = board("log", "sql", "SELECT DISTINCT weight FROM Pinned")
     assert result.err.splitlines()[-1].startswith(named)
-    result = board("rebuild", "weights")
-    assert result.code == 0, result.err
+    result = board("rebuild", "weights").ok()
     assert f"view weights: {named}" in result.err
     assert board("get", "weights", "heavy").code == 1
     assert board("get", "weights", HOSTILE).code == 0

@@ -161,8 +161,7 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
 ) -> None:
     with Trading(settings) as trading:
         place(trading, "early", "kept", "behind")
-        result = typed("timers", "list", "checkout")
-        assert result.code == 0
+        result = typed("timers", "list", "checkout").ok()
         mine = [row for row in result.rows() if row["key"] in {"early", "kept"}]
         assert {(row["key"], row["timer"], row["sends"]) for row in mine} == {
             ("early", "patience", "orders.Drop.v1"),

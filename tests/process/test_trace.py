@@ -62,9 +62,7 @@ def plant(
 
 def rows(typed: Typing, id_: str, *words: str) -> list[dict[str, Any]]:
     """What the command prints as JSON."""
-    result = typed("log", "trace", id_, "--json", *words)
-    assert result.code == 0
-    return result.rows()
+    return typed("log", "trace", id_, "--json", *words).ok().rows()
 
 
 def test_a_trace_names_every_record_of_its_correlation_and_no_other(traded: KafkaSettings, typed: Typing) -> None:

@@ -100,12 +100,10 @@ def trimmed(
 ) -> Shell:
     """The project once its log is archived, verified and trimmed away, and one more event is written."""
     for name, place in _places.items():
-        built = bare("rebuild", "--engine", "local", "--as-of", place, "--name", f"{name}_before", "--anyway")
-        assert built.code == 0, built.err
+        bare("rebuild", "--engine", "local", "--as-of", place, "--name", f"{name}_before", "--anyway").ok()
     counted = len(bare("events", "ledgers", "--from-start", "--json").rows())
     assert project("log", "trim", "ledgers", "--older-than", "0d", "--yes").code == 69
-    done = project("log", "archive", "ledgers", "--json")
-    assert done.code == 0, done.err
+    done = project("log", "archive", "ledgers", "--json").ok()
     assert done.rows()[0]["records"] == counted
     assert project("log", "archive", "ledgers").out.startswith("ledgers: 0 events archived")
     checked = project("log", "verify-archive", "ledgers", "--deep")
@@ -114,8 +112,7 @@ def trimmed(
     trim = ("log", "trim", "ledgers", "--older-than", "0d", *kept)
     refused = bare(*trim)
     assert (refused.code, "say --yes" in refused.err) == (2, True)
-    done = bare(*trim, "--yes", "--json")
-    assert done.code == 0, done.err
+    done = bare(*trim, "--yes", "--json").ok()
     assert done.rows()[0]["records"] == counted
     assert f"so may `leftfold run`; name it once: archive = '{kept[1]}' under [tool.leftfold]" in done.err
     assert len(project("events", "ledgers", "--from-start", "--json").rows()) == counted
@@ -127,10 +124,8 @@ def test_a_trimmed_log_is_verified_and_folded_again(trimmed: Shell, bare: Shell,
     wait_until(lambda: "view ledger_summary parks p" in bare("status").err, "the tail to park a row")
     result = bare("verify", *kept, "--json")
     assert (result.code, [row["equal"] for row in result.rows()]) == (0, [True] * 3), result.out + result.err
-    pinned = bare("verify", "by_owner", "--generation", "noon_before", *kept)
-    assert pinned.code == 0, pinned.err
-    rebuilt = trimmed("rebuild", "--engine", "local", "--json")
-    assert rebuilt.code == 0, rebuilt.err
+    bare("verify", "by_owner", "--generation", "noon_before", *kept).ok()
+    rebuilt = trimmed("rebuild", "--engine", "local", "--json").ok()
     assert [row["agreement"] for row in rebuilt.rows()] == ["equal", "equal", "equal"]
     assert trimmed("state", "verify").code == 0
     assert "gap in the log" not in trimmed("check").out
@@ -141,8 +136,7 @@ def test_a_view_as_of_a_place_is_what_it_was_before_the_trim(
     trimmed: Shell, bare: Shell, kept: list[str], name: str
 ) -> None:
     words = ("--as-of", _places[name], "--name", f"{name}_after", "--anyway", *kept, "--json")
-    built = bare("rebuild", "--engine", "local", *words)
-    assert built.code == 0, built.err
+    built = bare("rebuild", "--engine", "local", *words).ok()
     rows = {row["view"]: row["rows"] for row in built.rows()}
     assert rows.keys() == set(VIEWS)
     assert {bool(count) for count in rows.values()} == {name != "dawn"}
@@ -213,21 +207,18 @@ def test_explain_shows_events_that_only_the_archive_has(trimmed: Shell, bare: Sh
     assert [event["version"] for event in events] == list(range(1, len(events) + 1))
 
     def shown() -> bool:
-        result = bare("explain", "ledger_summary", "l-3", *kept, "--json")
-        assert result.code == 0, result.err
+        result = bare("explain", "ledger_summary", "l-3", *kept, "--json").ok()
         return [step["version"] for step in result.rows()] == [event["version"] for event in events]
 
     wait_until(shown, "the tail to fold the last event")
 
 
 def test_promote_rollback_and_retry_read_the_archive(trimmed: Shell, bare: Shell, kept: list[str]) -> None:
-    held = bare("rebuild", "by_owner", "--engine", "local", "--hold", *kept)
-    assert held.code == 0, held.err
+    bare("rebuild", "by_owner", "--engine", "local", "--hold", *kept).ok()
     nowhere = bare("promote", "by_owner", "--archive", "carrier-pigeon://loft")
     assert (nowhere.code, "no file system that pyarrow knows" in nowhere.err) == (78, True), nowhere.err
     for command in ("promote", "rollback"):
-        done = bare(command, "by_owner", *kept)
-        assert done.code == 0, done.err
+        bare(command, "by_owner", *kept).ok()
     still = bare("retry", "ledger_summary", *kept)
     assert (still.code, "cannot digest" in still.out) == (1, True), still.out + still.err
     result = bare("retry", "ledger_summary", "p", "--app", "corrected:app", "--json", *kept)
@@ -391,8 +382,7 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
             wait_until(lambda: "gap in the log: ledgers.events[" in without.said(), "the tail to refuse")
             assert bare("get", "by_owner", "o/3", *after, "1").code == 4
         with running(whole, "run", "by_owner", *kept) as process:
-            got = bare("get", "by_owner", "o/3", *after, "60")
-            assert got.code == 0, got.err + whole.said()
+            bare("get", "by_owner", "o/3", *after, "60").ok()
             assert bare("verify", "by_owner", *kept).code == 0
             parts = psutil.Process(process.pid).children()
             assert parts
@@ -401,6 +391,5 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
 
 def behind(shell: Shell, *options: str) -> dict[str, float | None]:
     """How many seconds each view is behind; `status` must not fail."""
-    result = shell("status", "--json", *options)
-    assert result.code == 0, result.err
+    result = shell("status", "--json", *options).ok()
     return {row["name"]: row["behind"] for row in result.rows() if row["kind"] == "view" and row["live"]}

@@ -92,8 +92,7 @@ def test_the_tutorial_ends_with_a_view_as_it_was_and_a_killed_dev_leaves_nothing
             seats = next(free)
             wait_until(lambda w=words, s=seats: re.search(rf"free\s+{s}\b", shell(*w).out), " ".join(words))  # type: ignore[misc]  # a lambda's own names
         else:
-            done = shell(*words)
-            assert done.code == 0, (words, done.err)
+            shell(*words).ok()
     assert next(free, None) is None
     everything = family(dev)
     dev.kill()

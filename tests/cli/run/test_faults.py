@@ -70,8 +70,7 @@ def items(shell: Shell, key: str) -> int:
 
 
 def views(shell: Shell) -> dict[str, dict[str, Any]]:
-    result = shell("status", "--json")
-    assert result.code == 0, result.err
+    result = shell("status", "--json").ok()
     return {row["name"]: row for row in result.rows() if row["kind"] == "view" and row["live"]}
 
 
@@ -113,11 +112,9 @@ def test_a_server_that_is_away_for_a_while_is_reported_once_and_waited_for(run: 
     if server == "redis":
         assert (run.count(r"tail +waiting"), run.count("restarting")) == (1, 0)
     # A command is decided and its event folded, within what a new user has patience for.
-    sent = run.shell("send", "AddItem", TEA.format(server), "--timeout", "40")
-    assert sent.code == 0, sent.err
+    sent = run.shell("send", "AddItem", TEA.format(server), "--timeout", "40").ok()
     position = sent.out.rsplit("position ", 1)[1].strip()
-    row = run.shell("get", "cart_summary", server, "--after", position, "--timeout", "20")
-    assert row.code == 0, row.err
+    run.shell("get", "cart_summary", server, "--after", position, "--timeout", "20").ok()
     assert len(run.shell.said().splitlines()) < 20, run.shell.said()
 
 

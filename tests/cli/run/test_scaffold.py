@@ -15,16 +15,13 @@ FORMATTED = ("-m", "ruff", "format", "--check", "--config", str(ROOT / "pyprojec
 
 
 def test_a_new_project_passes_its_own_tests_agrees_with_its_lock_and_is_typed_and_formatted(shop: Shell) -> None:
-    tested = shop.python(*TESTED)
-    assert tested.code == 0, tested.out + tested.err
+    tested = shop.python(*TESTED).ok()
     assert "12 passed" in tested.out
     checked = shop("check")
     assert (checked.code, checked.out) == (0, "ok: 1 decider, 2 events, 2 views, as in leftfold.lock\n"), checked
-    formatted = shop.python(*FORMATTED, "shop", "tests")
-    assert formatted.code == 0, formatted.out
+    shop.python(*FORMATTED, "shop", "tests").ok()
     config = f"--config-file={ROOT / 'pyproject.toml'}"
-    typed = shop.python("-m", "mypy", "--strict", config, "--explicit-package-bases", "shop")
-    assert typed.code == 0, typed.out
+    shop.python("-m", "mypy", "--strict", config, "--explicit-package-bases", "shop").ok()
 
 
 def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_an_app(place: Path) -> None:
@@ -36,8 +33,7 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
     )
     tested = both.python(*TESTED, "--import-mode=importlib", "cinema", "blank")
     assert "13 passed" in tested.out, tested.out + tested.err
-    formatted = shell.python(*FORMATTED, "cinema", "blank")
-    assert formatted.code == 0, formatted.out
+    shell.python(*FORMATTED, "cinema", "blank").ok()
     cinema, blank = Shell(place / "cinema"), Shell(place / "blank")
     assert cinema("check").out == "ok: 1 decider, 2 events, 2 views, as in leftfold.lock\n"
     written = [path for path in cinema.place.rglob("*") if path.suffix in (".py", ".md", ".toml", ".lock")]

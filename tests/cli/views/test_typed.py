@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import socket
 from collections.abc import Callable
@@ -107,9 +106,7 @@ def test_a_share_is_typed_as_a_part_or_in_percent_and_the_message_names_the_opti
 
 
 def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Callable[..., Typed]) -> None:
-    result = typed("plan", "--json", *BASKETS)
-    assert result.code == 0, result.err
-    rows = [json.loads(line) for line in result.out.splitlines()]
+    rows = typed("plan", "--json", *BASKETS).ok().rows()
     views = {row["view"] for row in rows}
     assert len(rows) == 3 * len(views) == 12
     assert {row["events"] for row in rows} == {10**6, 10**9, 10**12}

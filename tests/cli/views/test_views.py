@@ -28,8 +28,7 @@ VIEWS = ("cart_summary", "customer_spend")
 def built(served: Shell) -> Shell:
     """The project with its topics and both views, and with nothing at work."""
     assert served("topics", "ensure").code == 0
-    made = served("rebuild", "--engine", "local")
-    assert made.code == 0, made.err
+    served("rebuild", "--engine", "local").ok()
     return served
 
 
@@ -118,8 +117,7 @@ def test_a_slip_in_a_position_builds_no_view_of_something_else(built: Shell, whe
 def test_a_time_that_has_not_come_is_said_to_mean_now_and_a_generation_that_is_not_there_how_to_make_one(
     built: Shell,
 ) -> None:
-    result = built("rebuild", "cart_summary", "--engine", "local", "--as-of", "2100-01-01", "--name", "then")
-    assert result.code == 0, result.err
+    result = built("rebuild", "cart_summary", "--engine", "local", "--as-of", "2100-01-01", "--name", "then").ok()
     assert "2100-01-01 has not come yet: that is everything up to now" in result.err
     assert "pinned: @then" in built("status").out, "the name is what it is read and dropped by"
     held, kept = built("promote", "customer_spend"), built("rollback", "customer_spend")
@@ -128,8 +126,7 @@ def test_a_time_that_has_not_come_is_said_to_mean_now_and_a_generation_that_is_n
 
 
 def test_explain_shows_each_event_and_what_it_changed(built: Shell, place: str) -> None:
-    result = built("explain", "cart_summary", "a")
-    assert result.code == 0, result.err
+    result = built("explain", "cart_summary", "a").ok()
     assert "items: 1 -> 3" in result.out
     assert "total: 11.00 -> 13.50" in result.out
     assert "this is the row that is stored, at carts.events[" in result.err
@@ -139,8 +136,7 @@ def test_explain_shows_each_event_and_what_it_changed(built: Shell, place: str) 
 
 
 def test_a_view_as_of_a_position_is_read_like_any_other(built: Shell, place: str) -> None:
-    made = built("rebuild", "cart_summary", "--engine", "local", "--as-of", place, "--name", "then_a")
-    assert made.code == 0, made.err
+    built("rebuild", "cart_summary", "--engine", "local", "--as-of", place, "--name", "then_a").ok()
     row = built("get", "cart_summary@then_a", "a", "--json").rows()[0]["row"]
     assert (row["items"], row["total"]) == (3, "11.00")
     assert built("get", "cart_summary@then_a", "c").code == 1, "that cart came later"

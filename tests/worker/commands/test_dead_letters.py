@@ -266,8 +266,7 @@ def test_letters_that_leave_are_told_of_before_and_counted_behind(broker: Broker
         assert any(f"{row['letter']} has waited for" in one for one in survey.problems)
         assert "is deleted in 23 h" in survey.problems[-1]
     broker.wipe(dead)
-    listed = typed("dead", "list", bank.name)
-    assert listed.code == 0
+    listed = typed("dead", "list", bank.name).ok()
     assert re.search(rf"of {bank.name} up to \d older letters are deleted, which are kept for 1 d", listed.err), listed
 
 
