@@ -99,11 +99,7 @@ def read_time(text: str) -> datetime:
 
 
 def encoded_key(view: View[Any, Any], text: str) -> str:
-    """The typed key, encoded; NO_ROW stays as it is shown where events without a row are parked.
-
-    Raises:
-        Usage: it is no key of this view.
-    """
+    """The typed key, encoded; NO_ROW stays as it is shown where events without a row are parked."""
     return text if text == NO_ROW else view.keys.encode(read_key(view, text))
 
 

@@ -37,11 +37,7 @@ __all__ = [
 
 
 def topic_of(category: str, kafka: str | None) -> tuple[KafkaSettings, str]:
-    """The settings of Kafka and the events topic of a category.
-
-    Raises:
-        Usage: the cluster has no such topic.
-    """
+    """The settings of Kafka and the events topic of a category."""
     settings = kafka_settings(kafka)
     with ClusterAdmin(settings) as cluster:
         topic, _ = topic_in(cluster, category)

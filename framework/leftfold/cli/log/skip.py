@@ -170,11 +170,7 @@ class _Unroutable(NamedTuple):
 
 
 def _unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress, settings: Any) -> _Unroutable:
-    """The event at an address that routers of a process cannot route.
-
-    Raises:
-        Usage: the process does not read that topic, or the event can be routed. ContractError: no record is there.
-    """
+    """The event at an address that routers of a process cannot route."""
     topics = [names.events(category) for category in process.categories]
     if place.topic not in topics:
         raise Usage(f"process {process.name} does not listen to {place.topic}; it does to {', '.join(topics)}")
@@ -192,11 +188,7 @@ def _unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress,
 
 
 def _stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> list[Letter]:
-    """The dead letters of workers that stopped a partition at these events of their category, which they cannot fold.
-
-    Raises:
-        Usage: no worker has written a dead letter for one of the addresses.
-    """
+    """The dead letters of workers that stopped at these events of their category, which they cannot fold."""
     events, found = names.events(decider), list[Letter]()
     letters = DeadLetters(decider, settings).read()
     waiting = [letter for letter in letters if not letter.handled]

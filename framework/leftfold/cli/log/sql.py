@@ -104,11 +104,7 @@ class Asking:
         return count
 
     def _tell_cut(self, cut: str, shown: int) -> None:
-        """Prints that the answer was cut at a limit.
-
-        Raises:
-            Cut: the answer is printed as JSON or CSV, and a program must not take it for complete.
-        """
+        """Prints that the answer was cut at a limit."""
         of_rows = f"--limit {self._rows} lets an answer have no more rows"
         of_bytes = f"--max-mb {self._megabytes} lets its values be no larger; ask for fewer columns, or for sums"
         why = f"only the first {shown:,} rows are shown: {of_rows if cut == 'rows' else of_bytes}"

@@ -85,11 +85,7 @@ def parked(
 
 
 def _named(app: App, name: str) -> Reaction[Any]:
-    """The reaction of a name.
-
-    Raises:
-        Usage: the App has no such reaction.
-    """
+    """The reaction of a name."""
     known = {reaction.name: reaction for reaction in app.reactions}
     if name not in known:
         raise unknown(f"reaction in app {app.name} called", name, known)

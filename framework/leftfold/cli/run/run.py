@@ -45,11 +45,7 @@ TAIL, STREAM, QUERIES = "tail", "stream", "queries"
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
-    """The App with only the members of these names, and the streams of such views; all of it without names.
-
-    Raises:
-        Usage: the App has no member of a name.
-    """
+    """The App with only the members of these names, and the streams of such views; all of it without names."""
     return next(iter(chosen_of({"": app}, names).values()))
 
 

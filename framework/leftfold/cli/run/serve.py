@@ -190,10 +190,6 @@ def _add_console(
         access: who visitors are. roles: which role may look, and which may act; '' = every visitor.
         allow_acts: whether visitors may act at all. specs: the Apps that were named, for the commands on pages.
         hosts: the names under which it answers; empty = any.
-
-    Raises:
-        Usage: a role is named, and visitors need not say who they are; or `access` has rules of its own, which pages
-            do not ask, and no role is named.
     """
     with extras():
         from leftfold.http import Access

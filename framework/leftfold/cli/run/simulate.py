@@ -65,11 +65,7 @@ def simulate(
 
 
 def _named(spec: str) -> Callable[..., Any]:
-    """A function by `module:name`.
-
-    Raises:
-        Usage: there is no such function.
-    """
+    """A function by `module:name`."""
     module, _, name = spec.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
