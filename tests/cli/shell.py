@@ -76,12 +76,7 @@ class Shell:
         """Types a command in this process, which has imported everything and may have a session of Spark."""
         out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
         found = [entry for entry in self._environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        with (
-            pytest.MonkeyPatch.context() as changed,
-            chdir(self.place),
-            redirect_stdout(out),
-            redirect_stderr(err),
-        ):
+        with pytest.MonkeyPatch.context() as changed, chdir(self.place), redirect_stdout(out), redirect_stderr(err):
             for name in os.environ.keys() - self._environment.keys():
                 changed.delenv(name)
             for name, value in self._environment.items():

@@ -144,10 +144,7 @@ def test_the_same_file_sent_again_is_answered_as_before(
         ({"id": "x", "fields": {}}, "line 2: `command` and `id` are texts"),
         (opened(key="b-2", command="OpenBaskt"), "line 2: there is no command .* did you mean OpenBasket"),
         (opened(key="b-2", expected_version=-1), "line 2: expected_version is -1, and must be a whole number"),
-        (
-            opened(key="b-2", fields=OPEN | {"at": "x", "y": 2}),
-            r"(line 2: OpenBasket\.\w+: .*\n?){2,}",
-        ),
+        (opened(key="b-2", fields=OPEN | {"at": "x", "y": 2}), r"(line 2: OpenBasket\.\w+: .*\n?){2,}"),
         (opened(key="b-2", fields={}), "line 2: with an id the command must be the same each time: say at"),
         (opened(key=""), "line 2: OpenBasket.basket_id: the key may not be empty"),
     ],

@@ -178,8 +178,7 @@ KeepOption: TypeAlias = Annotated[
     typer.Option("--keep", metavar="TIME", parser=seconds, help="How long to keep the replaced generation: 10m, 1h."),
 ]
 MaxParkedOption: TypeAlias = Annotated[
-    int,
-    typer.Option("--max-parked", metavar="N", min=0, help="How many rows of a view may be parked before it stops."),
+    int, typer.Option("--max-parked", metavar="N", min=0, help="How many rows of a view may be parked before it stops.")
 ]
 PyFilesOption: TypeAlias = Annotated[
     list[Path] | None,

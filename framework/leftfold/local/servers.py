@@ -133,11 +133,7 @@ def up(
 
 @contextmanager
 def embedded(
-    data: Path,
-    *,
-    settings: LocalSettings | None = None,
-    progress: Progress | None = None,
-    want: frozenset[str] = ALL,
+    data: Path, *, settings: LocalSettings | None = None, progress: Progress | None = None, want: frozenset[str] = ALL
 ) -> Iterator[Servers]:
     """Run servers while the block runs; they stop with it and with this process, even if it is killed.
 

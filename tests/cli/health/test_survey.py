@@ -36,10 +36,7 @@ ASKED = {
     "AdminClient": ("list_topics", "describe_topics", "list_offsets", "list_groups", "describe_configs"),
     "Consumer": ("__init__", "committed", "get_watermark_offsets"),
 }
-CLIENTS = [
-    (cluster, "AdminClient"),
-    *((module, "Consumer") for module in (bulk_log, groups, log_reader, states)),
-]
+CLIENTS = [(cluster, "AdminClient"), *((module, "Consumer") for module in (bulk_log, groups, log_reader, states))]
 """Where a survey may make clients."""
 WRITTEN = [
     names.commands("orders"),
@@ -95,10 +92,7 @@ def test_verify_names_the_views_that_it_leaves_out(
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
-        (
-            ("confluent_kafka", "hiredis"),
-            "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'",
-        ),
+        (("confluent_kafka", "hiredis"), "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'"),
         (("pyspark",), "without spark (rebuilds run in one process, query views cannot be computed)"),
     ],
     ids=["needed", "useful"],

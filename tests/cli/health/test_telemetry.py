@@ -221,12 +221,7 @@ def test_numbers_of_every_part_and_of_the_survey_are_in_one_scrape(running: Runn
 
 
 @pytest.mark.parametrize(
-    "chain",
-    [
-        ("react checkout.commands", "decide stock.commands"),
-        ("project orders.events",),
-        ("act greetings",),
-    ],
+    "chain", [("react checkout.commands", "decide stock.commands"), ("project orders.events",), ("act greetings",)]
 )
 def test_one_trace_leads_through_every_process_of_the_run(running: Running, chain: tuple[str, ...]) -> None:
     _, trace, parent, _ = CALLER.split("-")

@@ -41,8 +41,7 @@ __all__ = ["Examination", "Finding", "look_for_open"]
 
 
 EXAMPLES = examples(
-    "leftfold doctor",
-    "leftfold doctor --app services.payments.app:app     another App than the project's",
+    "leftfold doctor", "leftfold doctor --app services.payments.app:app     another App than the project's"
 )
 
 _ABOUT = len("transactions")

@@ -36,8 +36,7 @@ def drop(
         bool, typer.Option("--orphans", help="Instead: generations that have keys but are in no registry.")
     ] = False,
     yes: Annotated[
-        bool,
-        typer.Option("--yes", help="Also the live one of other code, a kept one, orphans, or the whole view."),
+        bool, typer.Option("--yes", help="Also the live one of other code, a kept one, orphans, or the whole view.")
     ] = False,
     app: AppOption = "",
     redis: RedisOption = None,

@@ -20,7 +20,7 @@ PROMOTE_EXAMPLES = examples(
     "leftfold promote household_spend --generation 4-ab12",
 )
 ROLLBACK_EXAMPLES = examples(
-    "leftfold rollback household_spend                      back to the rows before the last swap, kept up to date",
+    "leftfold rollback household_spend                      back to the rows before the last swap, kept up to date"
 )
 
 
