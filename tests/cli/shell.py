@@ -9,10 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
 import pytest
 
@@ -20,14 +19,13 @@ from leftfold.cli.main import run
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
-__all__ = ["ROOT", "Shell", "Typed", "running", "serving"]
+__all__ = ["ROOT", "Shell", "Typed", "Typing", "running", "serving", "typing_with"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
 
 
-@dataclass(frozen=True)
-class Typed:
+class Typed(NamedTuple):
     """What a command came to."""
 
     code: int
@@ -42,6 +40,20 @@ class Typed:
     def rows(self) -> list[dict[str, Any]]:
         """Its output as NDJSON."""
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+Typing: TypeAlias = Callable[..., Typed]
+"""Types a command."""
+
+
+def typing_with(capsys: pytest.CaptureFixture[str], *more: str) -> Typing:
+    """Types commands in this process, each with more words behind it."""
+
+    def type_(*words: str) -> Typed:
+        capsys.readouterr()
+        return Typed(run([*words, *more]), *capsys.readouterr())
+
+    return type_
 
 
 class Shell:

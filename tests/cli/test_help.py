@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from leftfold.cli.main import COMMANDS as SECTIONS
 from leftfold.cli.main import app, spec_in, tell
 from leftfold.engine.views import projection_writer as writer
 from leftfold.runtime.project import Usage, note_apps, unknown
-from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typing
 
 COMMANDS = {name for section in SECTIONS.values() for name in section}
 HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "structlog")
@@ -41,7 +40,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def test_every_command_has_help_with_examples_and_no_sentence_of_a_list_is_cut(
-    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+    typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert COMMANDS >= TOUR
@@ -93,13 +92,13 @@ print(done.returncode, done.stderr.decode())
         (("run", "--metrics", "nowhere", "--app", BELLS), "it is no HOST:PORT"),
     ],
 )
-def test_a_slip_is_met_with_what_to_type(typed: Callable[..., Typed], words: tuple[str, ...], said: str) -> None:
+def test_a_slip_is_met_with_what_to_type(typed: Typing, words: tuple[str, ...], said: str) -> None:
     result = typed(*words)
     assert (result.code, result.out) == (2, "")
     assert said in result.err
 
 
-def test_the_version_is_told(typed: Callable[..., Typed]) -> None:
+def test_the_version_is_told(typed: Typing) -> None:
     result = typed("--version")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("leftfold 0.")
@@ -109,7 +108,7 @@ def test_options_have_the_engines_defaults() -> None:
     assert options.MAX_PARKED == writer.MAX_PARKED
 
 
-def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Callable[..., Typed]) -> None:
+def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Typing) -> None:
     result = re.findall(r"(\d+) ", typed("--help").out.partition("Exit codes:")[2])
     table = (ROOT / "docs" / "reference.md").read_text("utf-8").partition("## Exit codes")[2]
     assert result == re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
@@ -119,7 +118,7 @@ def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Callable[.
 @pytest.mark.parametrize(
     "codes", ["diff 3", "explain 3", "get 4", "log verify-archive 3", "rebuild 3", "state verify 3", "verify 34"]
 )
-def test_a_command_that_ends_with_3_or_4_says_when(typed: Callable[..., Typed], codes: str) -> None:
+def test_a_command_that_ends_with_3_or_4_says_when(typed: Typing, codes: str) -> None:
     *words, each = codes.split()
     result = " ".join(typed(*words, "--help").out.split())
     assert all(re.search(rf"Exit code ({code} |[^.]*, {code} )when", result) for code in each), result
@@ -147,9 +146,7 @@ def test_every_error_has_its_exit_code(error: Exception, code: int, capsys: pyte
     assert len(err.splitlines()) <= 2
 
 
-def test_an_unforeseen_error_says_how_to_see_more(
-    typed: Callable[..., Typed], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unforeseen_error_says_how_to_see_more(typed: Typing, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ZeroDivisionError("oops")
 
@@ -205,7 +202,7 @@ def test_what_was_said_behind_app_is_found() -> None:
     ("behind", "code"), [(None, 130), (KeyboardInterrupt(), 130), (ValueError(), 1)], ids=["", "in C code", "twin"]
 )
 def test_ctrl_c_before_the_command_has_begun_is_quiet(
-    behind: BaseException | None, code: int, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+    behind: BaseException | None, code: int, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(app: object) -> None:
         if behind is None:

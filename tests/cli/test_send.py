@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +21,7 @@ from leftfold.runtime.as_of import read_position
 from leftfold.runtime.project import Usage
 from services.baskets.app import app
 from services.baskets.commands import AddItem, CheckOut, OpenBasket
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import Shell, Typing
 from tests.domains.ledger import Moved
 
 ITEM = '{"basket_id": "b-1", "product_id": "p", "quantity": 2, "sales_value": "3.98", "at": "2017-01-01T10:00:00Z"}'
@@ -169,7 +169,7 @@ def test_on_a_terminal_only_what_was_not_accepted_is_told(
 
 
 @pytest.mark.parametrize("words", [(), ("AddItem", "--file", "c"), ("--file", "c", "--id", "x")])
-def test_a_command_or_a_file_is_named_and_not_both(typed: Callable[..., Typed], words: tuple[str, ...]) -> None:
+def test_a_command_or_a_file_is_named_and_not_both(typed: Typing, words: tuple[str, ...]) -> None:
     result = typed("send", *words)
     assert (result.code, result.out) == (2, "")
     assert "--file" in result.err

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from leftfold import App
-from leftfold.cli.main import run
 from leftfold.engine.processing import log_time
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import Due, Instance, SentCommand
@@ -26,7 +24,7 @@ from leftfold.ports.codec import header
 from leftfold.runtime.operations import components as process_survey
 from leftfold.runtime.operations.timers import TimerWork
 from leftfold.runtime.project import Usage
-from tests.cli.shell import Typed
+from tests.cli.shell import Typed, Typing, typing_with
 from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserved
 from tests.domains.trade import app as trade
 from tests.process.alarms import Wind
@@ -44,20 +42,16 @@ LATE, PATIENTLY = "not paid in time", ("--timeout", "2m")
 
 newer, third, never = (raised(number) for number in (2, 3, 9))
 punctual = App("belfry", partitions=4, deciders=belfry.deciders, processes=belfry.processes, lateness=timedelta())
-Typing = Callable[..., Typed]
 
 
 @pytest.fixture
 def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing:
     """Types a command with `--json`, about the trade where no other App is said."""
+    plain = typing_with(capsys, "--kafka", settings.bootstrap_servers, "--json")
 
     def type_(*words: str, of: str = "tests.domains.trade:app") -> Typed:
-        capsys.readouterr()
         sure = ["--yes"] if words[1:2] in (("fire",), ("cancel",)) else []
-        about = ["--app", of] if of else []
-        code = run([*words, *sure, *about, "--kafka", settings.bootstrap_servers, "--json"])
-        out, err = capsys.readouterr()
-        return Typed(code, out, err)
+        return plain(*words, *sure, *(["--app", of] if of else []))
 
     return type_
 

@@ -12,8 +12,8 @@ from leftfold.kafka import log_reader as reader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.protocols import RawRecord
+from tests.cli.shell import Typing
 from tests.domains.trade import Confirmed, Dropped, Pay, Place, app
-from tests.process.conftest import Typing
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
 

@@ -25,7 +25,7 @@ from leftfold.redis.connection import server
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.components import why_late
 from leftfold.runtime.operations.survey import Survey
-from tests.cli.shell import Typed
+from tests.cli.shell import Typing
 from tests.domains.ledger import Moved, Summary, by_owner
 from tests.domains.observed import app_with, order_status
 from tests.servers import Addresses, emptied
@@ -80,9 +80,7 @@ def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -
         Views(store)[view].get("x")
 
 
-def test_verify_names_the_views_that_it_leaves_out(
-    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     result = typed("verify", "--app", "services.reports.app:app", "--redis", "redis://127.0.0.1:1/0").err
     assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in result
@@ -98,7 +96,7 @@ def test_verify_names_the_views_that_it_leaves_out(
     ids=["needed", "useful"],
 )
 def test_doctor_names_all_that_is_not_installed_at_once(
-    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...], said: str
+    typed: Typing, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...], said: str
 ) -> None:
     for module in gone:
         monkeypatch.setitem(sys.modules, module, None)

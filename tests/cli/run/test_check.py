@@ -12,7 +12,7 @@ from pydantic import Field
 
 from leftfold import App, Event, FoldView
 from leftfold.cli.run.check import unbounded
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import Shell, Typing
 from tests.domains.ledger import app
 
 Money = Annotated[Decimal, Field(max_digits=18, decimal_places=2)]
@@ -45,7 +45,7 @@ class Paid(Event, category="bills", key="bill"):
     fee: Annotated[Decimal | None, Field(max_digits=9, decimal_places=2)] = None
 
 
-def test_amounts_of_any_size_are_named_and_a_check_ends_as_before(place: Path, typed: Callable[..., Typed]) -> None:
+def test_amounts_of_any_size_are_named_and_a_check_ends_as_before(place: Path, typed: Typing) -> None:
     bounded = App("bills", views=[FoldView("bills", events=Paid, row=Paid, evolve=lambda row, event: event)])
     assert unbounded(bounded) == ""
     assert unbounded(app).startswith("a Decimal may have any number of digits in ledgers.Moved.amount; ")
@@ -55,9 +55,7 @@ def test_amounts_of_any_size_are_named_and_a_check_ends_as_before(place: Path, t
     assert "ledgers.Moved.amount; SQL passes over" in result.err
 
 
-def test_each_app_is_compared_with_its_own_lock(
-    place: Path, module: Callable[[str], str], typed: Callable[..., Typed]
-) -> None:
+def test_each_app_is_compared_with_its_own_lock(place: Path, module: Callable[[str], str], typed: Typing) -> None:
     name, changed = (module(MODULE.replace("{number}", number)) for number in ("1", "2"))
     (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = "{name}:bills"\n', "utf-8")
     missing = typed("check", "--app", f"{name}:parcels")

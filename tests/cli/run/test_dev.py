@@ -19,7 +19,7 @@ from leftfold import local
 from leftfold.cli.run.dev import changes, kept_up, scan
 from leftfold.local.redis import answers_ping
 from leftfold.runtime.discovery import Environment, announced
-from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typing
 from tests.free_ports import free_port
 from tests.project.test_documents import program
 from tests.waiting import wait_until
@@ -102,7 +102,7 @@ def test_the_tutorial_ends_with_a_view_as_it_was_and_a_killed_dev_leaves_nothing
 
 @pytest.mark.servers
 def test_a_server_that_dies_is_started_again_and_both_are_reported(
-    place: Path, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+    place: Path, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     data, words = place / ".leftfold", ("get", "wound", "x", "--app", "tests.cli.tower:app")
@@ -123,7 +123,7 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
 
 
 @pytest.mark.parametrize("command", ["dev", "up"])
-def test_outside_a_project_nothing_is_started(place: Path, typed: Callable[..., Typed], command: str) -> None:
+def test_outside_a_project_nothing_is_started(place: Path, typed: Typing, command: str) -> None:
     result = typed(command)
     assert result.code == 78
     assert f"{place} is in no project" in result.err
@@ -131,9 +131,7 @@ def test_outside_a_project_nothing_is_started(place: Path, typed: Callable[..., 
 
 
 @pytest.mark.servers
-def test_data_that_is_named_needs_no_project(
-    place: Path, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_is_named_needs_no_project(place: Path, typed: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("LEFTFOLD_DATA", str(place / "play"))
     try:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typing
 
 TESTED = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
 FORMATTED = ("-m", "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml"))
@@ -54,13 +53,13 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
 @pytest.mark.parametrize(
     "words", [("Bookings", "booking"), ("bookings", "class"), ("products", "product"), ("2s", "x")]
 )
-def test_a_word_that_is_no_name_is_refused(place: Path, typed: Callable[..., Typed], words: tuple[str, str]) -> None:
+def test_a_word_that_is_no_name_is_refused(place: Path, typed: Typing, words: tuple[str, str]) -> None:
     result = typed("new", "cinema", "--category", words[0], "--key", words[1])
     assert result.code == 78
     assert not (place / "cinema").exists()
 
 
-def test_nothing_is_overwritten(place: Path, typed: Callable[..., Typed]) -> None:
+def test_nothing_is_overwritten(place: Path, typed: Typing) -> None:
     (place / "shop").mkdir()
     (place / "shop" / "mine.txt").write_text("mine", "utf-8")
     result = typed("new", "shop")
@@ -70,7 +69,7 @@ def test_nothing_is_overwritten(place: Path, typed: Callable[..., Typed]) -> Non
 
 
 @pytest.mark.parametrize("name", ["Shop", "my-shop", "1st", "class", "json", "leftfold", "tests", ""])
-def test_a_name_that_is_no_package_is_refused(typed: Callable[..., Typed], name: str) -> None:
+def test_a_name_that_is_no_package_is_refused(typed: Typing, name: str) -> None:
     result = typed("new", name)
     assert result.code == 78
     assert "choose another name" in result.err or "cannot name a package" in result.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.errors import ConfigurationError
 from leftfold.runtime.project import Usage
 from leftfold.runtime.rebuilding import Rebuilding, engine_for_rebuild
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import Shell, Typing
 from tests.domains.ledger import by_owner
 from tests.engine.rebuild.test_planner import plan_of
 
@@ -72,7 +71,7 @@ def test_a_named_master_means_spark_and_what_was_said_is_done_if_it_can_be(monke
 
 
 @pytest.mark.parametrize("words", ["explain store_daily 367/2017-03-01", "retry store_daily", "verify store_daily"])
-def test_a_computed_view_cannot_be_looked_at_event_by_event(typed: Callable[..., Typed], words: str) -> None:
+def test_a_computed_view_cannot_be_looked_at_event_by_event(typed: Typing, words: str) -> None:
     result = typed(*words.split(), REPORTS)
     assert result.code == 2
     assert "view store_daily is computed as a whole by Spark" in result.err
@@ -82,7 +81,7 @@ def test_a_computed_view_cannot_be_looked_at_event_by_event(typed: Callable[...,
 
 
 @pytest.mark.parametrize("option", ["--hold", "--sample=1%"])
-def test_a_computed_view_cannot_be_held_back_or_sampled(typed: Callable[..., Typed], option: str) -> None:
+def test_a_computed_view_cannot_be_held_back_or_sampled(typed: Typing, option: str) -> None:
     result = typed("rebuild", "store_daily", option, REPORTS)
     assert (result.code, "--hold and --sample are for views that are folded" in result.err) == (2, True)
 
@@ -105,7 +104,7 @@ def test_a_share_is_typed_as_a_part_or_in_percent_and_the_message_names_the_opti
     assert (result.code, "--sample 'lots' is no share of the rows" in result.err) == (2, True), result.err
 
 
-def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Callable[..., Typed]) -> None:
+def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Typing) -> None:
     rows = typed("plan", "--json", *BASKETS).ok().rows()
     views = {row["view"] for row in rows}
     assert len(rows) == 3 * len(views) == 12
@@ -113,7 +112,7 @@ def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Call
     assert all(row["seconds"] > 0 and row["tasks"] >= 1 and row["machine_mb"] > 0 for row in rows)
 
 
-def test_hardware_and_sizes_are_options_of_a_plan(typed: Callable[..., Typed]) -> None:
+def test_hardware_and_sizes_are_options_of_a_plan(typed: Typing) -> None:
     words = ("plan", "basket_summary", "--events", "1e12", "--partitions", "512", *BASKETS)
     many = ("--cores", "512", "--machines", "32", "--brokers", "9", "--stores", "64")
     small, large, slip = typed(*words), typed(*words, *many), typed("plan", "basket_sumary", *BASKETS)

@@ -16,8 +16,8 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
 from leftfold.runtime.workers.processors import route_events
+from tests.cli.shell import Typing
 from tests.domains.trade import Input, app, checkout_with
-from tests.process.conftest import Typing
 from tests.process.routing.routers import EVENTS, plant, routed
 from tests.process.trading import committed
 from tests.threads import working

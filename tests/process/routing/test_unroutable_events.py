@@ -16,8 +16,8 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.servers import skipped_letters
+from tests.cli.shell import Typing
 from tests.domains.trade import app
-from tests.process.conftest import Typing
 from tests.process.routing.routers import EVENTS, plant, routed, routing
 from tests.process.trading import committed
 from tests.waiting import wait_until

@@ -24,11 +24,11 @@ from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.dead_letters import AllDeadLetters
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage
+from tests.cli.shell import Typing
 from tests.hostility import worsened
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
-from tests.worker.conftest import Typing
 from tests.worker.hostile import ACCOUNT, Letter, good, hostile
 from tests.worker.load import facts
 from tests.worker.raw_headers import produce_with_header
