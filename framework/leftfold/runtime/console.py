@@ -60,24 +60,24 @@ def styled(text: str, **style: Any) -> Styled:
 
 def say(*parts: str | Styled) -> None:
     """Prints one line of a result; colours are removed when standard output is no terminal."""
-    typer.echo(_printed(parts))
+    say_lines([parts])
 
 
 def note(*parts: str | Styled) -> None:
     """Prints one message on standard error, with secrets masked."""
-    typer.echo(_printed(_veiled(parts)), err=True)
+    note_lines([parts])
 
 
 def say_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
     """Prints several lines of a result in one write."""
-    for text in _chunks(lines):
-        typer.echo(text)
+    if found := [_printed(line) for line in lines]:
+        typer.echo("\n".join(found))
 
 
 def note_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
     """Prints a message of several lines on standard error, with secrets masked."""
-    for text in _chunks([_veiled(line) for line in lines]):
-        typer.echo(text, err=True)
+    if found := [_printed(line, veil=veiled) for line in lines]:
+        typer.echo("\n".join(found), err=True)
 
 
 def emit(*values: Mapping[str, Any]) -> None:
@@ -151,24 +151,13 @@ def lasting(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
-def _printed(parts: Iterable[str | Styled]) -> str:
+def _printed(line: str | Sequence[str | Styled], *, veil: Callable[[str], str] = str) -> str:
+    """A line as it is printed; `veil` masks secrets."""
+    parts = [line] if isinstance(line, str) else line
     return "".join(
-        printable(part) if isinstance(part, str) else typer.style(printable(part.text), **part.style) for part in parts
+        printable(veil(part)) if isinstance(part, str) else typer.style(printable(veil(part.text)), **part.style)
+        for part in parts
     )
-
-
-def _veiled(parts: str | Iterable[str | Styled]) -> list[str | Styled]:
-    """The parts of a line with secrets masked."""
-    return [
-        veiled(part) if isinstance(part, str) else Styled(veiled(part.text), part.style)
-        for part in ([parts] if isinstance(parts, str) else parts)
-    ]
-
-
-def _chunks(lines: Iterable[str | Sequence[str | Styled]]) -> Iterable[str]:
-    """The lines joined into one text; an empty list when there are no lines."""
-    text = "\n".join(_printed([line] if isinstance(line, str) else line) for line in lines)
-    return [text] if text else []
 
 
 def _line(cells: list[str], widths: list[int]) -> str:

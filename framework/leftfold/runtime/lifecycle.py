@@ -108,24 +108,24 @@ class Outage:
             except Fenced:
                 raise
             except InfrastructureError as error:
-                self.met(error)
+                self.pause_after(error)
 
     def ended_by(self, what: str) -> Report:
         """A report function that also ends the outage when `what` is reported."""
 
         def forward(happened: str, details: Mapping[str, Any]) -> None:
             if happened == what:
-                self.told("")
+                self.report_cause("")
             self.report(happened, details)
 
         return forward
 
-    def met(self, error: LeftfoldError) -> None:
+    def pause_after(self, error: LeftfoldError) -> None:
         """Reports an error and pauses before the next try."""
-        self.told(str(error))
+        self.report_cause(str(error))
         self._stop.wait(self._backoff.pause(0.0))
 
-    def told(self, why: str) -> None:
+    def report_cause(self, why: str) -> None:
         """Reports the first cause of an outage; '' ends the outage, which is reported too."""
         if why and not self._cause:
             self._since = time.monotonic()
@@ -162,10 +162,10 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, trouble: Outage 
             first = next(iter(refused.values()))
             if trouble is None:
                 raise first
-            trouble.met(first)
+            trouble.pause_after(first)
         left = [app for app in left if app.name in refused]
     if trouble:
-        trouble.told("")
+        trouble.report_cause("")
 
 
 def begin_reactions(app: App, settings: KafkaSettings) -> None:

@@ -94,9 +94,9 @@ def test_trouble_is_told_once_and_its_end_once() -> None:
     stop.set()
     trouble = Outage(lambda *line: result.append(line), stop)
     for why in ("redis is away", "redis is away", "redis is still away"):
-        trouble.met(InfrastructureError(why))
-    trouble.told("")
-    trouble.told("")
+        trouble.pause_after(InfrastructureError(why))
+    trouble.report_cause("")
+    trouble.report_cause("")
     assert [what for what, _ in result] == ["waiting", "going on"]
     assert result[0][1] == {"why": "redis is away"}
 

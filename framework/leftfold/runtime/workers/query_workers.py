@@ -71,10 +71,10 @@ class QueryViewThread(threading.Thread):
                 if self._archive:
                     self.gap = error
                     return
-                self._trouble.met(error)
+                self._trouble.pause_after(error)
             except InfrastructureError as error:
                 if not self._stop_.is_set():
-                    self._trouble.met(error)
+                    self._trouble.pause_after(error)
             except LeftfoldError as error:
                 self._report("view stopped", {"view": self.view.name, "why": str(error)})
                 return
@@ -118,7 +118,7 @@ class QueryViewThread(threading.Thread):
                     seen, since = tokens, time.monotonic()
 
     def _forward(self, what: str, details: Any) -> None:
-        self._trouble.told("")
+        self._trouble.report_cause("")
         self._report(what, details)
 
 
@@ -226,12 +226,12 @@ class _RefreshLoop:
             return
         try:
             self._compute(view)
-            self._trouble.told("")
+            self._trouble.report_cause("")
         except ConfigurationError:
             raise
         except InfrastructureError as error:
             if not self._stop.is_set():
-                self._trouble.met(error)
+                self._trouble.pause_after(error)
         except LeftfoldError as error:
             self._report("failed", {"view": view.name, "why": str(error)})
 

@@ -97,7 +97,7 @@ def follow(
                 if not has_reported:
                     report("following", {"views": ", ".join(view.name for view in views)})
                     has_reported = True
-                trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))
+                trouble.report_cause(next((reader.trouble for reader in readers if reader.trouble), ""))
             projector.close()
 
     trouble.reconnecting(work)
@@ -155,7 +155,7 @@ def stream(
                 while not stop.is_set():
                     for one in streams:
                         _step(one, gaps, report)
-                    trouble.told("")
+                    trouble.report_cause("")
 
         trouble.reconnecting(work)
 
