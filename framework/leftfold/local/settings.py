@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local.files import write_whole
 
-__all__ = ["HOST", "Listener", "LocalSettings", "Ports", "is_free", "is_open"]
+__all__ = ["HOST", "Listener", "LocalSettings", "Ports", "is_open"]
 
 
 HOST = "127.0.0.1"

@@ -14,7 +14,7 @@ from leftfold.errors import ConfigurationError
 from leftfold.ports.telemetry import RESTARTS
 from leftfold.runtime.logging import Report
 
-__all__ = ["Backoff", "Child", "Part", "Supervisor", "end_children"]
+__all__ = ["Backoff", "Part", "PartProcess", "Supervisor", "end_processes"]
 
 _TICK = 0.05
 _FIRST, _LONGEST, _HEALTHY = 0.2, 5.0, 10.0
@@ -43,7 +43,7 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class Child:
+class PartProcess:
     """A part and its process.
 
     Its standard input is a pipe without data; the pipe closes when the supervisor dies, and the process then ends.
@@ -93,7 +93,7 @@ class Child:
         self.process = None
 
 
-def end_children(children: Sequence[Child], grace: float, report: Report = lambda what, details: None) -> None:
+def end_processes(children: Sequence[PartProcess], grace: float, report: Report = lambda what, details: None) -> None:
     """Terminates processes, waits for `grace` seconds, and kills those still running; a second Ctrl-C ends the wait."""
     deadline = time.monotonic() + grace
     for child in children:
@@ -127,7 +127,7 @@ class Supervisor:
         grace: float = 15.0,
         report: Report = lambda what, details: None,
     ) -> None:
-        self._children = [Child(part) for part in parts]
+        self._children = [PartProcess(part) for part in parts]
         self._stop, self._grace, self._report = stop, grace, report
 
     def run(self) -> int:
@@ -139,14 +139,14 @@ class Supervisor:
                     code = code or self._tend(child)
                 self._stop.wait(_TICK)
         finally:
-            end_children(self._children, self._grace, self._report)
+            end_processes(self._children, self._grace, self._report)
         return code
 
     def pids(self) -> dict[str, int]:
         """The process id of each running part, by its name."""
         return {child.part.name: child.process.pid for child in self._children if child.process is not None}
 
-    def _tend(self, child: Child) -> int:
+    def _tend(self, child: PartProcess) -> int:
         ended = child.ended()
         if ended is not None:
             details = {"part": child.part.name, "exit": _named(ended)}

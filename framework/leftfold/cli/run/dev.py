@@ -24,7 +24,7 @@ from leftfold.runtime.discovery import Environment
 from leftfold.runtime.lifecycle import Stopping
 from leftfold.runtime.logging import Report, open_report
 from leftfold.runtime.project import find_project, local_settings, servers_to_start
-from leftfold.runtime.supervisor import Backoff, Child, Part, end_children
+from leftfold.runtime.supervisor import Backoff, Part, PartProcess, end_processes
 from leftfold.safety import veiled
 
 __all__ = ["changes", "kept_up", "scan"]
@@ -257,7 +257,7 @@ class Reloading:
     ) -> None:
         self._root, self._stop, self._report = root, stop, report
         self._children = [
-            Child(Part(words[0], (sys.executable, "-m", "leftfold.cli", *words, "--with-parent"), environment))
+            PartProcess(Part(words[0], (sys.executable, "-m", "leftfold.cli", *words, "--with-parent"), environment))
             for words in commands
         ]
 
@@ -273,11 +273,11 @@ class Reloading:
                 now, looked = scan(self._root), time.monotonic()
                 if changed := changes(seen, now):
                     self._report("reloading", {"changed": ", ".join(changed[:3]) + (", …" if changed[3:] else "")})
-                    end_children(self._children, _GRACE)
+                    end_processes(self._children, _GRACE)
                     self._start()
                 seen = now
         finally:
-            end_children(self._children, _GRACE)
+            end_processes(self._children, _GRACE)
 
     def _start(self) -> None:
         for child in self._children:
