@@ -164,7 +164,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "stream lately has read" in said, "--leave-behind lately" in said) == (69, True, True), said
     monkeypatch.setattr(Groups, "streams", lambda self: {})
-    monkeypatch.setattr("leftfold.cli.log.archive.load_apps", lambda specs: {"": App("none")})
+    monkeypatch.setattr("leftfold.cli.log.group.load_apps", lambda specs: {"": App("none")})
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "events deleted" in said) == (0, True), "the twin asks nobody, and the stream has lost them"
     program = Program(addresses, tmp_path)

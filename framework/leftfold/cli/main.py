@@ -69,8 +69,8 @@ COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
         "retry": CommandEntry("leftfold.cli.views.retry", "Fold parked rows again, or run parked reactions again."),
     },
     "Processes and reactions": {
-        "timers": CommandEntry("leftfold.cli.processes.timers", "List timers of processes; fire or cancel one."),
-        "reactions": CommandEntry("leftfold.cli.processes.reactions", "Begin reactions; list parked events."),
+        "timers": CommandEntry("leftfold.cli.processes", "List timers of processes; fire or cancel one."),
+        "reactions": CommandEntry("leftfold.cli.processes", "Begin reactions; list parked events."),
     },
 }
 _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}

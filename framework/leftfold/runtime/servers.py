@@ -18,8 +18,7 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink, read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
-from leftfold.redis import RedisBulkSink, RedisViewStore
-from leftfold.runtime.connect import kafka_settings, open_bulk, open_reader, redis_settings
+from leftfold.runtime.connect import extras, kafka_settings, open_bulk, open_reader, redis_settings
 from leftfold.runtime.project import archive_of, unknown
 
 __all__ = [
@@ -101,6 +100,9 @@ class Workbench:
 @contextmanager
 def workbench(kafka: str | None, redis: str | None, archive: str | None = None) -> Iterator[Workbench]:
     """A workbench for the given or configured servers and archive; closes its view store at the end."""
+    with extras():
+        from leftfold.redis import RedisBulkSink, RedisViewStore
+
     of_kafka, of_redis, past = kafka_settings(kafka), redis_settings(redis), archive_of(archive)
     with closing(RedisViewStore(of_redis)) as store:
         yield Workbench(
@@ -135,4 +137,7 @@ def check_broker(kafka: str | None) -> None:
 
 def store_of(redis: str | None) -> AbstractContextManager[BulkStore]:
     """The view store, for commands that need no log; closes it at the end."""
+    with extras():
+        from leftfold.redis import RedisViewStore
+
     return closing(RedisViewStore(redis_settings(redis)))

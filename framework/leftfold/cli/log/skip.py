@@ -33,6 +33,7 @@ from leftfold.ports.outgoing import Letter, dead_letter
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, note
+from leftfold.runtime.operations.timers import process_of
 from leftfold.runtime.project import Usage, load_app, read_address
 
 __all__ = ["EXAMPLES", "skip"]
@@ -85,8 +86,6 @@ def skip(
 def _skip_named(
     app: App, name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
 ) -> None:
-    from leftfold.runtime.operations.timers import process_of
-
     actor, process = signed(by, reason), process_of(app, name)
     found = [_unroutable(app.name, process, read_address(text), settings) for text in dict.fromkeys(events)]
     for event in found:
@@ -123,8 +122,6 @@ def _skip_folded(
 
 
 def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:
-    from leftfold.runtime.operations.timers import process_of
-
     topics = [names.events(category) for category in process_of(app, name).categories]
     with Groups(settings) as groups:
         lost = _lost(groups, app.name, name, topics)

@@ -11,6 +11,7 @@ from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOpti
 from leftfold.engine.progress import RebuildProgress
 from leftfold.model.app import App
 from leftfold.runtime.console import amount, emit, say, shown
+from leftfold.runtime.operations.generations import retried
 from leftfold.runtime.operations.reactions import retry_parked as retry_reaction
 from leftfold.runtime.project import Usage, folded_view_of, load_app, unknown
 
@@ -43,8 +44,6 @@ def retry(
     may run meanwhile. Events of a reaction are tried once each, with the same idempotency keys as before. Exit code 1
     when something stays parked.
     """
-    from leftfold.runtime.operations.generations import retried
-
     whole = load_app(app, having=[name])
     if name in {reaction.name for reaction in whole.reactions}:
         raise typer.Exit(retry_parked(whole, name, keys or [], kafka, as_json=as_json))

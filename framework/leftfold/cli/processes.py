@@ -1,4 +1,4 @@
-"""`leftfold timers`: lists the timers of processes, and fires or cancels one."""
+"""`leftfold timers` and `leftfold reactions`: timers of processes, and parked events and offsets of reactions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ from leftfold.cli.options import (
     YesOption,
     agreed,
     examples,
+    read_time,
     seconds,
     signed,
 )
 from leftfold.engine.processing.log_time import WatermarkStatus
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
+from leftfold.kafka.reactions.start_offsets import StartOffsets
 from leftfold.model.app import App
 from leftfold.model.keys import commands
 from leftfold.model.process import Process
+from leftfold.model.reaction import Reaction
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, lasting, note, say, table
+from leftfold.runtime.operations.reactions import parked_events
 from leftfold.runtime.operations.timers import Ordered, TimerWork, process_of, row_of
-from leftfold.runtime.project import load_app, load_apps, note_apps
+from leftfold.runtime.project import load_app, load_apps, note_apps, unknown
 
-__all__ = ["timers"]
+__all__ = ["reactions", "timers"]
 
 
 _STALE = 10.0
@@ -234,3 +239,78 @@ def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None
     became = "taken; the timer is not set any more" if done.taken else "not taken yet"
     say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
     say(f"order {done.id} stands in {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")
+
+
+reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Begin reactions; list their parked events.")
+
+
+def _since(text: str) -> str | datetime:
+    return text if text in ("end", "start") else read_time(text)
+
+
+@reactions.command(
+    epilog=examples(
+        "leftfold reactions begin receipts --since end                     act on what happens from now on",
+        "leftfold reactions begin receipts --since 2026-11-01T12:00:00Z    and on what was appended since then, again",
+    )
+)
+def begin(
+    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    since: Annotated[
+        Any,
+        typer.Option(
+            "--since", metavar="TIME", parser=_since, help="end, start, or when events were appended: a time, 2h."
+        ),
+    ],
+    yes: YesOption = False,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin a reaction, or move it to other offsets.
+
+    Events behind these offsets are acted on, a second time if they were before, with the same idempotency keys; events
+    before them never are. No process of the reaction may run meanwhile.
+    """
+    whole = load_app(app, having=[name])
+    beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka))
+    agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
+    offsets: dict[tuple[str, int], int] = beginnings.again(since)
+    if as_json:
+        emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})
+    else:
+        for (topic, partition), offset in sorted(offsets.items()):
+            say(f"{topic}[{partition}] continues at {offset}")
+
+
+@reactions.command(
+    epilog=examples("leftfold reactions parked receipts", "leftfold retry receipts      try them once more")
+)
+def parked(
+    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List parked events and the reason of each.
+
+    Exit code 1 when there are some.
+    """
+    reaction = _named(load_app(app, having=[name]), name)
+    rows = parked_events(reaction.name, kafka)
+    if as_json:
+        emit(*rows)
+    else:
+        table(rows, ("event", "type", "key", "tries", "why"))
+        remark = f"when the cause is fixed: leftfold retry {name}" if rows else "nothing is parked"
+        note(remark)
+        note_apps(remark, [app])
+    raise typer.Exit(1 if rows else 0)
+
+
+def _named(app: App, name: str) -> Reaction[Any]:
+    """The reaction of a name."""
+    known = {reaction.name: reaction for reaction in app.reactions}
+    if name not in known:
+        raise unknown(f"reaction in app {app.name} called", name, known)
+    return known[name]
