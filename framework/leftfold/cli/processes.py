@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -28,7 +27,6 @@ from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
 from leftfold.kafka.reactions.start_offsets import StartOffsets
 from leftfold.model.app import App
 from leftfold.model.keys import commands
-from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, lasting, note, say, table
@@ -104,7 +102,8 @@ def list_(
     apps = [load_app(app, having=[name])] if name else [*load_apps([app]).values()]
     if not any(one.processes for one in apps):
         note(f"app {', '.join(one.name for one in apps)} has no processes, and so no timers")
-    for whole, process in [(one, process) for one in apps for process in _meant(one, name)]:
+    found = [(one, process) for one in apps for process in ([process_of(one, name)] if name else one.processes)]
+    for whole, process in found:
         with TimerWork(whole, process, kafka, key) as work:
             watermark, workers = work.told_time(), work.workers()
             rows = [row_of(process.name, timer, watermark) for timer in work.table.timers(key)]
@@ -116,10 +115,6 @@ def list_(
         note(remark)
         note_apps(remark, [app])
         table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
-
-
-def _meant(app: App, name: str) -> Sequence[Process[Any, Any, Any]]:
-    return [process_of(app, name)] if name else app.processes
 
 
 @timers.command(

@@ -284,7 +284,10 @@ class Lookup(Generic[Row, K]):
                     return generation, snapshot
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._stale(snapshot.checkpoints[min(lacking)].position, after)
+                    raise StaleViewError(
+                        f"view {self._view.name} is at {snapshot.checkpoints[min(lacking)].position}, not yet at "
+                        f"{after}; is its projector running? leftfold run {self._view.name}"
+                    )
                 yield from listener.wait(generation, Position.union(lacking.values()), left)
         finally:
             listener.close()
@@ -302,12 +305,6 @@ class Lookup(Generic[Row, K]):
             if missing.offsets:
                 lacking[bucket] = missing
         return lacking
-
-    def _stale(self, reached: Position, after: Position | None) -> StaleViewError:
-        return StaleViewError(
-            f"view {self._view.name} is at {reached}, not yet at {after}; "
-            f"is its projector running? leftfold run {self._view.name}"
-        )
 
 
 def version_of(fields: Mapping[bytes, bytes] | None) -> int | None:

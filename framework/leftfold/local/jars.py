@@ -171,8 +171,8 @@ class Jar:
 
 def locked(configuration: str) -> tuple[Jar, ...]:
     """Return the locked jars of a configuration (`kafka` or `spark`), in order."""
-    jars = (_parse(line) for line in _LOCK.read_text("utf-8").splitlines() if line and not line.startswith("#"))
-    return tuple(jar for jar in jars if jar.configuration == configuration)
+    lines = (line.split() for line in _LOCK.read_text("utf-8").splitlines() if line and not line.startswith("#"))
+    return tuple(Jar(of, name, sha256, int(size)) for of, name, sha256, size in lines if of == configuration)
 
 
 def locked_digest(jars: Iterable[Jar]) -> str:
@@ -197,11 +197,6 @@ def write_lock() -> int:
     _LOCK.write_text("".join(lines), "utf-8")
     sys.stdout.write(f"{_LOCK}: {len(lines) - 1} jars\n")
     return 0
-
-
-def _parse(line: str) -> Jar:
-    configuration, coordinates, sha256, size = line.split()
-    return Jar(configuration, coordinates, sha256, int(size))
 
 
 def _line(jar: Jar) -> str:

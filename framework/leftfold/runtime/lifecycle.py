@@ -51,29 +51,25 @@ def setter(event: threading.Event) -> Callable[[], None]:
 class Stopping:
     """Signal handlers that set a stop event; a second Ctrl-C ends the process at once.
 
-    `code` is the exit code for the signal that arrived: 130 after Ctrl-C, else 0.
+    `code` is the exit code for the signal that arrived: 130 after Ctrl-C, else 0. `is_signalled` is true once one has
+    arrived; a thread sets the event a moment later.
     """
 
     def __init__(self) -> None:
         self.event, self.code = threading.Event(), 0
-        self._set, self._signalled = setter(self.event), False
+        self._set, self.is_signalled = setter(self.event), False
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._terminated)
         signal.signal(signal.SIGINT, self._interrupted)
 
-    @property
-    def is_signalled(self) -> bool:
-        """Whether a signal has arrived; a thread sets the event a moment later."""
-        return self._signalled
-
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        self._signalled = True
+        self.is_signalled = True
         self._set()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self._signalled or self.event.is_set():
+        if self.is_signalled or self.event.is_set():
             raise KeyboardInterrupt
-        self.code, self._signalled = INTERRUPTED, True
+        self.code, self.is_signalled = INTERRUPTED, True
         self._set()
         if sys.stderr.isatty():
             # os.write: the handler may have interrupted a print, which is not reentrant.

@@ -118,7 +118,9 @@ def find_project(start: Path | None = None) -> Project:
             if table is not None and not _is_safe(file):
                 return Project(here, written=False, refused=_foreign(file))
             if table is not None:
-                return Project(place, _apps_of(file, table), _from(place, str(table.get("archive", ""))))
+                archive = str(table.get("archive", ""))
+                is_path = archive and "://" not in archive
+                return Project(place, _apps_of(file, table), str(place / archive) if is_path else archive)
     return Project(here, written=False)
 
 
@@ -142,11 +144,6 @@ def _apps_of(file: Path, table: Mapping[str, object]) -> tuple[str, ...]:
     if not isinstance(apps, list) or not all(isinstance(app, str) for app in apps):
         raise ConfigurationError(f"{file}: app = {found!r} under [tool.leftfold] is one module:name, or a list of them")
     return tuple(filter(None, apps))
-
-
-def _from(root: Path, archive: str) -> str:
-    """The archive's path, relative to the project's directory; a URI stays as it is."""
-    return archive if not archive or "://" in archive else str(root / archive)
 
 
 def load_app(spec: str = "", project: Project | None = None, *, having: Sequence[str] = ()) -> App:

@@ -96,7 +96,8 @@ def show_rows(rows: Sequence[RowDifference], one: str, other: str) -> None:
     for row in rows[:_SHOWN]:
         say(f"  {row.key}")
         if row.one is None or row.other is None:
-            say(f"    only in {other if row.one is None else one}: {_text(row.one or row.other or {})}")
+            fields = ", ".join(f"{name}={value}" for name, value in (row.one or row.other or {}).items())
+            say(f"    only in {other if row.one is None else one}: {fields}")
             continue
         for name in row.fields:
             say(f"    {name}")
@@ -104,7 +105,3 @@ def show_rows(rows: Sequence[RowDifference], one: str, other: str) -> None:
             say(f"      {other:<{width}}  {row.other.get(name, '')}")
     if len(rows) > _SHOWN:
         say(f"  ... and {len(rows) - _SHOWN:,} more")
-
-
-def _text(fields: object) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dict(fields).items())  # type: ignore[call-overload]
