@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from leftfold.cli.options import (
     examples,
 )
 from leftfold.cli.views.diff import show_rows
-from leftfold.cli.views.stream_rebuild import StreamRebuild, keepers
+from leftfold.cli.views.stream_rebuild import StreamRebuilt, rebuild_streams
 from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, joint_plan
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult
@@ -117,20 +117,16 @@ def rebuild(
     """
     _check(as_of, name, hold=hold, sample=sample)
     whole = load_app(app, having=names or ())
+    cores_at_once = cores or cores_of("spark" if engine == "auto" else engine, master)
     options = RebuildOptions(
-        cores=cores or cores_of("spark" if engine == "auto" else engine, master),
-        keep=keep,
-        max_parked=max_parked,
-        swap_anyway=anyway,
-        hold=hold,
-        pin=name,
-        fresh=fresh,
+        cores=cores_at_once, keep=keep, max_parked=max_parked, swap_anyway=anyway, hold=hold, pin=name, fresh=fresh
     )
     work = Rebuilding(kafka, redis, options, archive, given=given_options(context))
     views = views_meant(whole, names or [])
     if streamed := [view for view in views if view.streamed]:
         _check_streamed(names or [], plan=plan or hold or bool(as_of or sample), views=len(views) > len(streamed))
-        raise typer.Exit(_run_streams(whole, streamed, (kafka, redis), keep=keep, anyway=anyway, as_json=as_json))
+        rebuilt = rebuild_streams(whole, streamed, kafka, redis, keep=keep, anyway=anyway)
+        raise typer.Exit(_tell_streamed(rebuilt, as_json=as_json))
     _check_folded(views, wanted=hold or bool(sample))
     share = share_of(sample, "--sample", "the rows") if sample else 0.0
     groups = _groups(views, alone=bool(as_of or sample))
@@ -147,23 +143,21 @@ def rebuild(
         return
     if engine == "auto" and not as_json:
         note(str(chosen))
-    code = 0
-    folds = folds_of(whole)
+    codes, folds = [0], folds_of(whole)
     with work.engine("spark" if chosen.spark else "local", master, py_files or ()):
         for group in groups:
+            fold = folds.get(group[0].name, "")
             if sample:
-                code = max(
-                    code, tell_sample(work.sampled(group[0], share, folds.get(group[0].name, "")), as_json=as_json)
-                )
+                codes.append(tell_sample(work.sampled(group[0], share, fold), as_json=as_json))
                 continue
             if len(group) > 1:
                 results = work.run_together(group, folds=folds, quiet=as_json)
             else:
-                results = [work.run(group[0], fold=folds.get(group[0].name, ""), quiet=as_json)]
+                results = [work.run(group[0], fold=fold, quiet=as_json)]
             for result in results:
                 _tell(result, as_json=as_json)
-                code = max(code, result.exit_code)
-    raise typer.Exit(code)
+                codes.append(result.exit_code)
+    raise typer.Exit(max(codes))
 
 
 def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
@@ -209,14 +203,11 @@ def _check_streamed(names: list[str], *, plan: bool, views: bool) -> None:
         )
 
 
-def _run_streams(
-    app: App, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool, **options: Any
-) -> int:
+def _tell_streamed(results: Iterable[StreamRebuilt], *, as_json: bool) -> int:
     code = 0
-    for stream in keepers(app, views):
-        for result in StreamRebuild(app, stream, *servers).run(threading.Event(), **options):
-            emit(result._asdict()) if as_json else say_lines(str(result).split("\n"))
-            code = max(code, 0 if result.swapped else 3)
+    for result in results:
+        emit(result._asdict()) if as_json else say_lines(str(result).split("\n"))
+        code = max(code, 0 if result.swapped else 3)
     return code
 
 
