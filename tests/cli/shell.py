@@ -37,6 +37,11 @@ class Typed(NamedTuple):
         assert self.code == 0, self
         return self
 
+    def ended(self, code: int, *said: str) -> Typed:
+        """The same, after a check that it ended with this exit code and said all of this on standard error."""
+        assert (self.code, [words for words in said if words not in self.err]) == (code, []), self
+        return self
+
     def rows(self) -> list[dict[str, Any]]:
         """Its output as NDJSON."""
         return [json.loads(line) for line in self.out.splitlines()]

@@ -329,9 +329,7 @@ def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: 
     result = Shell(tmp_path, HERE)("topics", "acl", "worker", "--app", APP, "--user", "svc-{app}-{part}")
     assert re.search(r"kafka-acls --add --allow-principal User:svc-\S+-worker --operation ", result.out)
     assert "redis-cli ACL SETUSER svc-" in result.out
-    wrong = Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP)
-    assert wrong.code == 78
-    assert "there is no part 'cook'" in wrong.err
+    Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP).ended(78, "there is no part 'cook'")
     assert "zadd" not in redis_rules("client")
 
 

@@ -175,13 +175,13 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
         assert not {"early", "kept"} & {row["key"] for row in typed("timers", "list", "checkout").rows()}
     assert (drops(trading, "early"), drops(trading, "kept")) == (1, 0)
     for words, said in REFUSED.items():
-        result = typed("timers", *words)
-        assert (result.code, said in result.err) == (2, True), result
+        result = typed("timers", *words).ended(2, said)
     spec = f"{__name__}:never"
-    result = typed("timers", "list", "checkout", of=spec)
-    assert result.code == 69
-    assert "process checkout has never run in version 9; start it: leftfold run checkout\n" in result.err
-    assert f"for these commands: export LEFTFOLD_APP={spec}\n" in result.err
+    typed("timers", "list", "checkout", of=spec).ended(
+        69,
+        "process checkout has never run in version 9; start it: leftfold run checkout\n",
+        f"for these commands: export LEFTFOLD_APP={spec}\n",
+    )
     assert_traced(settings, typed)
 
 

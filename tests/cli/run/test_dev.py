@@ -124,9 +124,7 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
 
 @pytest.mark.parametrize("command", ["dev", "up"])
 def test_outside_a_project_nothing_is_started(place: Path, typed: Typing, command: str) -> None:
-    result = typed(command)
-    assert result.code == 78
-    assert f"{place} is in no project" in result.err
+    typed(command).ended(78, f"{place} is in no project")
     assert list(place.iterdir()) == []
 
 

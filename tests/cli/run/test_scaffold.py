@@ -41,8 +41,7 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
     assert 'class _BookingEvent(Event, category="bookings", key="booking_id"):' in events
     assert '"booking_id": "b-1"' in (cinema.place / "README.md").read_text("utf-8")
     assert blank("check").out == "ok: 0 deciders, 0 events, 0 views, as in leftfold.lock\n"
-    run = blank("run", "--kafka", "127.0.0.1:1")
-    assert (run.code, "app blank has no deciders" in run.err) == (2, True)
+    blank("run", "--kafka", "127.0.0.1:1").ended(2, "app blank has no deciders")
     mixed = shell("new", "other", "--empty", "--category", "tours")
     assert (mixed.code, (place / "other").exists()) == (2, False)
     assert shell("new", "museum", "--category", "tours").code == 0
@@ -62,9 +61,7 @@ def test_a_word_that_is_no_name_is_refused(place: Path, typed: Typing, words: tu
 def test_nothing_is_overwritten(place: Path, typed: Typing) -> None:
     (place / "shop").mkdir()
     (place / "shop" / "mine.txt").write_text("mine", "utf-8")
-    result = typed("new", "shop")
-    assert result.code == 78
-    assert "is there already and not empty; nothing was written" in result.err
+    typed("new", "shop").ended(78, "is there already and not empty; nothing was written")
     assert [path.name for path in (place / "shop").iterdir()] == ["mine.txt"]
 
 

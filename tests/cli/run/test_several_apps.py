@@ -106,9 +106,7 @@ def ask_and_look(running: Shell) -> None:
     assert found["views"]["message"] == "2 views, 2 generations"
     assert running("log", "archive", "questions", "--to", "kept").code == 0
     trim = ("log", "trim", "questions", "--older-than", "0d", "--yes", "--archive", "kept")
-    refused = running(*trim)
-    assert refused.code == 69
-    assert "process late" in refused.err, "an App that has never run is to hear of it"
+    running(*trim).ended(69, "process late")  # an App that has never run is to hear of it
     assert running(*trim, "--leave-behind", "late").code == 0
     asked = running.apart(  # whose executors find the module, since it is where that process is
         "log", "sql", "SELECT q.name FROM Asked q JOIN Answered a ON q.name = a.name", "--json", "--archive", "kept"

@@ -36,9 +36,7 @@ def test_the_first_broken_promise_is_shown_with_its_fewest_faults(typed: Typing)
 
 @pytest.mark.parametrize("spec", ["tests.simulation.theatre:nothing", "no.such.module:at_all", "a word"])
 def test_a_function_that_is_not_there_is_named(typed: Typing, spec: str) -> None:
-    result = typed("simulate", APP, "--check", spec)
-    assert result.code == 2
-    assert f"{spec!r} names no function" in result.err
+    typed("simulate", APP, "--check", spec).ended(2, f"{spec!r} names no function")
 
 
 def test_the_fixture_fails_with_the_trace_and_how_to_repeat_it(pytester: pytest.Pytester) -> None:

@@ -72,9 +72,7 @@ def test_a_named_master_means_spark_and_what_was_said_is_done_if_it_can_be(monke
 
 @pytest.mark.parametrize("words", ["explain store_daily 367/2017-03-01", "retry store_daily", "verify store_daily"])
 def test_a_computed_view_cannot_be_looked_at_event_by_event(typed: Typing, words: str) -> None:
-    result = typed(*words.split(), REPORTS)
-    assert result.code == 2
-    assert "view store_daily is computed as a whole by Spark" in result.err
+    result = typed(*words.split(), REPORTS).ended(2, "view store_daily is computed as a whole by Spark")
     assert result.err.endswith(
         "leftfold rebuild store_daily\nfor these commands: export LEFTFOLD_APP=services.reports.app:app\n"
     )
@@ -98,10 +96,10 @@ def test_a_share_is_typed_as_a_part_or_in_percent_and_the_message_names_the_opti
     for text in ("", "0", "200%", "-1%", "much", "nan", "inf"):
         with pytest.raises(Usage, match=f"--share '{text}' is no share of one core"):
             share_of(text, "--share", "one core")
-    result = shop("verify", "--continuous", "--share", "200%")
-    assert (result.code, "--share '200%' is no share of one core" in result.err) == (2, True), result.err
-    result = shop("rebuild", "cart_summary", "--engine", "local", "--sample", "lots")
-    assert (result.code, "--sample 'lots' is no share of the rows" in result.err) == (2, True), result.err
+    shop("verify", "--continuous", "--share", "200%").ended(2, "--share '200%' is no share of one core")
+    shop("rebuild", "cart_summary", "--engine", "local", "--sample", "lots").ended(
+        2, "--sample 'lots' is no share of the rows"
+    )
 
 
 def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Typing) -> None:

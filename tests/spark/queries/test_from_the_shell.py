@@ -58,9 +58,9 @@ def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
 
 
 def test_without_spark_a_query_view_cannot_be_computed(shop: Shop) -> None:
-    done = leftfold(shop, "rebuild", "owner_sums", "--engine", "local")
-    assert done.code == 78
-    assert "view owner_sums is computed by Spark; leave --engine local out" in done.err
+    leftfold(shop, "rebuild", "owner_sums", "--engine", "local").ended(
+        78, "view owner_sums is computed by Spark; leave --engine local out"
+    )
 
 
 @pytest.mark.faults
