@@ -6,7 +6,6 @@ import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -84,10 +83,13 @@ def send_lines(client: Client, app: App, source: str, *, window: int, timeout: f
     with file:
         lines = _Lines(app, file)
         counts: Counter[str] = Counter()
-        with _bar(source) as show:
+        with shown("send") as report:
+            watch = Stopwatch(report)
+            watch.begin("commands", _count(source))
             for line, outcome in _sent(client, lines, window, timeout):
                 counts[_report_line(line, outcome, as_json=as_json)] += 1
-                show(counts.total())
+                watch.tell(1)
+            watch.end()
     return _ended(counts, lines.trouble)
 
 
@@ -133,20 +135,9 @@ def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
     return 75 if counts["unanswered"] else 1 if counts["refused"] else 0
 
 
-@contextmanager
-def _bar(source: str) -> Iterator[Any]:
-    total = 0
-    if source != "-" and sys.stderr.isatty():
-        with Path(source).open("rb") as file:
-            total = sum(1 for line in file if line.strip())
-    with shown("send") as report:
-        watch, done = Stopwatch(report), 0
-        watch.begin("commands", total)
-
-        def show(count: int) -> None:
-            nonlocal done
-            watch.tell(count - done)
-            done = count
-
-        yield show
-        watch.end()
+def _count(source: str) -> int:
+    """How many commands are in a file, for a progress bar; 0 where there is none, or the number is not known."""
+    if source == "-" or not sys.stderr.isatty():
+        return 0
+    with Path(source).open("rb") as file:
+        return sum(1 for line in file if line.strip())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from leftfold.cli.options import JsonOption, examples
-from leftfold.runtime.console import emit, say
+from leftfold.engine.progress import Stopwatch
+from leftfold.runtime.console import emit, say, shown
 from leftfold.runtime.project import Usage, load_app
 
 if TYPE_CHECKING:
@@ -57,10 +56,12 @@ def simulate(
     whole = load_app(app)
     options: dict[str, Any] = {"schedules": schedules, "seed": seed, "workers": workers, "clients": clients}
     options |= {name: _named(spec) for name, spec in (("commands", commands), ("check", check)) if spec}
-    with _progress(schedules) as progress:
-        report = run(whole, same_ids=not new_ids, progress=progress, **options)
-    _print(report, as_json=as_json)
-    if report.failure is not None:
+    with shown("simulate") as report:
+        watch = Stopwatch(report)
+        watch.begin("schedules", schedules)
+        found = run(whole, same_ids=not new_ids, progress=lambda done: watch.tell(done - watch.done), **options)
+    _print(found, as_json=as_json)
+    if found.failure is not None:
         raise typer.Exit(3)
 
 
@@ -88,18 +89,3 @@ def _print(report: Report, *, as_json: bool) -> None:
             "trace": [{"at": at, "process": p, "what": what, "details": str(d)} for at, p, what, d in failure.trace],
         }
     emit({"app": report.app, "schedules": report.count, "first_seed": report.first, "failure": found})
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error while schedules run, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("schedules"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("schedules", total=total)
-        yield lambda done: bar.update(task, completed=done)
