@@ -42,14 +42,14 @@ _STALE = 10.0
 _NAMED_IN_LINE = 3
 
 
-def shown(row: dict[str, Any]) -> dict[str, object]:
+def _shown(row: dict[str, Any]) -> dict[str, object]:
     """The row as the table shows it."""
     left = row["left"]
     remaining = "unknown" if left is None else lasting(left) if left > 0 else f"overdue for {lasting(-left)}"
     return {**row, "left": remaining, "sends": f"{row['sends']} {json.dumps(row['command'], ensure_ascii=False)}"}
 
 
-def told_of(process: str, count: int, watermark: WatermarkStatus, workers: int) -> str:
+def _remark(process: str, count: int, watermark: WatermarkStatus, workers: int) -> str:
     """A remark on the timers of a process: their number, log time, and what keeps them from firing."""
     head, silent, reported = f"{process}: {amount(count, 'timer')}", watermark.silent, watermark.told
     if watermark.now is not None:
@@ -111,10 +111,10 @@ def list_(
         if as_json:
             emit(*rows)
             continue
-        remark = told_of(process.name, len(rows), watermark, workers)
+        remark = _remark(process.name, len(rows), watermark, workers)
         note(remark)
         note_apps(remark, [app])
-        table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
+        table([_shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
 @timers.command(
@@ -141,7 +141,7 @@ def fire(
     order was given: typed twice, or while the timer fires by itself, the second does nothing; a timer that was set
     again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log for the next.
     """
-    give(Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+    _give(_Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
 
 
 @timers.command(
@@ -168,14 +168,14 @@ def cancel(
     that was set again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log
     for the next one.
     """
-    give(Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+    _give(_Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
 
 
 _NOT_TAKEN = 4
 
 
 @dataclass(frozen=True)
-class Wanted:
+class _Wanted:
     """The order as it was typed; `timeout` in seconds."""
 
     action: Action
@@ -188,7 +188,7 @@ class Wanted:
     yes: bool
 
 
-def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
+def _give(wanted: _Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
     """Writes the order and waits for a worker to take it.
 
     Raises:
@@ -215,7 +215,7 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
         raise typer.Exit(_NOT_TAKEN)
 
 
-def _question(wanted: Wanted, timer: SetTimer) -> str:
+def _question(wanted: _Wanted, timer: SetTimer) -> str:
     sends = f"{timer.due.type} {timer.due.value}"
     became = f"it sends {sends} now" if wanted.action is Action.FIRE else f"it will never send {sends}"
     return (
@@ -223,7 +223,7 @@ def _question(wanted: Wanted, timer: SetTimer) -> str:
     )
 
 
-def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:
+def _tell(wanted: _Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:
     topic, timer = commands(wanted.process), done.timer
     if as_json:
         place = {"topic": topic, "partition": timer.partition, "offset": done.offset}
