@@ -50,9 +50,6 @@ __all__ = [
 def agreed(question: str, *, yes: bool) -> None:
     """Asks the user to confirm; returns when the answer is yes, or when `yes` is set.
 
-    Args:
-        yes: whether `--yes` was given.
-
     Raises:
         Usage: standard input is no terminal. typer.Exit: 1, when the answer was no.
     """

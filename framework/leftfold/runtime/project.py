@@ -377,9 +377,6 @@ _PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)
 def read_address(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
     """Parses the address of a record: `orders.events[2]@7` or `orders.events/2/7`.
 
-    Args:
-        what: what the address should name, for the error message.
-
     Raises:
         Usage: the text is no address.
     """

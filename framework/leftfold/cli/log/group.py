@@ -339,12 +339,10 @@ class TrimWork:
         """Offsets of all readers: consumer groups of any App, and this App's processes and streams without offsets."""
         found: dict[str, Mapping[int, int]] = dict(self._cluster.listeners(self._topic))
         for app in load_apps([]).values() if find_project().apps else ():
-            for process in app.processes:
-                if self._category in process.categories:
-                    found.setdefault(f"process {process.name}", {})
-            for stream in app.streams:
-                if self._category in stream.categories:
-                    found.setdefault(f"stream {stream.name}", {})
+            for kind, members in (("process", app.processes), ("stream", app.streams)):
+                for member in members:
+                    if self._category in member.categories:
+                        found.setdefault(f"{kind} {member.name}", {})
         return {who: offsets for who, offsets in found.items() if who.rpartition(" ")[2] not in self._behind}
 
     def _wanted(self, before: Position | datetime) -> Mapping[int, int]:

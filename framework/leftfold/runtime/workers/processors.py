@@ -41,9 +41,6 @@ def decide(
 ) -> None:
     """Runs the worker that decides a category's commands until `stop` is set; reconnects when the broker fails.
 
-    Args:
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
-
     Raises:
         Fenced: this process must end and be restarted. ConfigurationError: the error persists after a restart.
     """

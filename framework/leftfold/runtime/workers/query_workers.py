@@ -142,7 +142,6 @@ def refresh(
 
     Args:
         every: seconds between refreshes of the views without a stream.
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
         ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;

@@ -72,7 +72,6 @@ def follow(
     Args:
         options: arguments of the Projector. Its member's name must be the same after a restart: under another name, the
             buckets of the old member stand still until its heartbeat expires.
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
         Fenced: this process must end and be restarted.
@@ -116,7 +115,6 @@ def stream(
     """Runs Spark streaming that keeps views at the end of the log until `stop` is set.
 
     Args:
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
         options: arguments of each ViewStream. `trigger`: seconds between micro-batches; 0 = without a pause.
             `max_parked`: how many rows of a view may be parked. `folds`: the hash of each view's fold, by view name.
 
