@@ -13,10 +13,10 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.worker import restore_scheduler
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
+from tests.cli.shell import Typing
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
-from tests.worker.conftest import Typing
 from tests.worker.running import Running
 
 pytestmark = pytest.mark.servers
