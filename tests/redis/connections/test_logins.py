@@ -134,6 +134,11 @@ def test_an_address_where_nobody_listens_is_told(locked: RedisServer) -> None:
             await nowhere.aread(new_generation(), [(0, "a")])
 
     asyncio.run(ask())
-    with pytest.raises(InfrastructureError, match="leftfold up"):
-        nowhere.listen(new_generation(), None)
+    for blocked in (
+        lambda: nowhere.listen(new_generation(), None),
+        lambda: nowhere.checkpoints(new_generation()),
+        lambda: nowhere.flush([flush_of(new_generation(), 0, "", "t", row("a"))]),
+    ):
+        with pytest.raises(InfrastructureError, match="leftfold up"):
+            blocked()
     nowhere.close()
