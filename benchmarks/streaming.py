@@ -24,8 +24,7 @@ from leftfold.local import Servers
 from leftfold.ports.flush import Phase
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import spark_session
-from leftfold.spark.streaming.projection import TUNED, tune
-from leftfold.spark.streaming.query import BatchQuery, QueryOptions
+from leftfold.spark.streaming.projection import TUNED, BatchQuery, tune
 
 __all__ = ["streaming"]
 
@@ -80,7 +79,7 @@ class Times:
             open_store=partial(RedisViewStore, self._redis), open_log=partial(KafkaBulkLog, self._kafka),
         )  # fmt: skip
         folded: list[MicroBatchDriver] = []
-        query = BatchQuery(self._spark, [course], store, QueryOptions(java), folded.append)
+        query = BatchQuery(self._spark, [course], store, java, folded.append)
         found: dict[int, float] = {}
         for _ in range(WARM + BATCHES):
             before = len(folded)
