@@ -22,13 +22,11 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture
 def generation(store: RedisViewStore) -> Generation:
-    """An empty generation of two buckets."""
     return new_marked(store, 2)
 
 
 @pytest.fixture
 def line() -> Line:
-    """The sockets of the flusher."""
     return Line()
 
 
@@ -134,6 +132,5 @@ def test_a_server_that_refuses_to_write_is_an_error_and_nothing_is_written(
 
 
 def connections(server: RedisServer) -> int:
-    """How many are connected."""
     with server.client() as client:
         return len(client.client_list())

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture
 def generation(store: RedisViewStore) -> Generation:
-    """An empty generation of one bucket."""
     return new_marked(store, 1)
 
 
@@ -209,11 +208,9 @@ def test_an_older_generation_was_folded_by_the_one_code_that_it_names_and_has_no
 
 
 def connections(server: RedisServer) -> int:
-    """How many clients the server has."""
     with server.client() as client:
         return len(client.client_list())
 
 
 def wait_for_connections(server: RedisServer, count: int) -> None:
-    """Waits until the server has no more clients than that."""
     wait_until(lambda: connections(server) <= count, f"all but {count} connections to close")

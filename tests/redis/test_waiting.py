@@ -58,7 +58,6 @@ async def _stays_deaf(self: Subscriber, awaited: Iterable[Generation]) -> None:
 
 
 def subscribers(server: RedisServer) -> int:
-    """How many connections are subscribed to something."""
     with server.client() as client:
         return sum(int(found["sub"]) > 0 for found in client.client_list())
 
@@ -81,7 +80,6 @@ BOTH = (blocking, in_a_loop)
 
 
 def seconds_of(how: How, reader: Reader[Spend], position: Position, timeout: float) -> float:
-    """How long a read takes."""
     began = time.monotonic()
     assert how(reader, position, timeout) is not None
     return time.monotonic() - began

@@ -187,13 +187,11 @@ def test_a_dead_node_is_named_the_others_are_read_and_after_a_failover_all_are(
 
 
 def load(store: RedisViewStore, generation: Generation) -> None:
-    """Writes a row in bulk."""
     with RedisBulkSink(store._settings) as sink:
         sink.write(generation, 0, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
 
 
 def as_user(cluster: ClusterSet, name: str, password: str) -> RedisSettings:
-    """How a user reaches the cluster."""
     url = cluster.settings.url.replace("://", f"://{name}@")
     return cluster.settings.model_copy(update={"url": url, "password": SecretStr(password)})
 

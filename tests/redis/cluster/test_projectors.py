@@ -38,7 +38,6 @@ def world(cluster: ClusterSet) -> Iterator[World]:
 
 
 def live(store: RedisViewStore) -> Generation:
-    """The live generation of the summaries."""
     found = store.registry(summary.name).live_of(summary.hash)
     assert found is not None
     return found

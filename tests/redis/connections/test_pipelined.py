@@ -35,11 +35,9 @@ class Collected(asyncio.Transport):
         self.aborted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keeps it."""
         self.writes.append(bytes(data))
 
     def abort(self) -> None:
-        """Says so."""
         self.aborted = True
 
 
@@ -71,7 +69,6 @@ def opened(
 
 
 async def tick(times: int = 2) -> None:
-    """Lets the loop go round."""
     for _ in range(times):
         await asyncio.sleep(0)
 

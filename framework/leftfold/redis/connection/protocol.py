@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias
 
 import hiredis
 from typing_extensions import TypeVar
@@ -273,7 +274,8 @@ def _chunks(commands: Iterable[bytes]) -> Iterator[list[bytes]]:
 A = TypeVar("A")
 
 
-class RedisQuery(NamedTuple, Generic[A]):
+@dataclass(slots=True)
+class RedisQuery(Generic[A]):
     """A query compiled for any client, threaded or not.
 
     Args:
