@@ -13,8 +13,8 @@ from leftfold.cli.main import run, tell
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings
+from leftfold.parquet import ArchiveSettings
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.settings import ArchiveSettings
 from leftfold.redis import RedisSettings
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.logging import open_report

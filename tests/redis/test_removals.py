@@ -107,7 +107,6 @@ class Dying(RedisViewStore):
 
 @pytest.fixture
 def dying(server: RedisServer) -> Iterator[Dying]:
-    """A store of a process that dies."""
     store = Dying(server.settings)
     yield store
     store.close()
@@ -321,12 +320,10 @@ def next_live(store: RedisViewStore) -> str:
 
 
 def looks(server: RedisServer, name: str = "tests.domains.ledger:app") -> dict[str, Finding]:
-    """What the doctor says, by what it is about."""
     return {found.about: found for found in Examination([name], None, server.settings.url).run()}
 
 
 def keys_of(server: RedisServer, id_: str) -> set[bytes]:
-    """The keys of a generation."""
     with server.client() as client:
         return set(client.scan_iter(f"v:{{{summary.name}:{id_}:*"))
 

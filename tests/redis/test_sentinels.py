@@ -54,13 +54,11 @@ def sentinels(started: SentinelSet) -> SentinelSet:
 
 @pytest.fixture
 def store(sentinels: SentinelSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
-    """A store on whichever server leads."""
     return stores(sentinels.settings)
 
 
 @pytest.fixture
 def generation(store: RedisViewStore) -> Generation:
-    """An empty generation of two buckets."""
     return new_marked(store, 2)
 
 

@@ -247,7 +247,7 @@ def archive_dir(given: str | None = None, *, default: str = "") -> str:
     if given is not None:
         return given
     with extras():
-        from leftfold.parquet.settings import ArchiveSettings
+        from leftfold.parquet import ArchiveSettings
 
     return ArchiveSettings().dir or default
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,12 @@ import pytest
 
 from tests.cli.shell import Shell, Typed
 from tests.spark.conftest import WAIT_SECONDS, Shop
-from tests.spark.queries.views import app, owner_frame, owner_sums, still_open
+from tests.spark.queries.views import owner_frame, owner_sums, still_open
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
 APP = "--app=tests.spark.queries.views:app"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(shop: Shop) -> Iterator[None]:
-    yield
-    shop.forget(*(view.name for view in app.views))
 
 
 def leftfold(shop: Shop, *words: str) -> Typed:
