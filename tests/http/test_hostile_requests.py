@@ -172,6 +172,18 @@ def test_a_key_with_control_characters_has_its_own_row_and_no_line_in_a_log(
     assert not [record for record in caplog.records if key and key in record.getMessage()]
 
 
+def test_a_path_with_a_newline_at_its_end_is_another_path() -> None:
+    """A proxy that keeps callers from a path does not keep them from that one."""
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        for path in ("/views/open_baskets", "/views/open_baskets:count", "/health/live", "/metrics"):
+            assert (await http.get(path)).status_code == 200
+            problem(await http.get(f"{path}%0A"), 404)
+        problem(await http.post(f"{OPEN}%0A", json={"basket_id": "b", "household": "h"}), 404)
+
+    called(calls, lambda world: gateway([(app, world)], metrics=lambda: b""))
+
+
 @pytest.mark.parametrize(("household", "basket"), [("h", "b"), ("h/1", "b/2"), ("ä%2F", "100%"), ("h", "a/b/c")])
 def test_a_key_of_two_parts_is_found_part_by_part_and_as_answers_name_it(household: str, basket: str) -> None:
     async def calls(http: httpx.AsyncClient) -> None:

@@ -160,9 +160,10 @@ def gateway(
     found.state.feeds = feeds  # which `GatewayServer` ends before it waits for its connections
     for one in made:
         found.include_router(one.router)
-    found.include_router(_health([(app, one) for (app, _), one in zip(apps, made, strict=True)]))
+    health = _health([(app, one) for (app, _), one in zip(apps, made, strict=True)])
     if metrics is not None:
-        _add_metrics(found, access or Access(), metrics)
+        _add_metrics(health, access or Access(), metrics)
+    found.include_router(health)
     _add_handlers(found)
     _describe(found)
     commands = {path: answer for one in made for path, answer in one.commands.items()}
@@ -283,7 +284,7 @@ async def _wrong_with(app: App, routes: _Routes) -> list[str]:
     return []
 
 
-def _add_metrics(found: FastAPI, access: Access, shown: Callable[[], bytes]) -> None:
+def _add_metrics(found: APIRouter, access: Access, shown: Callable[[], bytes]) -> None:
     @found.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
         await access.principal(request)
