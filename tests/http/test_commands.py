@@ -17,7 +17,7 @@ from fastapi import APIRouter, FastAPI
 
 from leftfold import memory
 from leftfold.errors import InfrastructureError, OutcomeUnknown
-from leftfold.http import Access, router
+from leftfold.http import Access, hash_of, router
 from leftfold.http.commands import _MOST_BATCHES, CommandRoutes, _Sent
 from leftfold.http.routes import FirstConnection, ProblemRoute
 from leftfold.http.streams import add_stream
@@ -294,6 +294,16 @@ def test_a_link_of_one_command_tells_nothing_of_another() -> None:
         assert (await http.get(answer.headers["Location"])).json()["id"] == "a/b c"
 
     called(calls)
+
+
+def test_a_link_tells_nothing_to_another_caller() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "one", "X-API-Key": "ann's"}
+        link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)).headers["Location"]
+        is_problem(await http.get(link, headers={"X-API-Key": "bob's"}), 404)
+        assert (await http.get(link, headers={"X-API-Key": "ann's"})).json()["version"] == 1
+
+    called(calls, access=Access({hash_of("ann's"): "ann", hash_of("bob's"): "bob"}))
 
 
 def test_a_line_without_an_end_is_not_read_to_it() -> None:

@@ -152,9 +152,9 @@ class CommandRoutes:
             id_: Annotated[str, Path(alias="id", max_length=200)],
             timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
         ) -> Response:
-            await self._access.check_command(request, command)
+            principal = await self._access.check_command(request, command)
             sent = self._remembered.get((path, id_))
-            if sent is None:
+            if sent is None or sent.principal != principal.name:
                 advice = f"send it again with Idempotency-Key {id_}: it is decided once"
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
             if sent.task is None:
