@@ -111,7 +111,7 @@ class Live(Generic[Row, K]):
     """
 
     def __init__(self, view: View[Row, K], name: str = "") -> None:
-        self.view, self._name = view, name
+        self.view, self.name = view, name
         self.known: Generation | None = None
 
     def generation(self, *, fresh: bool = False) -> Steps[Generation]:
@@ -124,9 +124,9 @@ class Live(Generic[Row, K]):
         registry, known = Registry(), self.known
         if fresh or known is None:
             registry = yield from ask(Registered(self.view.name))
-            known = self.known = registry.live_of(self.view.hash, self._name)
-            if known is None and self._name:
-                raise _no_such(self.view, self._name, registry)
+            known = self.known = registry.live_of(self.view.hash, self.name)
+            if known is None and self.name:
+                raise _no_such(self.view, self.name, registry)
         if known is None:
             if self.view.streamed:
                 raise ViewNotBuilt(
