@@ -25,7 +25,7 @@ from benchmarks.peer import PROGRAMS, NotInstalled, peer_python
 from leftfold import App, Command, Decider, DomainError, Event, FoldView, connect
 from leftfold.local import Servers
 
-__all__ = ["app", "run"]
+__all__ = ["app", "gateway"]
 
 CONNECTIONS, SECONDS, WARM_SECONDS, KEYS = 64, 10.0, 20.0, 500
 LISTENERS, RATE = 1_000, 1_000
@@ -90,7 +90,7 @@ app = App(
 )
 
 
-def run(servers: Servers) -> list[Figure]:
+def gateway(servers: Servers) -> list[Figure]:
     """The gateway, then the bare client on the same servers, then the peer."""
     figures = []
     with _running(servers):

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import venv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.figure import Figure
 from leftfold.local import LocalSettings
 
-__all__ = ["NotInstalled", "PeerRun", "peer_python", "run_peer"]
+__all__ = ["PROGRAMS", "NotInstalled", "against", "peer_python"]
 
 PROGRAMS = Path(__file__).parent / "peers"
 INSTALL_SECONDS, RUN_SECONDS = 600, 300
@@ -39,7 +40,23 @@ class PeerRun:
         return self.events / self.seconds
 
 
-def run_peer(name: str, brokers: str, topic: str, events: int, attempt: int) -> PeerRun:
+def against(name: str, brokers: str, topic: str, events: int, keys: int, ours: Figure) -> Figure:
+    """Our figure beside the better of two runs of a peer; without one and without a goal when it cannot be installed.
+
+    Raises:
+        SystemExit: the peer fails, or folds something else than so many events of so many keys.
+    """
+    try:
+        runs = [_run_peer(name, brokers, topic, events, attempt) for attempt in range(2)]
+    except NotInstalled as error:
+        return replace(ours, goal=None, note=f"not compared, it cannot be installed here: {error}")
+    for one in runs:
+        if (one.events, one.keys) != (events, keys):
+            raise SystemExit(f"{name} folded {one.events:,} events of {one.keys:,} keys, not {events:,} of {keys:,}")
+    return replace(ours, peer=max(one.rate for one in runs))
+
+
+def _run_peer(name: str, brokers: str, topic: str, events: int, attempt: int) -> PeerRun:
     """Lets a peer fold the topic, which knows nothing of its attempts before.
 
     Raises:

@@ -1,48 +1,52 @@
-"""Events through a router and a process, against a bare Faust agent with a Table; and how fast states come back.
-
-Both add up cents per key, from the same topic. The clock runs from the first event to the last, without any start.
-
-- **Ours** has two processes, as `leftfold run` starts them: a router that writes each event, keyed anew, to the topic
-  of the process, and a worker that takes it in a transaction: state, origins and offsets, so that each counts once.
-  The clock ends when the last transaction is committed.
-- **Faust** has one: an agent that adds to a Table in memory, with its changelog topic. It keys nothing anew, reads
-  uncommitted records and counts at least once. The clock ends when it has seen the last event.
-"""
+"""Processes: events through a router and a worker against a Faust agent, recovery, and a checkout across services."""
 
 from __future__ import annotations
 
-import multiprocessing
-import threading
+import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from decimal import Decimal
 from multiprocessing.synchronize import Event
 from typing import Any
 
+from confluent_kafka import Consumer, TopicPartition
+
 from benchmarks.figure import Figure
-from benchmarks.peer import NotInstalled, run_peer
-from benchmarks.purses import TOPIC, Spent, spendings, write_spendings
+from benchmarks.logs import PARTITIONS, PURSES, Spent, spendings, write_spendings
+from benchmarks.peer import against
+from benchmarks.workers import CONTEXT, as_thread_event, beside, serving
+from events.baskets import BasketPaid
+from events.inventory import stock_id
+from events.payments import Method
 from leftfold import App, Command, Process, Timer
 from leftfold.engine.processing.process_instance import InstanceCodec
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.process_router import ProcessRouter
+from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from leftfold.model import keys as names
 from leftfold.model.position import Position
+from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
+from services.baskets.app import app as baskets
+from services.baskets.commands import AddItem, CheckOut, OpenBasket
+from services.checkout.app import app as checkout
+from services.inventory.app import app as inventory
+from services.inventory.commands import Receive
+from services.loyalty.app import app as loyalty
+from services.payments.app import app as payments
 
-__all__ = ["run"]
+__all__ = ["processes", "saga"]
 
-EVENTS, FEW, STATES, PARTITIONS = 200_000, 40_000, 100_000, 12
+EVENTS, FEW, STATES = 200_000, 40_000, 100_000
 FEW_TOPIC = "purses.few"
 LIMIT_SECONDS = 300
-FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class Warn(Command, category="purses", key="purse"):
@@ -51,6 +55,7 @@ class Warn(Command, category="purses", key="purse"):
     purse: str
 
 
+FAR = datetime(2100, 1, 1, tzinfo=UTC)
 sums = Process(
     "sums",
     inputs=Spent,
@@ -71,21 +76,55 @@ visits = Process(
     react=lambda event, state: [Timer(name="late", at=FAR, command=Warn(purse=event.purse))],
     evolve=lambda state, event: state + event.cents,
 )
-app = App("bench", partitions=PARTITIONS, processes=[sums, visits])
+bench = App("bench", partitions=PARTITIONS, processes=[sums, visits])
+APPS = (baskets, inventory, loyalty, payments, checkout, bench)
 
 
-def run(servers: Servers, events: int = EVENTS, few: int = FEW, states: int = STATES) -> list[Figure]:
-    """The better of two runs of each."""
+def _work(stop: Event, address: str, number: int, name: str, serves: Event, taken: Any = None) -> None:
+    """A worker of an App of `APPS`."""
+    worker = serving(KafkaSettings(bootstrap_servers=address), APPS[number], name, as_thread_event(stop))
+    serves.set()
+    if taken is None:
+        worker.run()
+        return
+    while not stop.is_set():
+        worker.step()
+        taken.value = worker.counts["taken"]
+    worker.close()
+
+
+def _route(stop: Event, address: str, number: int, process: str) -> None:
+    tuned_gc()
+    settings = KafkaSettings(bootstrap_servers=address)
+    ProcessRouter(APPS[number], process, settings, stop=as_thread_event(stop), report=lambda *_: None).run()
+
+
+def _wait_served(events: list[Event]) -> None:
+    for event in events:
+        if not event.wait(LIMIT_SECONDS):
+            raise SystemExit(f"a worker serves nothing in {LIMIT_SECONDS} s")
+
+
+def processes(servers: Servers, events: int = EVENTS, few: int = FEW, states: int = STATES) -> list[Figure]:
+    """Both add up cents per key, from the same topic; the clock runs from the first event to the last.
+
+    - **Ours** has two processes, as `leftfold run` starts them: a router that writes each event, under the key of the
+      process, to the topic of the process, and a worker that takes it in a transaction: state, origins and offsets, so
+      that each counts once. The clock ends when the last transaction is committed.
+    - **Faust** has one: an agent that adds to a Table in memory, with its changelog topic. It keeps the key, reads
+      uncommitted records and counts at least once. The clock ends when it has seen the last event. The better of two.
+    """
     kafka = KafkaSettings(bootstrap_servers=servers.kafka)
     write_spendings(kafka, events)
-    few_keys = write_spendings(kafka, few, FEW_TOPIC)
-    ensure(app, kafka)
-    ours = _taken(kafka, "sums", events)
+    keys = write_spendings(kafka, few, FEW_TOPIC)
+    ensure(bench, kafka)
+    rate = _taken(kafka, "sums", events)
     _check_sums(kafka, events)
-    figures = [_against_faust(servers, ours, few, few_keys)]
+    note = "a router and a worker, exactly once; the peer: an agent with a Table, at least once"
+    ours = Figure("processes.events", rate, "events/s", goal=1.5, note=note)
+    figures = [against("faust", servers.kafka, FEW_TOPIC, few, keys, ours)]
     _taken(kafka, "visits", events)
-    figures.append(_recovered(kafka, states))
-    return figures
+    return [*figures, _recovered(kafka, states)]
 
 
 def _taken(kafka: KafkaSettings, process: str, events: int) -> float:
@@ -103,63 +142,11 @@ def _taken(kafka: KafkaSettings, process: str, events: int) -> float:
 
 @contextmanager
 def _at_work(kafka: KafkaSettings, process: str) -> Iterator[Callable[[], int]]:
-    context = multiprocessing.get_context("spawn")
-    stop, serves, taken = context.Event(), context.Event(), context.Value("l", 0)
-    worker = context.Process(target=_work, args=(kafka.bootstrap_servers, process, stop, serves, taken))
-    router = context.Process(target=_route, args=(kafka.bootstrap_servers, process, stop))
-    worker.start()
-    try:
-        if not serves.wait(LIMIT_SECONDS):
-            raise SystemExit(f"the worker of {process} serves nothing in {LIMIT_SECONDS} s")
-        router.start()
-        yield lambda: int(taken.value)
-    finally:
-        stop.set()
-        for one in (worker, router):
-            if one.pid is not None:
-                one.join()
-
-
-def _work(address: str, process: str, stop: Event, serves: Event, taken: Any) -> None:
-    worker = _serving(KafkaSettings(bootstrap_servers=address), process)
-    serves.set()
-    while not stop.is_set():
-        worker.step()
-        taken.value = worker.counts["taken"]
-    worker.close()
-
-
-def _serving(kafka: KafkaSettings, process: str) -> Worker:
-    tuned_gc()
-    worker = Worker(app, process, KafkaClientSupplier(kafka), stop=threading.Event())
-    while len(worker.served) < PARTITIONS:
-        worker.step()
-    return worker
-
-
-def _route(address: str, process: str, done: Event) -> None:
-    stop = threading.Event()
-
-    def stopped() -> None:
-        done.wait()
-        stop.set()
-
-    threading.Thread(target=stopped, daemon=True).start()
-    tuned_gc()
-    settings = KafkaSettings(bootstrap_servers=address)
-    ProcessRouter(app, process, settings, stop=stop, report=lambda *_: None).run()
-
-
-def _against_faust(servers: Servers, ours: float, events: int, keys: int) -> Figure:
-    note = "a router and a worker, exactly once; the peer: an agent with a Table, at least once"
-    try:
-        runs = [run_peer("faust", servers.kafka, FEW_TOPIC, events, attempt) for attempt in range(2)]
-    except NotInstalled as error:
-        return Figure("processes.events", ours, "events/s", note=f"not compared, it cannot be installed here: {error}")
-    for one in runs:
-        if (one.events, one.keys) != (events, keys):
-            raise SystemExit(f"faust added up {one.events:,} events of {one.keys:,} keys, not {events:,} of {keys:,}")
-    return Figure("processes.events", ours, "events/s", peer=max(one.rate for one in runs), goal=1.5, note=note)
+    serves, taken, place = CONTEXT.Event(), CONTEXT.Value("l", 0), (kafka.bootstrap_servers, APPS.index(bench), process)
+    with beside((_work, *place, serves, taken)):
+        _wait_served([serves])
+        with beside((_route, *place)):
+            yield lambda: int(taken.value)
 
 
 def _recovered(kafka: KafkaSettings, wanted: int) -> Figure:
@@ -170,12 +157,11 @@ def _recovered(kafka: KafkaSettings, wanted: int) -> Figure:
     seconds = []
     for _ in range(2):
         began = time.perf_counter()
-        worker = _serving(kafka, "visits")
+        worker = serving(kafka, bench, "visits")
         seconds.append(time.perf_counter() - began)
         worker.close()
-    return Figure(
-        "processes.recovery", min(seconds), "s", note=f"{count:,} states with a timer each, joining the group included"
-    )
+    note = f"{count:,} states with a timer each, joining the group included"
+    return Figure("processes.recovery", min(seconds), "s", note=note)
 
 
 def _check_sums(kafka: KafkaSettings, events: int) -> None:
@@ -185,15 +171,84 @@ def _check_sums(kafka: KafkaSettings, events: int) -> None:
     found = sum(codec.decode(value, 0.0).state for value in states.values())
     wanted = sum(event.cents for _, event in spendings(events))
     if found != wanted:
-        raise SystemExit(f"the states add up to {found:,}, not {wanted:,}, from {TOPIC}")
+        raise SystemExit(f"the states add up to {found:,}, not {wanted:,}, from {PURSES}")
 
 
 def _records(kafka: KafkaSettings, topic: str) -> Iterator[RawRecord]:
-    log = KafkaLogReader(kafka)
-    try:
+    with closing(KafkaLogReader(kafka)) as log:
         ends = log.ends([topic])
         log.seek(Position({topic: dict.fromkeys(range(PARTITIONS), 0)}))
         while not log.position().covers(ends):
             yield from log.poll(5000, 0.1)
-    finally:
-        log.close()
+
+
+SAGAS, LINES, WARM, PAID_SECONDS = 300, 3, 30, 60.0
+
+
+def saga(servers: Servers, sagas: int = SAGAS) -> list[Figure]:
+    """How long a checkout takes across all services: from the command at the register until the basket is paid.
+
+    One household after the other, three products each; everything in a process of its own, on this machine.
+    """
+    kafka = KafkaSettings(bootstrap_servers=servers.kafka)
+    address, works = servers.kafka, list[tuple[Any, ...]]()
+    for number, app in enumerate(APPS[:-1]):
+        ensure(app, kafka)
+        for member in (*(d.name for d in app.deciders), *(p.name for p in app.processes)):
+            works.append((_work, address, number, member, CONTEXT.Event()))
+    with beside(*works, (_route, address, APPS.index(checkout), "checkout")):
+        _wait_served([serves for *_, serves in works])
+        times = sorted(_checkouts(kafka, sagas))
+    note = f"{sagas} checkouts of {LINES} products, 4 deciders, a process and a router in a process each"
+    return [
+        Figure("processes.saga_p50", statistics.median(times) * 1000, "ms", note=note),
+        Figure("processes.saga_p99", times[int(len(times) * 0.99)] * 1000, "ms"),
+    ]
+
+
+def _checkouts(kafka: KafkaSettings, sagas: int) -> Iterator[float]:
+    now, products = datetime.now(UTC), [f"p{number}" for number in range(LINES)]
+    with closing(_Paid(kafka)) as paid, KafkaClient(baskets.name, kafka) as client:
+        for product in products:
+            client.send(Receive(stock_id=stock_id("s", product), at=now, quantity=10 * sagas), timeout=60)
+        for number in range(sagas + WARM):
+            basket = f"basket-{number}"
+            client.send(OpenBasket(basket_id=basket, at=now, household_id="h", store_id="s"), timeout=60)
+            for product in products:
+                line = AddItem(basket_id=basket, at=now, product_id=product, quantity=1, sales_value=Decimal("1.50"))
+                client.send(line, timeout=60)
+            began = time.perf_counter()
+            client.send(CheckOut(basket_id=basket, at=now, method=Method.CARD), timeout=60)
+            paid.wait(basket)
+            if number >= WARM:
+                yield time.perf_counter() - began
+
+
+class _Paid:
+    """Reads the events of baskets as they are committed, from now on."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        options = {"group.id": "register", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._consumer = Consumer({**kafka.librdkafka(), **options, "fetch.wait.max.ms": 100})
+        self._type = MessageCodec([BasketPaid]).types[BasketPaid]
+        topic = names.events("baskets")
+        places = [TopicPartition(topic, partition) for partition in range(baskets.partitions)]
+        for place in places:
+            place.offset = self._consumer.get_watermark_offsets(place, 20)[1]
+        self._consumer.assign(places)
+
+    def wait(self, basket: str) -> None:
+        """Waits until this basket is paid."""
+        deadline = time.monotonic() + PAID_SECONDS
+        while time.monotonic() < deadline:
+            message: Any = self._consumer.poll(0.5)
+            if message is None or message.error():
+                continue
+            record = raw(message)
+            if record.key == basket.encode() and header(record.headers, "ce_type") == self._type:
+                return
+        raise SystemExit(f"{basket} was not paid in {PAID_SECONDS:g} s")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._consumer.close()

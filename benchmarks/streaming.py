@@ -8,50 +8,40 @@ import time
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from itertools import count, islice
 
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from benchmarks.figure import Figure
-from benchmarks.headers import lane_headers
-from benchmarks.small_events import PARTITIONS, Moved, balances
+from benchmarks.logs import MOVEMENTS, PARTITIONS, Moved, Transactions, balances, create
+from benchmarks.rebuild import spark_settings
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.views.generations import open_generation
-from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import EVENTS
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import Servers, java_home, spark_jars
-from leftfold.model import keys as names
-from leftfold.model.keys import partition_of
-from leftfold.ports.codec import MessageCodec
+from leftfold.local import Servers
 from leftfold.ports.flush import Phase
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.streaming.projection import TUNED, tune
-from leftfold.spark.streaming.query import BatchQuery, QueryOptions
+from leftfold.spark import spark_session
+from leftfold.spark.streaming.projection import TUNED, BatchQuery, tune
 
-__all__ = ["run"]
+__all__ = ["streaming"]
 
 WARM, BATCHES, EVENTS_EACH = 10, 40, 100
 PATIENCE = 60.0
 STOCK_KAFKA = {"fetch.max.wait.ms": "500"}
-TOPIC = names.events("movements")
 
 
-def run(servers: Servers) -> list[Figure]:
+def streaming(servers: Servers) -> list[Figure]:
     """Milliseconds of a batch with a transaction of 100 events in it: median and 99th percentile of 40."""
     kafka, redis = KafkaSettings(bootstrap_servers=servers.kafka), RedisSettings(url=servers.redis)
     tuned_gc()
-    with ClusterAdmin(kafka) as cluster:
-        cluster.create(TOPIC, PARTITIONS, 1, EVENTS)
-    trickle = Trickle(kafka)
-    settings = SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())
-    with spark_session(settings) as spark:
-        times = Times(spark, kafka, redis, trickle)
-        untune(spark)
+    create(kafka, MOVEMENTS)
+    with spark_session(spark_settings()) as spark:
+        times = Times(spark, kafka, redis)
+        for name in TUNED:  # back to what Spark comes with
+            spark.conf.unset(name)
         stock = times.of({**kafka.java(), **STOCK_KAFKA})
         session = times.of(kafka.java())
         tune(spark)
@@ -65,57 +55,35 @@ def run(servers: Servers) -> list[Figure]:
     ]
 
 
-def untune(spark: SparkSession) -> None:
-    """Gives the session back what Spark comes with."""
-    for name in TUNED:
-        spark.conf.unset(name)
-
-
-class Trickle:
-    """Writes small transactions of movements."""
-
-    def __init__(self, kafka: KafkaSettings) -> None:
-        config = {**kafka.librdkafka(), "transactional.id": "trickle", "linger.ms": 1}
-        self._producer, self._codec, self._number = Producer(config), MessageCodec([Moved]), 0
-        self._producer.init_transactions(30)
-
-    def write(self) -> None:
-        """One transaction, each of its events for an account of its own."""
-        self._producer.begin_transaction()
-        for _ in range(EVENTS_EACH):
-            self._number += 1
-            account = f"account-{self._number % 5_000:07d}"
-            event = Moved(account=account, reason="trickle", count=1, amount=Decimal("1.00"))
-            key = account.encode()
-            headers: Any = lane_headers(
-                event, event.account, self._codec.types[Moved], self._number, 1 + self._number // 5_000
-            )
-            self._producer.produce(
-                TOPIC, self._codec.encode(event), key, partition_of(key, PARTITIONS), headers=headers
-            )
-        self._producer.commit_transaction(60)
-
-
 class Times:
     """Times batches of a query that folds `balances`."""
 
-    def __init__(self, spark: SparkSession, kafka: KafkaSettings, redis: RedisSettings, trickle: Trickle) -> None:
-        self._spark, self._kafka, self._redis, self._trickle = spark, kafka, redis, trickle
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, redis: RedisSettings) -> None:
+        self._spark, self._kafka, self._redis = spark, kafka, redis
+        self._transactions = Transactions(kafka, MOVEMENTS, Moved, **{"linger.ms": 1})
+        # Each event of a transaction is for an account of its own.
+        self._log = (
+            (
+                1 + n // 5_000,
+                Moved(account=f"account-{n % 5_000:07d}", reason="trickle", count=1, amount=Decimal("1.00")),
+            )
+            for n in count(1)
+        )
 
     def of(self, java: dict[str, str]) -> list[float]:
         """Milliseconds of each batch that had events, those at the start left out."""
         store = RedisViewStore(self._redis)
-        generation = open_generation(store, balances, {TOPIC: PARTITIONS}, Phase.SEALED)
+        generation = open_generation(store, balances, {MOVEMENTS: PARTITIONS}, Phase.SEALED)
         course = MicroBatchDriver(
             balances, generation, store.checkpoints(generation), secrets.token_hex(6),
             open_store=partial(RedisViewStore, self._redis), open_log=partial(KafkaBulkLog, self._kafka),
         )  # fmt: skip
         folded: list[MicroBatchDriver] = []
-        query = BatchQuery(self._spark, [course], store, QueryOptions(java), folded.append)
+        query = BatchQuery(self._spark, [course], store, java, folded.append)
         found: dict[int, float] = {}
         for _ in range(WARM + BATCHES):
             before = len(folded)
-            self._trickle.write()
+            self._transactions.commit(list(islice(self._log, EVENTS_EACH)))
             _wait(lambda at=before: query.wait(0.01) or len(folded) > at)  # type: ignore[misc]
             for progress in query.query.recentProgress:
                 if progress.numInputRows:

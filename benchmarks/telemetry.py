@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,18 +11,16 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from benchmarks.feed import feed
 from benchmarks.figure import Figure
+from benchmarks.workers import decided, feed
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from leftfold.ports.telemetry import BATCH_SIZE, TAKE, member, recorded_by
 from services.baskets.app import app
 
-__all__ = ["run"]
+__all__ = ["telemetry"]
 
 MANY, BATCH, ROUNDS, CALLS = 100_000, 16_000, 4, 20_000
 TRACED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -39,25 +35,25 @@ def _recording() -> Iterator[None]:
         yield
 
 
-def run(servers: Servers, many: int = MANY) -> list[Figure]:
+def telemetry(servers: Servers, many: int = MANY) -> list[Figure]:
     """All commands are in traces that their senders record; the figures are from the medians of the rounds."""
     settings = KafkaSettings(bootstrap_servers=servers.kafka)
     ensure(app, settings)
     tuned_gc()
     fed = 0
 
-    def decided(recording: AbstractContextManager[None]) -> float:
+    def rate(recording: AbstractContextManager[None]) -> float:
         nonlocal fed
         feed(settings, many, skip=fed, traceparent=TRACED)
         fed += many
         with recording:
-            return _decide(settings, many)
+            return decided(settings, many)
 
-    decided(nullcontext())
+    rate(nullcontext())
     without, within = [], []
     for _ in range(ROUNDS):
-        without.append(decided(nullcontext()))
-        within.append(decided(_recording()))
+        without.append(rate(nullcontext()))
+        within.append(rate(_recording()))
     percent = (median(without) / median(within) - 1) * 100
     note = f"{median(without):,.0f} commands/s without an SDK, {median(within):,.0f} with one, all of them traced"
     return [
@@ -106,16 +102,3 @@ def _microseconds(call: Callable[[], None], rounds: int = 5) -> float:
             call()
         best = min(best, (time.perf_counter() - began) / (CALLS // rounds) * 1e6)
     return best
-
-
-def _decide(settings: KafkaSettings, count: int) -> float:
-    worker = Worker(app, "baskets", KafkaClientSupplier(settings), stop=threading.Event(), batch=BATCH)
-    while len(worker.served) < app.partitions:
-        worker.step()
-    gc.collect()
-    began, done = time.perf_counter(), 0
-    while done < count:
-        done += worker.step()
-    seconds = time.perf_counter() - began
-    worker.close()
-    return count / seconds

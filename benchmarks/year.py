@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -11,20 +10,16 @@ from typing import Any
 
 import psutil
 
-from benchmarks.feed import feed
 from benchmarks.figure import Figure
-from benchmarks.rebuilding import timed_rebuild
-from leftfold.engine.rebuild.tasks import tuned_gc
+from benchmarks.rebuild import Rebuilds, spark_settings
+from benchmarks.workers import CONTEXT, beside, decided, feed
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.worker import Worker
-from leftfold.local import Servers, java_home, spark_jars
-from leftfold.redis import RedisSettings
-from leftfold.spark import SparkSettings, spark_session
+from leftfold.local import Servers
+from leftfold.spark import spark_session
 from services.baskets.app import app
 
-__all__ = ["run"]
+__all__ = ["year"]
 
 MOST = 2_000_000
 KINDS = {
@@ -36,45 +31,29 @@ KINDS = {
 }
 
 
-def run(servers: Servers) -> list[Figure]:
+def year(servers: Servers) -> list[Figure]:
     """One worker loads, then Spark rebuilds view after view; sizes are of resident memory."""
-    kafka, redis = KafkaSettings(bootstrap_servers=servers.kafka), RedisSettings(url=servers.redis)
-    ensure(app, kafka)
+    rebuilds, seconds = Rebuilds(servers), CONTEXT.Value("d", 0.0)
+    ensure(app, rebuilds.kafka)
     with _sampled() as sizes:
-        count = feed(kafka, MOST)
-        load = _decided(kafka, count)
+        count = feed(rebuilds.kafka, MOST)
+        with beside((_decide, servers.kafka, count, seconds)):
+            pass
+        if not (load := float(seconds.value)):
+            raise SystemExit("the worker failed")
         figures = [Figure("year.load", load, "s", note=f"one worker, {count:,} commands, {count / load:,.0f}/s")]
-        settings = SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars(), memory="2g")
-        with spark_session(settings) as spark:
+        with spark_session(spark_settings()) as spark:
             for view in app.views:
-                seconds, result = timed_rebuild(spark, kafka, redis, view)
+                took, result = rebuilds.timed(spark, view)
                 note = f"{result.events:,} events, {result.rows:,} rows"
-                figures.append(Figure(f"year.rebuild.{view.name}", seconds, "s", note=note))
+                figures.append(Figure(f"year.rebuild.{view.name}", took, "s", note=note))
     return figures + [Figure(f"year.peak.{kind}", size / 2**20, "MB") for kind, size in sorted(sizes.items())]
 
 
-def _decided(kafka: KafkaSettings, count: int) -> float:
-    context = multiprocessing.get_context("spawn")
-    seconds = context.Value("d", 0.0)
-    process = context.Process(target=_decide, args=(kafka.bootstrap_servers, count, seconds))
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise SystemExit(f"the worker ended with {process.exitcode}")
-    return float(seconds.value)
-
-
-def _decide(address: str, count: int, seconds: Any) -> None:
-    tuned_gc()
-    worker, done = (
-        Worker(app, "baskets", KafkaClientSupplier(KafkaSettings(bootstrap_servers=address)), stop=threading.Event()),
-        0,
-    )
+def _decide(stop: object, address: str, count: int, seconds: Any) -> None:
     began = time.perf_counter()
-    while done < count:
-        done += worker.step()
+    decided(KafkaSettings(bootstrap_servers=address), count)
     seconds.value = time.perf_counter() - began
-    worker.close()
 
 
 @contextmanager

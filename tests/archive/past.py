@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +24,6 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.view import View
 from leftfold.parquet.archive_reader import ParquetArchive
@@ -35,6 +33,7 @@ from leftfold.ports.bulk import OpenArchive, OpenBulkLog
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from tests.domains.ledger import app, histories, stranger
+from tests.threads import all_working, deciding, projecting
 from tests.waiting import WAIT_SECONDS, step_until, wait_until
 from tests.worker.receipts import behind
 
@@ -92,27 +91,10 @@ class Past:
         for view in app.views:
             self.views[view].wait_reached(after, timeout=WAIT_SECONDS)
 
-    @contextmanager
-    def working(self, reader: Callable[[], LogReader]) -> Iterator[None]:
+    def working(self, reader: Callable[[], LogReader]) -> AbstractContextManager[None]:
         """A worker and a projector at work while the block runs."""
-        stop = threading.Event()
-        worker = Worker(app, "ledgers", KafkaClientSupplier(self.kafka, archive=self.archive), stop=stop)
-        threads = [threading.Thread(target=worker.run), threading.Thread(target=self.follow, args=(reader, stop))]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-
-    def follow(self, reader: Callable[[], LogReader], stop: threading.Event) -> None:
-        """A projector until the event is set."""
-        tail = Projector(app.views, reader, self.store)
-        while not stop.is_set():
-            tail.step()
-        tail.close()
+        supplier = KafkaClientSupplier(self.kafka, archive=self.archive)
+        return all_working(deciding(app, "ledgers", supplier), projecting(app.views, reader, self.store))
 
     def caught_up(self, redis: RedisSettings, reader: Callable[[], LogReader]) -> dict[str, dict[Any, Any]]:
         """The rows of a projector that begins with nothing, in another database, once it is at the end."""

@@ -335,17 +335,6 @@ def test_overlapping_spans_are_read_once_and_a_gap_ends_the_archive() -> None:
     assert end_of(pieces) == 15
 
 
-def test_days_and_sizes_make_files(make_topic: MakeTopic) -> None:
-    topic = make_topic(1)
-    topic.write(*(decision(b"%d" % n) for n in range(300)), at=BEGUN)
-    topic.write(decision(b"next"), at=BEGUN + DAY)
-    topic.archive(most=100)
-    counts = [pq.read_table(file, partitioning=None).num_rows for file in files_of(topic)]
-    assert len(counts) > 3
-    assert (sum(counts), counts[-1]) == (301, 1)
-    assert topic.archived() == topic.records()
-
-
 def test_an_interrupted_run_leaves_only_complete_files(make_topic: MakeTopic) -> None:
     topic, nth = make_topic(1), 3
     topic.write(*(decision(b"%d" % n) for n in range(1000)))

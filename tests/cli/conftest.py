@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.cli.main import run
 from leftfold.runtime.rebuilding import spark_settings
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import Shell, Typing, typing_with
 from tests.servers import Addresses
 
 WAIT_SECONDS = 240.0
@@ -39,16 +38,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def typed(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Typed]:
+def typed(place: Path, capsys: pytest.CaptureFixture[str]) -> Typing:
     """Types a command in this process."""
-
-    def type_(*words: str) -> Typed:
-        capsys.readouterr()
-        code = run(words)
-        out, err = capsys.readouterr()
-        return Typed(code, out, err)
-
-    return type_
+    return typing_with(capsys)
 
 
 @pytest.fixture

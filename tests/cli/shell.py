@@ -9,10 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
 import pytest
 
@@ -20,23 +19,46 @@ from leftfold.cli.main import run
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
-__all__ = ["ROOT", "Shell", "Typed", "running", "serving"]
+__all__ = ["ROOT", "Shell", "Typed", "Typing", "running", "serving", "typing_with"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
 
 
-@dataclass(frozen=True)
-class Typed:
+class Typed(NamedTuple):
     """What a command came to."""
 
     code: int
     out: str
     err: str
 
+    def ok(self) -> Typed:
+        """The same, after a check that it ended with exit code 0."""
+        assert self.code == 0, self
+        return self
+
+    def ended(self, code: int, *said: str) -> Typed:
+        """The same, after a check that it ended with this exit code and said all of this on standard error."""
+        assert (self.code, [words for words in said if words not in self.err]) == (code, []), self
+        return self
+
     def rows(self) -> list[dict[str, Any]]:
         """Its output as NDJSON."""
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+Typing: TypeAlias = Callable[..., Typed]
+"""Types a command."""
+
+
+def typing_with(capsys: pytest.CaptureFixture[str], *more: str) -> Typing:
+    """Types commands in this process, each with more words behind it."""
+
+    def type_(*words: str) -> Typed:
+        capsys.readouterr()
+        return Typed(run([*words, *more]), *capsys.readouterr())
+
+    return type_
 
 
 class Shell:
@@ -71,12 +93,7 @@ class Shell:
         """Types a command in this process, which has imported everything and may have a session of Spark."""
         out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
         found = [entry for entry in self._environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        with (
-            pytest.MonkeyPatch.context() as changed,
-            chdir(self.place),
-            redirect_stdout(out),
-            redirect_stderr(err),
-        ):
+        with pytest.MonkeyPatch.context() as changed, chdir(self.place), redirect_stdout(out), redirect_stderr(err):
             for name in os.environ.keys() - self._environment.keys():
                 changed.delenv(name)
             for name, value in self._environment.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from leftfold.cli.main import COMMANDS as SECTIONS
 from leftfold.cli.main import app, spec_in, tell
 from leftfold.engine.views import projection_writer as writer
 from leftfold.runtime.project import Usage, note_apps, unknown
-from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typing
 
 COMMANDS = {name for section in SECTIONS.values() for name in section}
 HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "structlog")
@@ -41,17 +40,16 @@ def commands() -> dict[str, list[str]]:
 
 
 def test_every_command_has_help_with_examples_and_no_sentence_of_a_list_is_cut(
-    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+    typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert COMMANDS >= TOUR
     below = commands()
     assert below["log"] == ["trace", "skip", "archive", "verify-archive", "trim", "sql"]
     for words in (f"{name} {one}".strip() for name, within in below.items() for one in within or [""]):
-        told = typed(*words.split(), "--help")
-        assert told.code == 0, words
-        assert f"Usage: leftfold {words}" in told.out
-        assert f"Examples:\n    leftfold {words}" in told.out
+        result = typed(*words.split(), "--help").ok()
+        assert f"Usage: leftfold {words}" in result.out
+        assert f"Examples:\n    leftfold {words}" in result.out
     for words in ("", *(name for name, within in below.items() if within)):
         listed = typed(*words.split(), "--help").out
         assert not [line for line in listed.splitlines()[1:] if line.endswith("...")]
@@ -76,10 +74,10 @@ os.close(read)
 done = subprocess.run([sys.executable, "-m", "leftfold.cli", "--help"], stdout=write, stderr=subprocess.PIPE)
 print(done.returncode, done.stderr.decode())
 """
-    told = Shell(tmp_path).python("-c", script)
-    assert told.out.split(maxsplit=1)[0] != "0"
-    assert "Traceback" not in told.out
-    assert "error" not in told.out.lower()
+    result = Shell(tmp_path).python("-c", script)
+    assert result.out.split(maxsplit=1)[0] != "0"
+    assert "Traceback" not in result.out
+    assert "error" not in result.out.lower()
 
 
 @pytest.mark.parametrize(
@@ -94,36 +92,36 @@ print(done.returncode, done.stderr.decode())
         (("run", "--metrics", "nowhere", "--app", BELLS), "it is no HOST:PORT"),
     ],
 )
-def test_a_slip_is_met_with_what_to_type(typed: Callable[..., Typed], words: tuple[str, ...], said: str) -> None:
-    told = typed(*words)
-    assert (told.code, told.out) == (2, "")
-    assert said in told.err
+def test_a_slip_is_met_with_what_to_type(typed: Typing, words: tuple[str, ...], said: str) -> None:
+    result = typed(*words)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
 
 
-def test_the_version_is_told(typed: Callable[..., Typed]) -> None:
-    told = typed("--version")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith("leftfold 0.")
+def test_the_version_is_told(typed: Typing) -> None:
+    result = typed("--version")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("leftfold 0.")
 
 
 def test_options_have_the_engines_defaults() -> None:
     assert options.MAX_PARKED == writer.MAX_PARKED
 
 
-def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Callable[..., Typed]) -> None:
-    told = re.findall(r"(\d+) ", typed("--help").out.partition("Exit codes:")[2])
+def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Typing) -> None:
+    result = re.findall(r"(\d+) ", typed("--help").out.partition("Exit codes:")[2])
     table = (ROOT / "docs" / "reference.md").read_text("utf-8").partition("## Exit codes")[2]
-    assert told == re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
-    assert {"0", "1", "2", "3", "4", "69", "75", "78", "130"} == set(told)
+    assert result == re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+    assert {"0", "1", "2", "3", "4", "69", "75", "78", "130"} == set(result)
 
 
 @pytest.mark.parametrize(
     "codes", ["diff 3", "explain 3", "get 4", "log verify-archive 3", "rebuild 3", "state verify 3", "verify 34"]
 )
-def test_a_command_that_ends_with_3_or_4_says_when(typed: Callable[..., Typed], codes: str) -> None:
+def test_a_command_that_ends_with_3_or_4_says_when(typed: Typing, codes: str) -> None:
     *words, each = codes.split()
-    told = " ".join(typed(*words, "--help").out.split())
-    assert all(re.search(rf"Exit code ({code} |[^.]*, {code} )when", told) for code in each), told
+    result = " ".join(typed(*words, "--help").out.split())
+    assert all(re.search(rf"Exit code ({code} |[^.]*, {code} )when", result) for code in each), result
 
 
 @pytest.mark.parametrize(
@@ -148,9 +146,7 @@ def test_every_error_has_its_exit_code(error: Exception, code: int, capsys: pyte
     assert len(err.splitlines()) <= 2
 
 
-def test_an_unforeseen_error_says_how_to_see_more(
-    typed: Callable[..., Typed], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unforeseen_error_says_how_to_see_more(typed: Typing, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ZeroDivisionError("oops")
 
@@ -158,9 +154,9 @@ def test_an_unforeseen_error_says_how_to_see_more(
         fail()
     except ZeroDivisionError as error:
         tell(error)
-    told = capsys.readouterr().err
-    assert all(word in told for word in ("ZeroDivisionError: oops", "test_help.py", "LEFTFOLD_TRACEBACK=1"))
-    assert "Traceback" not in told
+    result = capsys.readouterr().err
+    assert all(word in result for word in ("ZeroDivisionError: oops", "test_help.py", "LEFTFOLD_TRACEBACK=1"))
+    assert "Traceback" not in result
     assert "Traceback" not in typed("get", "v", "k", "--app", "nothing:here").err
     assert "Traceback" in typed("--traceback", "get", "v", "k", "--app", "nothing:here").err
 
@@ -173,7 +169,7 @@ def test_an_unknown_name_comes_with_near_ones_and_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "specs", "told"),
+    ("text", "specs", "printed"),
     [
         ("no workers; start: leftfold run booking", [SPEC], f"for these commands: export LEFTFOLD_APP={SPEC}\n"),
         ("see: leftfold run a", [SPEC, "b:app"], f"for these commands: export LEFTFOLD_APP={SPEC} or b:app\n"),
@@ -182,10 +178,10 @@ def test_an_unknown_name_comes_with_near_ones_and_all() -> None:
     ],
 )
 def test_commands_in_a_message_find_the_app_that_was_named(
-    text: str, specs: list[str], told: str, place: Path, capsys: pytest.CaptureFixture[str]
+    text: str, specs: list[str], printed: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note_apps(text, specs)
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == printed
 
 
 def test_an_app_that_is_found_anyway_is_not_named(
@@ -206,7 +202,7 @@ def test_what_was_said_behind_app_is_found() -> None:
     ("behind", "code"), [(None, 130), (KeyboardInterrupt(), 130), (ValueError(), 1)], ids=["", "in C code", "twin"]
 )
 def test_ctrl_c_before_the_command_has_begun_is_quiet(
-    behind: BaseException | None, code: int, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+    behind: BaseException | None, code: int, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(app: object) -> None:
         if behind is None:
@@ -214,6 +210,6 @@ def test_ctrl_c_before_the_command_has_begun_is_quiet(
         raise SystemError("<class 'Some'> returned a result with an exception set") from behind
 
     monkeypatch.setattr("typer.main.get_command", interrupted)
-    told = typed("status")
-    assert (told.code, told.out) == (code, "")
-    assert code != 130 or told.err == ""
+    result = typed("status")
+    assert (result.code, result.out) == (code, "")
+    assert code != 130 or result.err == ""

@@ -77,15 +77,15 @@ def bury(servers: Addresses) -> None:
     ids=lambda value: printable(" ".join(value))[:60] if isinstance(value, tuple) else "",
 )
 def test_no_command_prints_what_steers_a_terminal(board: Shell, words: tuple[str, ...], code: int | None) -> None:
-    told = board(*words)
-    assert code is None or told.code == code, told.err
-    assert_steers_nothing(told)
+    result = board(*words)
+    assert code is None or result.code == code, result.err
+    assert_steers_nothing(result)
     if "--json" in words:
-        told.rows()
+        result.rows()
 
 
-def assert_steers_nothing(told: Typed) -> None:
-    printed = told.out.replace("\r\n", "\n") + told.err
+def assert_steers_nothing(result: Typed) -> None:
+    printed = result.out.replace("\r\n", "\n") + result.err
     assert not STEERING.findall(printed)
     assert not [line for line in printed.split("\n") if line.startswith("forged")]
 
@@ -94,12 +94,11 @@ def assert_steers_nothing(told: Typed) -> None:
 @pytest.mark.usefixtures("_spark")
 def test_no_answer_of_spark_steers_a_terminal_and_json_is_exact(board: Shell) -> None:
     for form in ((), ("--json",), ("--csv",)):
-        told = board("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned", *form)
-        assert told.code == 0, told.err
-        assert_steers_nothing(told)
-        assert form or "[sku-1]" in re.sub(r"\s", "", told.out)
-        assert "[/x]" in told.out
-        assert form == ("--json",) or "[b]" in told.out
+        result = board("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned", *form).ok()
+        assert_steers_nothing(result)
+        assert form or "[sku-1]" in re.sub(r"\s", "", result.out)
+        assert "[/x]" in result.out
+        assert form == ("--json",) or "[b]" in result.out
     assert board("events", "notices", "--json").rows()[0]["event"]["text"] == HOSTILE
 
 
@@ -108,15 +107,14 @@ def test_an_event_without_a_row_is_counted_and_explained(board: Shell) -> None:
     """Runs behind the other questions."""
     for text in ("", "behind", ""):
         assert board("send", "Pin", json.dumps({"notice": f"x{text}", "text": text})).code == 0
-    told = board("get", "by_text", "behind", "--json")
-    assert told.code == 0, told.err
+    result = board("get", "by_text", "behind", "--json").ok()
     assert "view by_text leaves out 2 events without a row; leftfold explain by_text '(no row)'" in board("status").err
-    told = board("explain", "by_text", "(no row)")
-    assert [line for line in told.out.splitlines() if "Pinned" in line and " x v" in line], told.out
-    assert "NoRowKey: a row key may not be empty" in told.out
-    assert "correct key= and type leftfold rebuild by_text" in told.err
-    told = board("retry", "by_text", "(no row)")
-    assert (told.code, "correct key= and rebuild" in told.out) == (1, True), told.err
+    result = board("explain", "by_text", "(no row)")
+    assert [line for line in result.out.splitlines() if "Pinned" in line and " x v" in line], result.out
+    assert "NoRowKey: a row key may not be empty" in result.out
+    assert "correct key= and type leftfold rebuild by_text" in result.err
+    result = board("retry", "by_text", "(no row)")
+    assert (result.code, "correct key= and rebuild" in result.out) == (1, True), result.err
     verified = board("verify", "by_text")
     assert (verified.code, "(no row)" in verified.out) == (0, True), verified.out + verified.err
 
@@ -126,16 +124,15 @@ def test_an_event_without_a_row_is_counted_and_explained(board: Shell) -> None:
 def test_an_amount_that_fits_no_column_is_passed_over_and_named(board: Shell, place: Path) -> None:
     """Runs behind the other questions."""
     assert board("send", "Pin", '{"notice": "heavy", "text": "x", "weight": "1E+400000"}').code == 0
-    told = board("log", "sql", "SELECT DISTINCT weight FROM Pinned", "--json")
-    assert (told.code, told.rows()) == (0, [{"weight": "0E-10"}]), told.err
+    result = board("log", "sql", "SELECT DISTINCT weight FROM Pinned", "--json")
+    assert (result.code, result.rows()) == (0, [{"weight": "0E-10"}]), result.err
     named = "1 event passed over, since a value does not fit its column: notices.events[0]@"
-    assert named in told.err
-    assert "(weight)" in told.err
-    told = board("log", "sql", "SELECT DISTINCT weight FROM Pinned")
-    assert told.err.splitlines()[-1].startswith(named)
-    told = board("rebuild", "weights")
-    assert told.code == 0, told.err
-    assert f"view weights: {named}" in told.err
+    assert named in result.err
+    assert "(weight)" in result.err
+    result = board("log", "sql", "SELECT DISTINCT weight FROM Pinned")
+    assert result.err.splitlines()[-1].startswith(named)
+    result = board("rebuild", "weights").ok()
+    assert f"view weights: {named}" in result.err
     assert board("get", "weights", "heavy").code == 1
     assert board("get", "weights", HOSTILE).code == 0
     stream = Shell(place)
@@ -216,5 +213,5 @@ def test_nothing_else_of_the_command_line_prints() -> None:
 
 def test_what_a_question_repeats_is_cleaned(typed: Callable[..., object]) -> None:
     """Usage errors repeat what was typed."""
-    told = typed("nothing\x1b[2J")
-    assert not STEERING.findall(told.err)  # type: ignore[attr-defined]
+    result = typed("nothing\x1b[2J")
+    assert not STEERING.findall(result.err)  # type: ignore[attr-defined]

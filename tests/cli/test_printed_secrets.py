@@ -13,8 +13,8 @@ from leftfold.cli.main import run, tell
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings
+from leftfold.parquet import ArchiveSettings
 from leftfold.parquet.filesystem import ArchiveFileSystem
-from leftfold.parquet.settings import ArchiveSettings
 from leftfold.redis import RedisSettings
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.logging import open_report
@@ -42,9 +42,9 @@ https://h/p?access_token=canary#canary=canary
 def said_by(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
     """What a command writes that fails."""
     assert run(words) != 0
-    told = capfd.readouterr()
-    assert told.err, "it says why"
-    return told.out + told.err
+    result = capfd.readouterr()
+    assert result.err, "it says why"
+    return result.out + result.err
 
 
 @pytest.mark.parametrize("url", URLS.split())
@@ -62,9 +62,9 @@ def test_the_shell_repeats_no_password_of_a_redis(
     "brokers", ["u:canary@127.0.0.1:1", ":canary@127.0.0.1:1", "SASL_SSL://u:canary@127.0.0.1:1", "h:1,u:canary@h:1"]
 )
 def test_the_shell_repeats_no_login_in_the_brokers(brokers: str, capfd: pytest.CaptureFixture[str]) -> None:
-    told = said_by(["events", "tower", "x", "--kafka", brokers], capfd)
-    assert SECRET not in told
-    assert "LEFTFOLD_KAFKA_SASL_PASSWORD" in told
+    result = said_by(["events", "tower", "x", "--kafka", brokers], capfd)
+    assert SECRET not in result
+    assert "LEFTFOLD_KAFKA_SASL_PASSWORD" in result
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_settings_of_a_wrong_shape_are_named_without_their_values(
     of_kafka = any(name.startswith("KAFKA") for name in environment)
     words = ["events", "tower", "x"] if of_kafka else ["get", "wound", "x", "--app", APP]
     assert SECRET not in said_by(words, capfd)
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         (kafka_settings if of_kafka else redis_settings)()
-    assert SECRET not in f"{told.value!s} {told.value!r}"
+    assert SECRET not in f"{raised.value!s} {raised.value!r}"
 
 
 @pytest.mark.parametrize(
@@ -117,18 +117,18 @@ def test_a_properties_file_that_is_wrong_is_told_by_its_place(
     file.write_text(f"bootstrap.servers={NOWHERE}\n{line}\n", "utf-8")
     monkeypatch.setenv("LEFTFOLD_KAFKA_PROPERTIES", str(file))
     assert SECRET not in said_by(["events", "tower", "x"], capfd)
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         kafka_settings()
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize("uri", URIS.split())
 def test_an_archive_is_called_without_its_keys(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["log", "verify-archive", "tower", "--archive", uri]
     assert SECRET not in said_by(words, capfd)
-    with pytest.raises(Exception, match="the archive") as told:
+    with pytest.raises(Exception, match="the archive") as raised:
         ArchiveFileSystem(uri)
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_an_archive_is_called_without_its_keys(uri: str, capfd: pytest.CaptureFi
     ],
 )
 def test_a_settings_class_does_not_repeat_what_is_wrong(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match="validation error") as told:
+    with pytest.raises(ValueError, match="validation error") as raised:
         make()
-    assert SECRET not in f"{told.value!s} {told.value!r}"
+    assert SECRET not in f"{raised.value!s} {raised.value!r}"
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_errors_of_others_are_told_and_logged_without_secrets(
     except OSError as error:
         tell(error, whole=True)
         open_report("part", as_json=as_json, stream=stream)("failed", {"why": text, "exc_info": True})
-    told = capfd.readouterr().err + stream.getvalue()
-    assert SECRET not in told
-    assert "***" in told
+    result = capfd.readouterr().err + stream.getvalue()
+    assert SECRET not in result
+    assert "***" in result
     assert not as_json or json.loads(stream.getvalue())["why"] == veiled(text)
 
 

@@ -54,10 +54,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         producer.produce("bells.commands", b"no command", b"b")
         assert producer.flush(SECONDS) == 0
         with running_as(servers, place / "worker", "worker", "bells"):
-            told = Shell(place, HERE | environment(servers, "client"))(
+            result = Shell(place, HERE | environment(servers, "client"))(
                 "send", "Wind", '{"bell": "b", "at": "2020-01-01T00:00:00Z"}', "--app", APP, "--timeout", str(SECONDS)
             )
-            assert told.code == 0, told
+            assert result.code == 0, result
             with KafkaClient(app.name, kafka_of(servers, "client")) as client:
                 client.send(Ring(bell="b"), timeout=SECONDS)
         yield servers
@@ -81,11 +81,11 @@ def kafka_of(servers: Servers, role: str) -> KafkaSettings:
 
 def redis_of(servers: Servers, role: str) -> redis.Redis:
     """A connection of a role to Redis, over TLS."""
-    told = environment(servers, role)
+    result = environment(servers, role)
     return redis.Redis.from_url(
-        told["LEFTFOLD_REDIS_URL"],
-        password=told["LEFTFOLD_REDIS_PASSWORD"],
-        ssl_ca_certs=told["LEFTFOLD_REDIS_CA_FILE"],
+        result["LEFTFOLD_REDIS_URL"],
+        password=result["LEFTFOLD_REDIS_PASSWORD"],
+        ssl_ca_certs=result["LEFTFOLD_REDIS_CA_FILE"],
     )
 
 
@@ -115,14 +115,14 @@ def test_kafka_and_redis_let_nobody_in_without_a_login(servers: Servers) -> None
         acls.besides({"worker": []})
     assert "Authentication failed" in str(raised.value)
     assert "guessed" not in str(raised.value)
-    told = environment(servers, "tail")
+    result = environment(servers, "tail")
     with (
-        redis.Redis.from_url(told["LEFTFOLD_REDIS_URL"], ssl_ca_certs=told["LEFTFOLD_REDIS_CA_FILE"]) as client,
+        redis.Redis.from_url(result["LEFTFOLD_REDIS_URL"], ssl_ca_certs=result["LEFTFOLD_REDIS_CA_FILE"]) as client,
         pytest.raises(redis.AuthenticationError),
     ):
         client.ping()
     with (
-        redis.Redis.from_url(told["LEFTFOLD_REDIS_URL"], password=told["LEFTFOLD_REDIS_PASSWORD"]) as client,
+        redis.Redis.from_url(result["LEFTFOLD_REDIS_URL"], password=result["LEFTFOLD_REDIS_PASSWORD"]) as client,
         pytest.raises(redis.ConnectionError, match="certificate verify failed"),
     ):
         client.ping()
@@ -166,9 +166,7 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
     log = servers.data / "kafka" / "logs" / "server.log"
 
     def typed(role: str, *words: str) -> Typed:
-        told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words)
-        assert told.code == 0, told
-        return told
+        return Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words).ok()
 
     begin, heard = len(log.read_bytes()), tmp_path / "heard"
     typed("deployer", "topics", "ensure")
@@ -182,8 +180,8 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
         process.wait_said("serving", "routing")
         reaction.wait_said("reacting")
         tail.wait_said("following")
-        told = typed("client", "send", "Wind", '{"bell": "journey", "at": "2020-01-01T00:00:00Z"}', "--json")
-        assert told.rows(), told
+        result = typed("client", "send", "Wind", '{"bell": "journey", "at": "2020-01-01T00:00:00Z"}', "--json")
+        assert result.rows(), result
         wait_until(lambda: heard.exists() and "journey" in heard.read_text("utf-8"), "the reaction acts")
         assert typed("client", "get", "wound", "journey", "--json").rows()[0]["row"]["times"] == 1
         assert [row["workers"] for row in typed("console", "status", "--json").rows() if row.get("kind") == "decider"]
@@ -194,9 +192,9 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
     others = [("rebuild", "plan wound", 0), ("rebuild", "verify wound", 0), ("console", "events bells --json", 0)]
     # There are dead letters, and nothing decides.
     for role, words, code in [*others, ("console", "dead list bells --json", 1), ("console", "doctor --json", 1)]:
-        told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words.split())
-        assert not re.search("(?i)authorization ?failed|denies user", told.out + told.err), told
-        assert told.code == code, told
+        result = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words.split())
+        assert not re.search("(?i)authorization ?failed|denies user", result.out + result.err), result
+        assert result.code == code, result
     assert [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line] == []
 
 
@@ -276,14 +274,14 @@ def test_a_part_with_one_right_less_says_what_is_missing(servers: Servers, tmp_p
         assert taken
         acls.revoke({less.role: taken})
         try:
-            told = typed_as(servers, less.role, tmp_path, less.words)
+            result = typed_as(servers, less.role, tmp_path, less.words)
         finally:
             acls.grant({less.role: taken})
-    said = told.out + told.err
-    assert re.search("(?i)authorization ?failed", said), told
-    assert "ACLs" in said, told
-    assert less.name in said or not less.is_named, told
-    assert told.code in less.codes, told
+    said = result.out + result.err
+    assert re.search("(?i)authorization ?failed", said), result
+    assert "ACLs" in said, result
+    assert less.name in said or not less.is_named, result
+    assert result.code in less.codes, result
 
 
 @pytest.mark.parametrize(("words", "code"), [("status", 0), ("doctor", 1), ("dead list bells", 1)])
@@ -339,22 +337,20 @@ def test_a_part_with_less_rights_in_redis_ends_and_says_what_is_missing(
     with redis_of(servers, ADMIN) as admin:
         admin.execute_command("ACL", "SETUSER", role, *rules.split())
         try:
-            told = typed_as(servers, role, tmp_path, words)
+            result = typed_as(servers, role, tmp_path, words)
         finally:
             admin.execute_command("ACL", "SETUSER", role, *redis_rules(role).split())
-    said = told.out + told.err
-    assert re.search(f"denies user '{role}' a right: {denied}", said), told
-    assert told.code == code, told
+    said = result.out + result.err
+    assert re.search(f"denies user '{role}' a right: {denied}", said), result
+    assert result.code == code, result
     assert environment(servers, role)["LEFTFOLD_REDIS_PASSWORD"] not in said
 
 
 def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: Path) -> None:
-    told = Shell(tmp_path, HERE)("topics", "acl", "worker", "--app", APP, "--user", "svc-{app}-{part}")
-    assert re.search(r"kafka-acls --add --allow-principal User:svc-\S+-worker --operation ", told.out)
-    assert "redis-cli ACL SETUSER svc-" in told.out
-    wrong = Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP)
-    assert wrong.code == 78
-    assert "there is no part 'cook'" in wrong.err
+    result = Shell(tmp_path, HERE)("topics", "acl", "worker", "--app", APP, "--user", "svc-{app}-{part}")
+    assert re.search(r"kafka-acls --add --allow-principal User:svc-\S+-worker --operation ", result.out)
+    assert "redis-cli ACL SETUSER svc-" in result.out
+    Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP).ended(78, "there is no part 'cook'")
     assert "zadd" not in redis_rules("client")
 
 
@@ -369,10 +365,10 @@ def test_the_lines_to_try_secure_servers_and_a_worker_runs_with_its_rights_alone
     assert Shell(tmp_path)("new", "shop").code == 0
     shell = Shell(tmp_path / "shop", {"PYTHON": sys.executable})
     try:
-        told = {line: shell(*line.split()[1:]) for line in typed}
-        assert [answer.code for answer in told.values()] == [0, 0, 0], told
-        assert "rights in Kafka: leftfold topics acl --apply" in told["leftfold up --secure"].err
-        assert re.search(r"^worker: [1-9]\d* rights granted, 0 there already$", told[typed[2]].out, re.MULTILINE)
+        result = {line: shell(*line.split()[1:]) for line in typed}
+        assert [answer.code for answer in result.values()] == [0, 0, 0], result
+        assert "rights in Kafka: leftfold topics acl --apply" in result["leftfold up --secure"].err
+        assert re.search(r"^worker: [1-9]\d* rights granted, 0 there already$", result[typed[2]].out, re.MULTILINE)
         again = shell("topics", "acl", "--apply")
         assert re.search(r"^worker: 0 rights granted, [1-9]\d* there already$", again.out, re.MULTILINE), again
         # A shell reads the line; all that it starts ends with its session.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +21,7 @@ from leftfold.runtime.as_of import read_position
 from leftfold.runtime.project import Usage
 from services.baskets.app import app
 from services.baskets.commands import AddItem, CheckOut, OpenBasket
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import Shell, Typing
 from tests.domains.ledger import Moved
 
 ITEM = '{"basket_id": "b-1", "product_id": "p", "quantity": 2, "sales_value": "3.98", "at": "2017-01-01T10:00:00Z"}'
@@ -41,9 +41,9 @@ def test_json_becomes_the_command_and_a_sample_leaves_out_what_may_be_left_out(s
     assert sample(AddItem) == '{"basket_id": "...", "product_id": "...", "quantity": 1, "sales_value": "1.00"}'
     assert "household_id" in sample(OpenBasket)
     for words in (("send", "AddItem"), ("send", "AddItem", "-")):
-        told = shop(*words)
-        assert (told.code, told.out) == (2, "")
-        assert 'AddItem needs its fields: leftfold send AddItem \'{"cart_id": ' in told.err
+        result = shop(*words)
+        assert (result.code, result.out) == (2, "")
+        assert 'AddItem needs its fields: leftfold send AddItem \'{"cart_id": ' in result.err
 
 
 def test_a_missing_time_called_at_is_now_which_is_said_once_it_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,10 +145,7 @@ def test_the_same_file_sent_again_is_answered_as_before(
         ({"id": "x", "fields": {}}, "line 2: `command` and `id` are texts"),
         (opened(key="b-2", command="OpenBaskt"), "line 2: there is no command .* did you mean OpenBasket"),
         (opened(key="b-2", expected_version=-1), "line 2: expected_version is -1, and must be a whole number"),
-        (
-            opened(key="b-2", fields=OPEN | {"at": "x", "y": 2}),
-            r"(line 2: OpenBasket\.\w+: .*\n?){2,}",
-        ),
+        (opened(key="b-2", fields=OPEN | {"at": "x", "y": 2}), r"(line 2: OpenBasket\.\w+: .*\n?){2,}"),
         (opened(key="b-2", fields={}), "line 2: with an id the command must be the same each time: say at"),
         (opened(key=""), "line 2: OpenBasket.basket_id: the key may not be empty"),
     ],
@@ -173,10 +170,10 @@ def test_on_a_terminal_only_what_was_not_accepted_is_told(
 
 
 @pytest.mark.parametrize("words", [(), ("AddItem", "--file", "c"), ("--file", "c", "--id", "x")])
-def test_a_command_or_a_file_is_named_and_not_both(typed: Callable[..., Typed], words: tuple[str, ...]) -> None:
-    told = typed("send", *words)
-    assert (told.code, told.out) == (2, "")
-    assert "--file" in told.err
+def test_a_command_or_a_file_is_named_and_not_both(typed: Typing, words: tuple[str, ...]) -> None:
+    result = typed("send", *words)
+    assert (result.code, result.out) == (2, "")
+    assert "--file" in result.err
 
 
 def test_a_file_that_is_not_there_is_a_slip(world: World, tmp_path: Path) -> None:

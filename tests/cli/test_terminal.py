@@ -94,8 +94,7 @@ def test_a_long_rebuild_shows_how_far_it_is_and_ends_quietly_by_ctrl_c(tower: Sh
         assert terminal.ended() == 130
         assert "Traceback" not in terminal.shown
         assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l") >= 0, "the cursor is there again"
-    silent = tower("rebuild", "wound", "--engine", "local")
-    assert silent.code == 0, silent.err
+    silent = tower("rebuild", "wound", "--engine", "local").ok()
     assert "\x1b" not in silent.out + silent.err, "nothing is drawn where nobody looks"
 
 
@@ -104,9 +103,7 @@ def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, empty_servers
     with Groups(KafkaSettings(bootstrap_servers=empty_servers.kafka)) as groups:
         groups.delete_records("bells.events", {0: 2})
     words = ("log", "skip", "younger", "--app", "tests.cli.tower:with_younger")
-    refused = answered(tower, "n", *words)
-    assert refused.code == 1
-    assert "never reach the process; have the routers of younger pass over them? [y/N]:" in refused.err
+    answered(tower, "n", *words).ended(1, "never reach the process; have the routers of younger pass over them? [y/N]:")
     assert tower(*words).code == 2, "they are still gone"
     assert answered(tower, "y", *words).code == 0
     assert "nothing is lost" in tower(*words).err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
@@ -146,6 +147,31 @@ def test_a_scan_does_not_end_early_where_rows_are_being_removed(bench: FoldBench
     for place in (cursor, ""):
         with pytest.raises(ViewNotBuilt, match="no longer exists; start the scan over"):
             reader.scan(cursor=place)
+
+
+def test_a_scan_continues_in_its_generation_while_that_is_kept(bench: FoldBench, reader: Reader[Spend, str]) -> None:
+    first = reader.scan(limit=5)
+    assert first.cursor is not None
+    old = bench.live(household_spend)
+    change(bench.store, "household_spend", lambda r: r.pointed(replace(old, id="9-new")))
+    rest = reader.scan(cursor=first.cursor)
+    assert sorted(key for key, _ in [*first.rows, *rest.rows]) == [f"h{n:02d}" for n in range(30)]
+    change(bench.store, "household_spend", lambda r: r.without(old.id))
+    with pytest.raises(ViewNotBuilt, match="start the scan over"):
+        reader.scan(cursor=first.cursor)
+
+
+@pytest.mark.parametrize("phase", [Phase.BULK, Phase.SEALED, Phase.HELD, Phase.PINNED])
+def test_a_cursor_shows_no_rows_of_a_generation_that_was_never_live(
+    bench: FoldBench, reader: Reader[Spend, str], phase: Phase
+) -> None:
+    live = bench.live(household_spend)
+    other = replace(live, phase=phase, name="march" if phase is Phase.PINNED else "")
+    change(bench.store, "household_spend", lambda r: r.with_generation(other))
+    with pytest.raises(ViewNotBuilt, match="start the scan over"):
+        reader.scan(cursor=f"{live.id}:0:")
+    with pytest.raises(ContractError, match="is no cursor"):
+        reader.scan(cursor=f"{live.id}:{live.buckets}:")
 
 
 @pytest.mark.parametrize("cursor", ["x", "1-a", "1-a:x:", ":", "1-a:-1:k"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain
@@ -42,7 +42,7 @@ class FoldBench:
         self.log, self.store = MemoryLog(), MemoryViewStore()
         self.log.create(TOPIC, PARTITIONS)
         self.views = Views(self.store, lambda seconds: None)
-        self.reports: list[tuple[str, dict[str, Any]]] = []
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self._codec: MessageCodec[Any] = MessageCodec(baskets.events)
         self._versions: dict[str, int] = {}
 

@@ -11,7 +11,7 @@ from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.processing.command_wire import command_headers
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import Router
-from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.memory import MemoryStates
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import MessageCodec

@@ -11,10 +11,10 @@ from leftfold.cli.data.events import fields_of
 from leftfold.engine.causation import step_of
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_wire import NACK
-from leftfold.engine.processing.recovery import ProcessRefold
 from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.engine.reactions.pending import PendingReader
-from leftfold.engine.rebuild.end_offsets import between_decisions
+from leftfold.engine.rebuild.planner import between_decisions
 from leftfold.kafka.worker.poison_pills import read_metadata
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord

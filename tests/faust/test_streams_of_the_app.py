@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from leftfold.cli.main import run
 from leftfold.cli.run.run import chosen, parts_of
 from leftfold.kafka.administration.groups import Groups
 from leftfold.runtime.project import Usage
+from tests.cli.shell import Typing, typing_with
 from tests.faust.sales import PARTITIONS, Sold, Window, app, by_window, lately, tills, wired
 from tests.faust.tills import Program, Tills
 from tests.servers import Addresses
@@ -87,7 +87,7 @@ def tills_of(addresses: Addresses) -> Iterator[Tills]:
 @pytest.fixture
 def typed(
     addresses: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+) -> Typing:
     """Types a command in a project of the App."""
     (tmp_path / "pyproject.toml").write_text(
         '[tool.leftfold]\napp = "tests.faust.sales:app"\narchive = "kept"\n', "utf-8"
@@ -95,14 +95,7 @@ def typed(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", addresses.kafka)
     monkeypatch.setenv("LEFTFOLD_REDIS_URL", addresses.redis)
-
-    def type_(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(words))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return type_
+    return typing_with(capsys)
 
 
 def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
@@ -140,15 +133,15 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     tills_of: Tills,
     addresses: Addresses,
     tmp_path: Path,
-    typed: Callable[..., tuple[int, str, str]],
+    typed: Typing,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def told() -> dict[str, Any]:
-        rows = map(json.loads, typed("status", "--json")[1].splitlines())
+        rows = typed("status", "--json").rows()
         return next(row for row in rows if row["kind"] == "stream")
 
     def looked() -> dict[str, Any]:
-        rows = map(json.loads, typed("doctor", "--json")[1].splitlines())
+        rows = typed("doctor", "--json").rows()
         return next(row for row in rows if row["about"] == "streams")
 
     row = told()
@@ -171,7 +164,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "stream lately has read" in said, "--leave-behind lately" in said) == (69, True, True), said
     monkeypatch.setattr(Groups, "streams", lambda self: {})
-    monkeypatch.setattr("leftfold.cli.log.archive.load_apps", lambda specs: {"": App("none")})
+    monkeypatch.setattr("leftfold.cli.log.group.load_apps", lambda specs: {"": App("none")})
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "events deleted" in said) == (0, True), "the twin asks nobody, and the stream has lost them"
     program = Program(addresses, tmp_path)

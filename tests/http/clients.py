@@ -1,9 +1,10 @@
-"""Clients that OpenAPI Generator makes from the description of a gateway."""
+"""Clients that OpenAPI Generator makes from the description of a gateway, and TypeScript's compiler."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,19 @@ from leftfold.local import LocalSettings, java_home
 from leftfold.local.files import held
 from leftfold.local.jars import Jar, fetch, verify
 
-__all__ = ["generate"]
+__all__ = ["compiler", "generate"]
 
 GENERATOR = Jar(
     "clients",
     "org.openapitools:openapi-generator-cli:7.20.0",
     "871e0155287a87b579ff31096b2d45b1f95a115edfe631411ec6cff4848d0f03",
     31_161_267,
+)
+TYPESCRIPT = Jar(
+    "clients",
+    "org.webjars.npm:typescript:5.9.3",
+    "be4e42933dde698781ef8ffd13b82537634117c75372b66fa08f7ed9d6759c6a",
+    4_494_990,
 )
 _PATIENCE = 600.0
 
@@ -37,7 +44,13 @@ def generate(description: dict[str, Any], place: Path, package: str) -> tuple[Pa
         }  # fmt: skip
         (place / f"{name}.json").write_text(json.dumps(config), "utf-8")
     # One start of Java for both.
-    command = [str(java_home() / "bin" / "java"), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", str(_jar())]
+    command = [
+        str(java_home() / "bin" / "java"),
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-jar",
+        str(_fetched(GENERATOR)),
+    ]
     done = subprocess.run(
         [*command, "batch", "--fail-fast", *(str(place / f"{name}.json") for name in properties)],
         capture_output=True,
@@ -49,14 +62,21 @@ def generate(description: dict[str, Any], place: Path, package: str) -> tuple[Pa
     return place / "python", place / "typescript-fetch"
 
 
-def _jar() -> Path:
-    """The generator, fetched once as the jars of the servers are."""
+def compiler(place: Path) -> Path:
+    """The script of TypeScript's compiler, unpacked at a place."""
+    with zipfile.ZipFile(_fetched(TYPESCRIPT)) as jar:
+        jar.extractall(place, [name for name in jar.namelist() if "/lib/" in name])
+    return next(place.glob("**/lib/tsc.js"))
+
+
+def _fetched(jar: Jar) -> Path:
+    """A jar, fetched once as those of the servers are."""
     settings = LocalSettings()
-    if settings.jars is not None and (settings.jars / GENERATOR.file).is_file():
-        return verify(settings.jars, (GENERATOR,))[0]
-    place = settings.cache / "jars" / f"clients-{GENERATOR.sha256[:12]}"
+    if settings.jars is not None and (settings.jars / jar.file).is_file():
+        return verify(settings.jars, (jar,))[0]
+    place = settings.cache / "jars" / f"clients-{jar.sha256[:12]}"
     place.mkdir(parents=True, exist_ok=True)
-    with held(place.with_suffix(".lock"), seconds=_PATIENCE, busy=f"another process fetches {GENERATOR.file}"):
-        if not (place / "jars" / GENERATOR.file).is_file():
-            fetch([GENERATOR.coordinates], place, settings, step=lambda arrived: None)
-        return verify(place / "jars", (GENERATOR,))[0]
+    with held(place.with_suffix(".lock"), seconds=_PATIENCE, busy=f"another process fetches {jar.file}"):
+        if not (place / "jars" / jar.file).is_file():
+            fetch([jar.coordinates], place, settings, step=lambda arrived: None)
+        return verify(place / "jars", (jar,))[0]

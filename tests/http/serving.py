@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from fastapi import FastAPI
 
@@ -46,11 +46,22 @@ class Answer(NamedTuple):
         return found
 
 
+class Listening(Protocol):
+    """A server on this machine."""
+
+    @property
+    def port(self) -> int: ...
+
+
 class Caller:
     """A connection to a gateway."""
 
-    def __init__(self, server: GatewayServer) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", server.port), WAIT_SECONDS)
+    def __init__(self, server: Listening, buffer: int = 0) -> None:
+        self.socket = socket.socket()
+        if buffer:  # of what arrives, in bytes; the kernel's own grows to some megabytes
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        self.socket.settimeout(WAIT_SECONDS)
+        self.socket.connect(("127.0.0.1", server.port))
         self._reading = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:
@@ -72,14 +83,24 @@ class Caller:
 
     def answer(self) -> Answer:
         """The next answer that has a length."""
-        status = int(self._reading.readline().split()[1])
-        headers = dict(self._header(line) for line in iter(self._reading.readline, b"\r\n"))
+        status, headers = self.head()
         return Answer(status, headers, self._reading.read(int(headers.get("content-length", "0"))))
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        """Status and headers of the next answer."""
+        status = int(self._reading.readline().split()[1])
+        return status, dict(self._header(line) for line in iter(self._reading.readline, b"\r\n"))
+
+    def line(self) -> bytes:
+        """The next line of a body, also of one in chunks; b"" when the connection has ended."""
+        try:
+            return self._reading.readline()
+        except ConnectionResetError:
+            return b""
 
     def chunks(self) -> bytes:
         """The body of the next answer, which has chunks."""
-        for _ in iter(self._reading.readline, b"\r\n"):
-            pass
+        self.head()
         found = b""
         while size := int(self._reading.readline(), 16):
             found += self._reading.read(size)

@@ -14,10 +14,10 @@ import pytest
 
 from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
-from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame, listening
+from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame
 from leftfold.http.problems import ProblemError
-from leftfold.http.streams import _EventSource
-from leftfold.http.tokens import token_of
+from leftfold.http.routes import token_of
+from leftfold.http.server_sent_events import _EventSource, _listening
 from leftfold.model.position import Position
 from tests.domains.shop import app, baskets
 from tests.waiting import WAIT_SECONDS
@@ -191,7 +191,7 @@ def test_a_listener_that_is_too_slow_is_refused_and_misses_nothing_when_it_comes
 @pytest.mark.parametrize(("left", "kind"), [(3600.0, b"data: "), (-1.0, b"event: problem")], ids=["", "expired"])
 def test_a_listener_whose_token_expires_has_to_come_back_with_another_one(left: float, kind: bytes) -> None:
     async def calls(feed: Feed, numbers: Numbers) -> None:
-        body: Any = aiter((await listening(feed, None, lambda _: True, until=time.time() + left)).body_iterator)
+        body: Any = aiter((await _listening(feed, None, lambda _: True, until=time.time() + left)).body_iterator)
         assert b"retry" in bytes(await anext(body))
         numbers.make("k", 1)
         news = bytes(await anext(body))
@@ -247,8 +247,6 @@ def test_only_so_many_listeners_catch_up_at_once() -> None:
 
 
 def test_a_listener_waits_for_its_turn_to_catch_up() -> None:
-    """A browser that is refused does not come back."""
-
     async def calls(feed: Feed, numbers: Numbers) -> None:
         numbers.make("k", 0)
         start = Position.at("n", 0, 0)
@@ -263,6 +261,24 @@ def test_a_listener_waits_for_its_turn_to_catch_up() -> None:
         assert (await later)[0] == 0
 
     fed(calls)
+
+
+def test_a_listener_that_catches_up_for_long_makes_room_for_others_and_misses_nothing() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        for value in range(3):
+            numbers.make("k", value)
+        start = Position.at("n", 0, 0)
+        long = [feed.listen(start) for _ in range(_CATCHING_UP)]
+        positions = [(await anext(listener))[0] for listener in long]
+        later = asyncio.create_task(heard(feed.listen(start), 3))
+        await asyncio.sleep(0)
+        with pytest.raises(ProblemError, match="others wait to catch up"):
+            await anext(long[0])
+        assert await later == [0, 1, 2]
+        for again in (feed.listen(positions[0]), long[1]):  # no others wait
+            assert await heard(again, 3) == [0, 1, 2]
+
+    fed(calls, turn_seconds=0.0)
 
 
 def test_a_listener_that_catches_up_while_the_feed_fails_joins_the_next_one() -> None:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI
 
 from leftfold import memory
-from leftfold.errors import InfrastructureError, OutcomeUnknown
-from leftfold.http import Access, gateway, router
-from leftfold.http.commands import CommandRoutes, _Sent
-from leftfold.http.routes import ProblemRoute
-from leftfold.http.tokens import token_of
-from leftfold.memory import World
-from leftfold.model.messages import Command
-from leftfold.model.position import Position, Receipt
-from tests.domains.shop import Open, app
+from leftfold.errors import InfrastructureError
+from leftfold.http import Access, gateway
+from leftfold.http.routes import token_of
+from leftfold.model.position import Position
+from tests.domains.shop import app
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 BASKETS, OPEN, ADD = "/commands/baskets", {"basket_id": "b", "household": "h"}, {"basket_id": "b", "product": "milk"}
@@ -54,23 +48,6 @@ def is_problem(answer: httpx.Response, status: int) -> dict[str, Any]:
     assert found["status"] == status
     assert found["title"]
     return found
-
-
-def test_a_command_is_decided_once_for_each_key_and_answered_with_a_position() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        first = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
-        again = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
-        assert first.status_code == again.status_code == 200, first.text
-        assert first.json() == again.json()
-        assert (first.json()["id"], first.json()["version"], first.headers["ETag"]) == ("one", 1, '"1"')
-        assert first.headers["Leftfold-Position"] == first.json()["position"]
-        added = await http.post(f"{BASKETS}/Add", json={**ADD, "price": "2.50"}, headers={"If-Match": '"1"'})
-        assert added.json()["version"] == 2
-        row = await http.get("/views/open_baskets/b", params={"after": added.json()["position"]})
-        assert row.status_code == 200, row.text
-        assert row.json()["total"] == "2.50"
-
-    called(calls)
 
 
 def test_a_conflict_says_which_versions_are_in_it() -> None:
@@ -117,21 +94,6 @@ def test_unknown_paths_and_methods_are_problems() -> None:
         is_problem(await http.get("/views/open_baskets/nobody"), 404)
         is_problem(await http.get("/views/open_baskets/b", params={"after": "no token"}), 400)
         is_problem(await http.get("/streams/baskets/nobody"), 404)
-
-    called(calls)
-
-
-def test_a_batch_is_answered_line_by_line_in_order() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        lines = [json.dumps({"basket_id": f"b{n}", "household": "h"}).encode() for n in range(450)]
-        lines[3] = b'{"basket_id":7}'
-        answer = await http.post(f"{BASKETS}/Open:batch", content=b"\n".join(lines), headers=NDJSON)
-        found = [json.loads(line) for line in answer.text.splitlines()]
-        assert len(found) == 450
-        assert (found[3]["status"], found[3]["title"]) == (400, "the request is malformed")
-        assert all(one["version"] == 1 for number, one in enumerate(found) if number != 3)
-        rejected = await http.post(f"{BASKETS}/Add:batch", content=json.dumps({**ADD, "price": "200"}), headers=NDJSON)
-        assert json.loads(rejected.text)["error"] == "TooDear"
 
     called(calls)
 
@@ -203,136 +165,6 @@ def test_a_stream_has_events_with_metadata_and_the_state_at_each_version() -> No
         assert whole["events"][0]["causation_id"] == "one"
         assert (whole["version"], whole["state"]["lines"]) == (2, [["milk", "3"]])
         assert (before["version"], before["state"]["lines"], before["events"]) == (1, [], [])
-
-    called(calls)
-
-
-class _Silent:
-    """A client whose first answers do not come."""
-
-    def __init__(self, world: World, silent: int) -> None:
-        self._world, self._left, self.sent = world, silent, list[str | None]()
-
-    async def asend(self, command: Command, /, *, id: str | None = None, **options: Any) -> Receipt:
-        self.sent.append(id)
-        receipt = await self._world.client.asend(command, id=id, **options)
-        if self._left:
-            self._left -= 1
-            raise OutcomeUnknown(id or "")
-        return receipt
-
-
-class _Connected:
-    def __init__(self, world: World, client: Any) -> None:
-        self._world, self.client, self.views = world, client, world.views
-
-    def stream(self, category: str, key: str) -> Any:
-        return self._world.stream(category, key)
-
-
-@contextmanager
-def silent_world(silent: int) -> Iterator[_Connected]:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        yield _Connected(world, _Silent(world, silent))
-
-
-def test_what_became_of_a_command_without_an_answer_is_told_at_its_link() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        answer = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
-        assert (answer.status_code, answer.headers["Location"]) == (202, f"{BASKETS}/Open/one")
-        still = await http.get(answer.headers["Location"])
-        assert still.status_code == 202
-        known = await http.get(answer.headers["Location"])
-        assert (known.status_code, known.json()["version"]) == (200, 1)
-        is_problem(await http.get(answer.headers["Location"]), 404)
-
-    with silent_world(2) as world:
-        called(calls, world=world)
-        assert world.client.sent == ["one"] * 3
-
-
-def test_a_link_leads_to_the_command_also_below_a_prefix() -> None:
-    async def run(world: Any) -> None:
-        api = FastAPI()
-        api.include_router(router(app, world), prefix="/shop")
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
-            answer = await http.post(f"/shop{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "a b"})
-            assert (answer.status_code, answer.headers["Location"]) == (202, f"/shop{BASKETS}/Open/a%20b")
-            still = await http.get(answer.headers["Location"])
-            assert (still.status_code, still.headers["Location"]) == (202, answer.headers["Location"])
-            assert (await http.get(answer.headers["Location"])).json()["version"] == 1
-
-    with silent_world(2) as world:
-        asyncio.run(run(world))
-
-
-def test_a_link_sends_no_command_again_whose_first_answer_may_be_forgotten() -> None:
-    times = [0.0]
-
-    async def run(world: Any) -> None:
-        routes, api = CommandRoutes(lambda: world.client, Access(), clock=lambda: times[-1]), FastAPI()
-        found = APIRouter(route_class=ProblemRoute)
-        routes.add(found, Open, "open")
-        api.include_router(found)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
-            link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})).json()["status"]
-            for now, status in ((59.0, 202), (60.0, 202), (61.0, 404), (1e6, 404)):
-                times.append(now)
-                assert (await http.get(link)).status_code == status
-        assert world.client.sent == ["one"] * 3
-
-    with silent_world(10) as world:
-        asyncio.run(run(world))
-
-
-def test_commands_whose_outcome_is_not_known_are_remembered_up_to_a_size() -> None:
-    routes = CommandRoutes(lambda: pytest.fail("it is not asked for"), Access())
-    command = Open(basket_id="b", household="h")
-    for number in range(100):
-        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
-        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
-    assert [id_ for _, id_ in routes._unknown] == [str(number) for number in range(36, 100)]
-    for number in range(100):
-        routes._forget(("path", str(number)))
-    assert routes._bytes == 0
-
-
-def test_respond_async_answers_before_the_decision_and_the_link_after_it() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        headers = {"Prefer": "respond-async", "Idempotency-Key": "later"}
-        answer = await http.post(f"{BASKETS}/Add", json={**ADD, "price": "500"}, headers=headers)
-        assert answer.status_code == 202
-        assert is_problem(await http.get(answer.headers["Location"]), 422)["error"] == "TooDear"
-
-    called(calls)
-
-
-def test_a_link_of_one_command_tells_nothing_of_another() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        headers = {"Prefer": "respond-async", "Idempotency-Key": "a/b c"}
-        answer = await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)
-        assert answer.headers["Location"] == f"{BASKETS}/Open/a/b%20c"
-        is_problem(await http.get(f"{BASKETS}/Add/a/b%20c"), 404)
-        assert (await http.get(answer.headers["Location"])).json()["id"] == "a/b c"
-
-    called(calls)
-
-
-def test_a_line_without_an_end_is_not_read_to_it() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        read = 0
-
-        async def body() -> Any:
-            nonlocal read
-            yield json.dumps(OPEN).encode() + b"\n"
-            for _ in range(100):
-                read += 100_000
-                yield b"x" * 100_000
-
-        answer = await http.post(f"{BASKETS}/Open:batch", content=body(), headers=NDJSON)
-        first, last = (json.loads(line) for line in answer.text.splitlines())
-        assert (first["version"], last["status"]) == (1, 413)
-        assert read < 2_000_000
 
     called(calls)
 

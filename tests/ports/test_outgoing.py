@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.engine.processing.recovery import Refold
+from leftfold.engine.processing.worker_tasks import Refold
 from leftfold.memory import MemoryStates
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import (

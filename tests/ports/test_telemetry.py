@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from leftfold import App, ConflictError, FoldView, OutcomeUnknown, Reaction, memory
+from leftfold.engine.views.shared_buckets import EventSpans
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.telemetry import (
@@ -27,7 +28,6 @@ from leftfold.ports.telemetry import (
     MOST_TRACED,
     PROJECT,
     VIEW_FLUSH_SECONDS,
-    EventSpans,
     Operation,
     is_sampled,
     member,

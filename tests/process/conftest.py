@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import pytest
 
-from leftfold.cli.main import run
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from tests.cli.shell import Typed
+from tests.cli.shell import Typing, typing_with
 from tests.domains.trade import app
 from tests.servers import Addresses
-
-Typing: TypeAlias = Callable[..., Typed]
-"""Types a command."""
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +22,4 @@ def settings(empty_servers: Addresses) -> KafkaSettings:
 @pytest.fixture
 def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing:
     """Types a command."""
-
-    def type_(*words: str) -> Typed:
-        capsys.readouterr()
-        code = run([*words, "--kafka", settings.bootstrap_servers])
-        return Typed(code, *capsys.readouterr())
-
-    return type_
+    return typing_with(capsys, "--kafka", settings.bootstrap_servers)

@@ -14,11 +14,11 @@ from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import Due
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import due_record
-from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.poison_pills import attempt
@@ -27,6 +27,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch
+from leftfold.ports.protocols import PartitionId
 from tests.domains.trade import Confirmed, Pay, Place
 from tests.process import alarms
 from tests.process.alarms import Wind

@@ -23,16 +23,7 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import StateStore
-from tests.domains.trade import (
-    PATIENCE,
-    Confirmed,
-    Dropped,
-    Pay,
-    Place,
-    Reserved,
-    app,
-    checkout,
-)
+from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserved, app, checkout
 from tests.process.trading import Trading, inputs, raised, states
 from tests.threads import working
 from tests.waiting import wait_until

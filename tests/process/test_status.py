@@ -20,8 +20,8 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
 from leftfold.runtime.operations import components as process_survey
+from tests.cli.shell import Typing
 from tests.domains.trade import Place, Reserved, app, checkout
-from tests.process.conftest import Typing
 from tests.process.trading import Trading
 from tests.waiting import wait_until
 

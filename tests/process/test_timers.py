@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from leftfold import App
-from leftfold.cli.main import run
 from leftfold.engine.processing import log_time
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import Due, Instance, SentCommand
@@ -26,7 +24,7 @@ from leftfold.ports.codec import header
 from leftfold.runtime.operations import components as process_survey
 from leftfold.runtime.operations.timers import TimerWork
 from leftfold.runtime.project import Usage
-from tests.cli.shell import Typed
+from tests.cli.shell import Typed, Typing, typing_with
 from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserved
 from tests.domains.trade import app as trade
 from tests.process.alarms import Wind
@@ -44,20 +42,16 @@ LATE, PATIENTLY = "not paid in time", ("--timeout", "2m")
 
 newer, third, never = (raised(number) for number in (2, 3, 9))
 punctual = App("belfry", partitions=4, deciders=belfry.deciders, processes=belfry.processes, lateness=timedelta())
-Typing = Callable[..., Typed]
 
 
 @pytest.fixture
 def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing:
     """Types a command with `--json`, about the trade where no other App is said."""
+    plain = typing_with(capsys, "--kafka", settings.bootstrap_servers, "--json")
 
     def type_(*words: str, of: str = "tests.domains.trade:app") -> Typed:
-        capsys.readouterr()
         sure = ["--yes"] if words[1:2] in (("fire",), ("cancel",)) else []
-        about = ["--app", of] if of else []
-        code = run([*words, *sure, *about, "--kafka", settings.bootstrap_servers, "--json"])
-        out, err = capsys.readouterr()
-        return Typed(code, out, err)
+        return plain(*words, *sure, *(["--app", of] if of else []))
 
     return type_
 
@@ -104,9 +98,9 @@ def test_a_backdated_command_holds_all_timers_back_unless_the_app_says_how_late_
     ensure(belfry, settings)
 
     def held(of: str) -> tuple[int, str]:
-        told = typed("status", of=of)
-        (row,) = [row for row in told.rows() if row["kind"] == "process"]
-        return row["held"], told.err
+        result = typed("status", of=of)
+        (row,) = [row for row in result.rows() if row["kind"] == "process"]
+        return row["held"], result.err
 
     patient = "tests.process.alarms:app"
     with Trading(settings, belfry, ("bells", "router")) as trading:
@@ -161,9 +155,8 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
 ) -> None:
     with Trading(settings) as trading:
         place(trading, "early", "kept", "behind")
-        told = typed("timers", "list", "checkout")
-        assert told.code == 0
-        mine = [row for row in told.rows() if row["key"] in {"early", "kept"}]
+        result = typed("timers", "list", "checkout").ok()
+        mine = [row for row in result.rows() if row["key"] in {"early", "kept"}]
         assert {(row["key"], row["timer"], row["sends"]) for row in mine} == {
             ("early", "patience", "orders.Drop.v1"),
             ("kept", "patience", "orders.Drop.v1"),
@@ -172,23 +165,23 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
         assert not any(row["overdue"] for row in mine)
         assert_set_as_confirmed(settings, "early")
         by = ("--reason", "a test", "--by", "anna", *PATIENTLY)
-        told = typed("timers", "fire", "checkout", "early", "patience", *by)
-        (fired,) = told.rows()
-        assert (told.code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
+        result = typed("timers", "fire", "checkout", "early", "patience", *by)
+        (fired,) = result.rows()
+        assert (result.code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
         trading.await_event("orders", Dropped(order="early", why=LATE))
-        told = typed("timers", "cancel", "checkout", "kept", "patience", "--reason", "a test", *PATIENTLY)
-        (cancelled,) = told.rows()
-        assert (told.code, cancelled["taken"], cancelled["topic"]) == (0, True, "checkout.commands")
+        result = typed("timers", "cancel", "checkout", "kept", "patience", "--reason", "a test", *PATIENTLY)
+        (cancelled,) = result.rows()
+        assert (result.code, cancelled["taken"], cancelled["topic"]) == (0, True, "checkout.commands")
         assert not {"early", "kept"} & {row["key"] for row in typed("timers", "list", "checkout").rows()}
     assert (drops(trading, "early"), drops(trading, "kept")) == (1, 0)
     for words, said in REFUSED.items():
-        told = typed("timers", *words)
-        assert (told.code, said in told.err) == (2, True), told
+        result = typed("timers", *words).ended(2, said)
     spec = f"{__name__}:never"
-    told = typed("timers", "list", "checkout", of=spec)
-    assert told.code == 69
-    assert "process checkout has never run in version 9; start it: leftfold run checkout\n" in told.err
-    assert f"for these commands: export LEFTFOLD_APP={spec}\n" in told.err
+    typed("timers", "list", "checkout", of=spec).ended(
+        69,
+        "process checkout has never run in version 9; start it: leftfold run checkout\n",
+        f"for these commands: export LEFTFOLD_APP={spec}\n",
+    )
     assert_traced(settings, typed)
 
 
@@ -293,8 +286,8 @@ def test_code_that_passes_over_orders_would_set_a_cancelled_timer_again(
     """The twin of the refold: the order must be taken from the inputs again, as it was taken then."""
     with Trading(settings) as trading:
         place(trading, "cancelled")
-        told = typed("timers", "cancel", "checkout", "cancelled", "patience", "--reason", "a test", *PATIENTLY)
-        assert told.rows()[0]["taken"]
+        result = typed("timers", "cancel", "checkout", "cancelled", "patience", "--reason", "a test", *PATIENTLY)
+        assert result.rows()[0]["taken"]
     due = Reactor._due
     monkeypatch.setattr(
         Reactor, "_due", lambda self, i, given: InputSkipped("foreign") if given.type == CANCEL else due(self, i, given)

@@ -12,8 +12,8 @@ from leftfold.kafka import log_reader as reader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.protocols import RawRecord
+from tests.cli.shell import Typing
 from tests.domains.trade import Confirmed, Dropped, Pay, Place, app
-from tests.process.conftest import Typing
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until
 
@@ -62,9 +62,7 @@ def plant(
 
 def rows(typed: Typing, id_: str, *words: str) -> list[dict[str, Any]]:
     """What the command prints as JSON."""
-    told = typed("log", "trace", id_, "--json", *words)
-    assert told.code == 0
-    return told.rows()
+    return typed("log", "trace", id_, "--json", *words).ok().rows()
 
 
 def test_a_trace_names_every_record_of_its_correlation_and_no_other(traded: KafkaSettings, typed: Typing) -> None:
@@ -138,5 +136,4 @@ def test_only_what_is_new_enough_is_looked_at(traded: KafkaSettings, typed: Typi
 
 @pytest.mark.parametrize(("since", "said"), [("soon", "or an age: 12h, 90d"), ("2026-01-01", "no time zone")])
 def test_a_time_that_cannot_be_meant_is_told(typed: Typing, since: str, said: str) -> None:
-    told = typed("log", "trace", "x", "--since", since)
-    assert (told.code, said in told.err) == (2, True)
+    typed("log", "trace", "x", "--since", since).ended(2, said)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tail import GOALS, SLOW
+from benchmarks.projector import GOALS, SLOW
 
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 

@@ -45,7 +45,6 @@ class ClusterSet:
         return RedisSettings(url=f"redis+cluster://{login}{places}", timeout=5.0, connect_timeout=1.0)
 
     def start(self) -> None:
-        """Starts every node and makes them a cluster."""
         for node in self.nodes:
             node.start()
         masters, replicas = self.nodes[:MASTERS], self.nodes[MASTERS:]
@@ -64,7 +63,6 @@ class ClusterSet:
         self.wait_settled()
 
     def kill(self) -> None:
-        """Ends every node."""
         for node in self.nodes:
             node.kill()
 
@@ -73,7 +71,6 @@ class ClusterSet:
         return [line.split(" ") for line in _asked(node, "NODES").decode().splitlines()]
 
     def id_of(self, node: RedisServer) -> str:
-        """The name a node has in the cluster."""
         return next(line[0] for line in self.table(node) if "myself" in line[2])
 
     def owner(self, key: bytes | int) -> RedisServer:
@@ -84,7 +81,6 @@ class ClusterSet:
         return next(node for node in self.nodes if node.port in found)
 
     def replica_of(self, master: RedisServer) -> RedisServer:
-        """The node that follows a master."""
         id_ = self.id_of(master)
         ports = [_port(line) for line in self.table(master) if line[3] == id_]
         return next(node for node in self.nodes if node.port in ports)
@@ -117,12 +113,10 @@ class ClusterSet:
         self.wait_promoted(replica)
 
     def wait_replicated(self, master: RedisServer) -> None:
-        """Waits until a master's replica has everything."""
         replica = self.replica_of(master)
         wait_until(lambda: offset(master) == offset(replica), "the replica to have everything")
 
     def empty(self) -> None:
-        """Removes every key."""
         for node in self.nodes:
             if self._is_master(node):
                 with node.client() as client:

@@ -25,7 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def store(server: RedisServer) -> Iterator[RedisViewStore]:
-    """A store on it."""
     store = RedisViewStore(server.settings)
     yield store
     store.close()
@@ -51,14 +50,12 @@ def cluster(_lasting_cluster: ClusterSet) -> ClusterSet:
 
 @pytest.fixture(params=["server", "cluster"])
 def either(request: pytest.FixtureRequest) -> RedisServer | ClusterSet:
-    """A single server, and then a cluster."""
     found: RedisServer | ClusterSet = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
 def stores() -> Iterator[Callable[[RedisSettings], RedisViewStore]]:
-    """Opens stores that end with the test."""
     with ExitStack() as stack:
 
         def open_(settings: RedisSettings) -> RedisViewStore:

@@ -56,7 +56,6 @@ def new_spread(cluster: ClusterSet, store: RedisViewStore) -> Generation:
 
 
 def slot_of(generation: Generation, bucket: int) -> int:
-    """Where a bucket is."""
     return int(key_slot(BucketKeys(generation, bucket).checkpoint))
 
 
@@ -66,7 +65,6 @@ def flushes(generation: Generation, expected: str, token: str, name: str) -> lis
 
 
 def tokens(store: RedisViewStore, generation: Generation) -> list[str]:
-    """The tokens of all buckets."""
     return [found.token for _, found in sorted(store.checkpoints(generation).items())]
 
 
@@ -106,8 +104,6 @@ class Blind(Repeating):
 
 
 class _Socket(socket.socket):
-    """A socket that reports to its line."""
-
     line: Line
     broken = False
 
@@ -148,7 +144,6 @@ class Line:
         self.between: Callable[[], object] | None = None
 
     def connect(self, settings: RedisSettings) -> socket.socket:
-        """Opens a connection as the adapter would."""
         plain = connect(settings)
         watched = _Socket(plain.family, plain.type, plain.proto, fileno=plain.detach())
         watched.line = self

@@ -116,7 +116,6 @@ class _Watch:
         self.unreachable = 0
 
     def run(self) -> None:
-        """Reads until the end."""
         store = RedisViewStore(self._settings)
         try:
             reader = Views(store)[summary]

@@ -44,25 +44,21 @@ class Sentinel:
         (directory / "sentinel.conf").write_text("\n".join(lines) + "\n")
 
     def client(self) -> Redis:
-        """A plain client of it."""
         return Redis(port=self.port, password=self._password)
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
         with (self._directory / "sentinel.log").open("ab") as log:
             command = [binary(), str(self._directory / "sentinel.conf"), "--sentinel"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_until(lambda: answers(self.client()), f"the sentinel on port {self.port}")
 
     def kill(self) -> None:
-        """Ends it as a power cut would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def told(self) -> dict[str, Any]:
-        """What it knows of the master."""
         with self.client() as client:
             told: dict[str, Any] = client.sentinel_master(SERVICE)
             return told
@@ -88,7 +84,6 @@ class SentinelSet:
         return RedisSettings(url=url, sentinel_password=secret, timeout=5.0, connect_timeout=1.0)
 
     def start(self) -> None:
-        """Starts everything and waits until every sentinel knows the others and the replica."""
         for server in self.servers:
             server.start()
         for sentinel in self.sentinels:
@@ -96,7 +91,6 @@ class SentinelSet:
         self.wait_settled()
 
     def kill(self) -> None:
-        """Ends everything."""
         for sentinel in self.sentinels:
             sentinel.kill()
         for server in self.servers:
@@ -151,6 +145,5 @@ class SentinelSet:
 
 
 def role(server: RedisServer) -> str:
-    """Whether a server is a master or a slave."""
     with server.client() as client:
         return str(client.info("replication")["role"])

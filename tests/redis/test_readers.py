@@ -17,7 +17,7 @@ from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
 from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matching, Query
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
-from leftfold.redis.reads import GetRowQuery, SnapshotQuery, compile_query
+from leftfold.redis.reads import compile_query, row_query, rows_query
 from leftfold.redis.stored_values import decoded
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.flushes import new_marked
@@ -29,7 +29,6 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture
 def generation(store: RedisViewStore) -> Generation:
-    """An empty generation of one bucket."""
     return new_marked(store, 1)
 
 
@@ -79,7 +78,7 @@ def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
 ) -> None:
     """In a cluster the live pointer is on another node and may be old; the second look at the checkpoint shows it."""
     assert store.flush([numbered(generation, 1)])
-    question = SnapshotQuery(generation, [(0, "a")])
+    question = rows_query(generation, [(0, "a")])
     pointer_and_marks, rest = question.commands[:2], question.commands[2:]
     replies = [store._client.execute_command(*command) for command in pointer_and_marks]
     store.unlink(generation)
@@ -96,7 +95,7 @@ def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bu
     store: RedisViewStore, generation: Generation
 ) -> None:
     assert store.flush([numbered(generation, 1)])
-    question = GetRowQuery(GetRow(generation, 0, "a"))
+    question = row_query(GetRow(generation, 0, "a"))
     pointer, row_, mark_ = question.commands
     assert question.answer([store._client.execute_command(*command) for command in question.commands]).whole
     live, early = (store._client.execute_command(*command) for command in (pointer, mark_))
@@ -175,22 +174,6 @@ def test_a_store_closed_inside_a_loop_leaves_nothing_behind(
     wait_for_connections(server, before)
 
 
-def test_the_registry_loses_no_change(store: RedisViewStore) -> None:
-    view = new_generation().view
-
-    def add(worker: int) -> None:
-        for number in range(10):
-            while True:
-                before = store.registry(view)
-                after = before.with_generation(Generation(view, f"{worker}-{number}", "h", True, 1, {"t": 1}))
-                if store.change_registry(view, before, after):
-                    break
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(add, range(4)))
-    assert len(store.registry(view).generations) == 40
-
-
 def test_the_registry_keeps_fields_of_newer_versions(server: RedisServer, store: RedisViewStore) -> None:
     generation = new_generation()
     with server.client() as client:
@@ -225,11 +208,9 @@ def test_an_older_generation_was_folded_by_the_one_code_that_it_names_and_has_no
 
 
 def connections(server: RedisServer) -> int:
-    """How many clients the server has."""
     with server.client() as client:
         return len(client.client_list())
 
 
 def wait_for_connections(server: RedisServer, count: int) -> None:
-    """Waits until the server has no more clients than that."""
     wait_until(lambda: connections(server) <= count, f"all but {count} connections to close")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from redis.connection import Connection
 
 from leftfold import memory
 from leftfold.cli.health.doctor import Examination, Finding
-from leftfold.cli.main import run
 from leftfold.engine.views.cleanup import (
     orphans,
     remove,
@@ -31,6 +31,7 @@ from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.redis.keys import registry_key
 from leftfold.runtime.operations.survey import Survey
 from leftfold.testing.contracts.readers import checkpoint, flush_of, row
+from tests.cli.shell import Typing, typing_with
 from tests.domains import ledger_next
 from tests.domains.ledger import app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
@@ -44,7 +45,6 @@ APP = "tests.domains.ledger_next:app"
 """It declares one of the three views that are there."""
 WRITES = (1, 4, 6, 14)
 """Of the twenty that remove four buckets: around the first checkpoint, its rows, and those of other buckets."""
-Drop = Callable[..., tuple[int, str, str]]
 
 
 class Died(BaseException):
@@ -68,15 +68,9 @@ def world(server: RedisServer, store: RedisViewStore) -> Iterator[World]:
 
 
 @pytest.fixture
-def drop(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Drop:
-    """Types `leftfold drop`; the exit code and what it wrote."""
-
-    def type_(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(["drop", *words, "--app", APP, "--redis", server.settings.url])
-        return (code, *capsys.readouterr())
-
-    return type_
+def drop(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Typing:
+    """Types `leftfold drop`."""
+    return partial(typing_with(capsys, "--app", APP, "--redis", server.settings.url), "drop")
 
 
 def die_in(write: int, work: Callable[[], object]) -> None:
@@ -113,7 +107,6 @@ class Dying(RedisViewStore):
 
 @pytest.fixture
 def dying(server: RedisServer) -> Iterator[Dying]:
-    """A store of a process that dies."""
     store = Dying(server.settings)
     yield store
     store.close()
@@ -121,7 +114,7 @@ def dying(server: RedisServer) -> Iterator[Dying]:
 
 @pytest.mark.parametrize("write", WRITES)
 def test_what_a_removal_that_died_leaves_is_found_and_removed(
-    server: RedisServer, store: RedisViewStore, world: World, drop: Drop, write: int
+    server: RedisServer, store: RedisViewStore, world: World, drop: Typing, write: int
 ) -> None:
     victim = next_live(store)
     remover = RedisViewStore(server.settings)
@@ -138,7 +131,7 @@ def test_what_a_removal_that_died_leaves_is_found_and_removed(
 
 
 def test_what_a_maker_that_died_leaves_is_found_and_removed(
-    server: RedisServer, store: RedisViewStore, dying: Dying, world: World, drop: Drop
+    server: RedisServer, store: RedisViewStore, dying: Dying, world: World, drop: Typing
 ) -> None:
     listed = set(store.registry(summary.name).generations)
     with pytest.raises(Died):
@@ -148,7 +141,7 @@ def test_what_a_maker_that_died_leaves_is_found_and_removed(
     assert_equal_to_the_log(world, store)
 
 
-def assert_found_and_removed(server: RedisServer, store: RedisViewStore, lost: str, drop: Drop) -> None:
+def assert_found_and_removed(server: RedisServer, store: RedisViewStore, lost: str, drop: Typing) -> None:
     """The doctor names it, `drop` removes it, and every other key stays as it is."""
     before = {key: value for key, value in dump(server).items() if key not in keys_of(server, lost)}
     registry = store.registry(summary.name)
@@ -197,7 +190,7 @@ def named(server: RedisServer) -> list[set[str]]:
 
 
 def test_nothing_is_removed_before_it_is_confirmed_and_then_all_of_it(
-    server: RedisServer, store: RedisViewStore, world: World, drop: Drop
+    server: RedisServer, store: RedisViewStore, world: World, drop: Typing
 ) -> None:
     (live,) = store.registry("by_tag").generations.values()
     before, count = dump(server), sum(m.rows for m in store.checkpoints(live).values())
@@ -216,7 +209,7 @@ def test_nothing_is_removed_before_it_is_confirmed_and_then_all_of_it(
     assert_equal_to_the_log(world, store, summary, by_owner)
 
 
-def test_what_is_at_work_unknown_or_half_said_is_refused(store: RedisViewStore, world: World, drop: Drop) -> None:
+def test_what_is_at_work_unknown_or_half_said_is_refused(store: RedisViewStore, world: World, drop: Typing) -> None:
     tail = tail_on(world, store, lease=600.0)
     tail.step(0.0)
     code, _, err = drop("by_tag", "--yes")
@@ -236,7 +229,7 @@ def test_what_is_at_work_unknown_or_half_said_is_refused(store: RedisViewStore, 
 
 
 def test_a_view_whose_removal_died_is_still_named_and_removed_the_second_time(
-    server: RedisServer, store: RedisViewStore, dying: Dying, world: World, drop: Drop
+    server: RedisServer, store: RedisViewStore, dying: Dying, world: World, drop: Typing
 ) -> None:
     found = undeclared_view(dying, by_tag.name)
     assert found is not None
@@ -327,12 +320,10 @@ def next_live(store: RedisViewStore) -> str:
 
 
 def looks(server: RedisServer, name: str = "tests.domains.ledger:app") -> dict[str, Finding]:
-    """What the doctor says, by what it is about."""
     return {found.about: found for found in Examination([name], None, server.settings.url).run()}
 
 
 def keys_of(server: RedisServer, id_: str) -> set[bytes]:
-    """The keys of a generation."""
     with server.client() as client:
         return set(client.scan_iter(f"v:{{{summary.name}:{id_}:*"))
 

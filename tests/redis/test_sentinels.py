@@ -54,13 +54,11 @@ def sentinels(started: SentinelSet) -> SentinelSet:
 
 @pytest.fixture
 def store(sentinels: SentinelSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
-    """A store on whichever server leads."""
     return stores(sentinels.settings)
 
 
 @pytest.fixture
 def generation(store: RedisViewStore) -> Generation:
-    """An empty generation of two buckets."""
     return new_marked(store, 2)
 
 
@@ -251,8 +249,8 @@ def test_status_and_doctor_name_the_master(sentinels: SentinelSet, tmp_path: Pat
 
 
 def test_a_url_of_another_shape_is_refused_with_the_shapes_there_are(tmp_path: Path) -> None:
-    told = Shell(tmp_path).here("doctor", "--redis", "redis-sentinel://:s3cret@h:26379/0", "--json")
-    found = {row["about"]: row for row in told.rows()}["redis"]
+    result = Shell(tmp_path).here("doctor", "--redis", "redis-sentinel://:s3cret@h:26379/0", "--json")
+    found = {row["about"]: row for row in result.rows()}["redis"]
     assert "must look like redis://" in found["message"]
     assert "redis+sentinel://[user:password@]host[:26379][,host…]/service[/0]" in found["message"]
-    assert "s3cret" not in told.out + told.err
+    assert "s3cret" not in result.out + result.err

@@ -16,18 +16,17 @@ import pytest
 
 from leftfold import InfrastructureError, Position
 from leftfold.client import Reader
-from leftfold.ports.flush import BucketFlush, Generation, Registry
-from leftfold.ports.protocols import AsyncBell
+from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore, flusher
 from leftfold.redis import pubsub as subscriber
 from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.redis.pubsub import Subscriber
-from leftfold.testing.contracts.readers import checkpoint, flush_of, row
+from leftfold.testing.contracts.readers import flush_of, row
 from tests.client.changes_contract import bench_on
 from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.flushes import BUCKETS, has_rung, hears, new_marked, new_spread, slot_of
+from tests.redis.flushes import BUCKETS, has_rung, hears, new_spread, slot_of
 from tests.redis.server import RedisServer, calls, counted, offset
 from tests.waiting import wait_until
 
@@ -59,7 +58,6 @@ async def _stays_deaf(self: Subscriber, awaited: Iterable[Generation]) -> None:
 
 
 def subscribers(server: RedisServer) -> int:
-    """How many connections are subscribed to something."""
     with server.client() as client:
         return sum(int(found["sub"]) > 0 for found in client.client_list())
 
@@ -82,7 +80,6 @@ BOTH = (blocking, in_a_loop)
 
 
 def seconds_of(how: How, reader: Reader[Spend], position: Position, timeout: float) -> float:
-    """How long a read takes."""
     began = time.monotonic()
     assert how(reader, position, timeout) is not None
     return time.monotonic() - began
@@ -205,25 +202,6 @@ def test_many_who_wait_read_nothing_but_the_marks_now_and_then(
         assert None not in await asyncio.gather(*reads)
 
     asyncio.run(all_wait())
-
-
-def test_a_flush_wakes_only_those_whose_position_it_reached(store: RedisViewStore) -> None:
-    generation = new_marked(store, 1)
-    assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
-
-    async def took(bell: AsyncBell, seconds: float) -> float:
-        began = time.monotonic()
-        await bell.wait(seconds)
-        bell.close()
-        return time.monotonic() - began
-
-    async def hear() -> None:
-        bells = [await store.alisten(generation, checkpoint("", at).position) for at in range(1, 101)]
-        assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t", at=30)])
-        assert max(await asyncio.gather(*(took(bell, SOON) for bell in bells[:30]))) < SOON
-        assert min(await asyncio.gather(*(took(bell, 0.3) for bell in bells[30:]))) >= 0.3
-
-    asyncio.run(hear())
 
 
 def test_nobody_listens_for_ever(

@@ -19,8 +19,7 @@ __all__ = ["chain", "credulous", "forgetting", "greedy", "hasty", "patient", "su
 
 
 def another(
-    react: Callable[[Input, Progress], Sequence[Effect]] = react,
-    evolve: Callable[[Progress, Input], Progress] = evolve,
+    react: Callable[[Input, Progress], Sequence[Effect]] = react, evolve: Callable[[Progress, Input], Progress] = evolve
 ) -> Process[Any, Any, Any]:
     """The checkout with other rules."""
     return Process(

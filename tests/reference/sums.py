@@ -7,14 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from events.baskets import (
-    BasketCheckedOut,
-    BasketPaid,
-    BasketReopened,
-    CouponApplied,
-    CouponReturned,
-    checkout_id,
-)
+from events.baskets import BasketCheckedOut, BasketPaid, BasketReopened, CouponApplied, CouponReturned, checkout_id
 from events.inventory import StockReceived, StockReleased, StockReserved, StockShipped, stock_id
 from events.loyalty import PointsEarned, PointsGivenBack, PointsRedeemed
 from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentRefunded, PaymentVoided

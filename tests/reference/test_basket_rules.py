@@ -226,13 +226,7 @@ checked_out = (opened, milk, milk_coupon, unpaid)
 confirm = ConfirmPayment(basket_id="b", at=LATER, attempt=1, payment_id="b/1", amount=Decimal("2.98"))
 reopen = ReopenBasket(basket_id="b", at=LATER, attempt=1, reason="declined")
 paid = BasketPaid(
-    basket_id="b",
-    at=LATER,
-    household_id="h-7",
-    store_id="s-1",
-    attempt=1,
-    payment_id="b/1",
-    amount=Decimal("2.98"),
+    basket_id="b", at=LATER, household_id="h-7", store_id="s-1", attempt=1, payment_id="b/1", amount=Decimal("2.98")
 )
 reopened = BasketReopened(
     basket_id="b",

@@ -163,11 +163,7 @@ def test_a_declined_payment_gives_back_stock_and_points() -> None:
 def test_a_void_payment_gives_back_stock_and_points() -> None:
     late = give_back.model_copy(update={"at": LATER})
     given(checkout, *asked).when(voided).then(
-        Cancel("deadline"),
-        release("milk", LATER),
-        release("bread", LATER),
-        late,
-        reopen("not paid in time", LATER),
+        Cancel("deadline"), release("milk", LATER), release("bread", LATER), late, reopen("not paid in time", LATER)
     )
 
 

@@ -32,6 +32,7 @@ _QUICK = {
     "rotation": range(12, 30),
     "unknown is aborted": range(5),
     "interruption": range(4, 20),
+    "generation": range(139, 145),
     "hanging": range(6, 20),
     "fresh metadata": range(17, 40),
     "read committed": range(4, 150),

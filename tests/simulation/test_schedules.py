@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterable, Iterator
 
 import pytest
 
+from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.scenarios.mishaps import MISHAPS
 from tests.simulation.scenarios.posting import POST
@@ -59,3 +61,11 @@ def test_what_is_logged_changes_no_run() -> None:
     finally:
         logging.disable(logging.NOTSET)
     assert (heard.events, heard.seconds) == (silent.events, silent.seconds)
+
+
+def test_the_result_of_a_schedule_does_not_hold_its_world() -> None:
+    """A campaign of many schedules takes no more memory than one; errors in a trace would keep what their frames saw."""
+    outcome = run(PURSE, 2)
+    assert any(what == "refused" for _, _, what, _ in outcome.trace)
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, SimulatedWorld)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,12 @@ from pyspark.sql import SparkSession
 from leftfold.client import Views
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.refresh import Refresh
-from leftfold.engine.views.projector import Projector
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
@@ -33,6 +30,7 @@ from leftfold.spark.queries.query_refresh import query_runner
 from tests.domains.ledger import LedgerCommand, Move, app, histories, stranger
 from tests.redis.server import RedisServer
 from tests.servers import Addresses, emptied, patient, running, secret_url
+from tests.threads import all_working, deciding, projecting
 from tests.waiting import wait_until
 from tests.worker.receipts import behind
 
@@ -49,7 +47,6 @@ class Shop:
     kafka: KafkaSettings
     redis: RedisSettings
     spark: SparkSession
-    stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.store = RedisViewStore(self.redis)
@@ -106,16 +103,6 @@ class Shop:
         """Where the servers are, as words of a command."""
         return ["--kafka", str(self.kafka.bootstrap_servers), "--redis", secret_url(self.redis)]
 
-    def work(self) -> None:
-        worker = Worker(app, "ledgers", KafkaClientSupplier(self.kafka), stop=self.stop)
-        worker.run()
-
-    def follow(self) -> None:
-        tail = Projector(app.views, lambda: KafkaLogReader(self.kafka), self.store, member="tail")
-        while not self.stop.is_set():
-            tail.step()
-        tail.close()
-
 
 @pytest.fixture(scope="package")
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
@@ -132,21 +119,19 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
     """The App at work, after a random history with an aborted transaction in the middle of it."""
     shop = Shop(patient(servers.kafka), RedisSettings(url=servers.redis), spark)
     ensure(app, shop.kafka)
-    threads = [threading.Thread(target=shop.work), threading.Thread(target=shop.follow)]
-    for thread in threads:
-        thread.start()
-    try:
+    with (
+        closing(shop.store),
+        all_working(
+            deciding(app, "ledgers", KafkaClientSupplier(shop.kafka)),
+            projecting(app.views, partial(KafkaLogReader, shop.kafka), shop.store, member="tail"),
+        ),
+    ):
         shop.send(some_histories(7, poison=0.01))
         plant_aborted(shop.kafka)
         position = shop.send(some_histories(8))
         for view in app.views:
             shop.views[view].wait_reached(position, timeout=WAIT_SECONDS)
         yield shop
-    finally:
-        shop.stop.set()
-        for thread in threads:
-            thread.join()
-        shop.store.close()
 
 
 def some_histories(seed: int, *, poison: float = 0.0) -> Iterator[LedgerCommand]:

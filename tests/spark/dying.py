@@ -13,19 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leftfold.kafka.bulk_log import KafkaBulkLog
-from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.local import java_home, spark_jars
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Landed
 from leftfold.ports.protocols import Flushing
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.queries.query_stream import QueryStream
-from leftfold.spark.streaming.projection import StreamPorts, ViewStream
+from leftfold.spark.streaming.projection import ViewStream
 from tests.domains.ledger import app
 from tests.servers import patient, secret_url
 from tests.spark.conftest import Shop
-from tests.spark.queries.streams import places
+from tests.spark.queries.streams import places, ports_of
 from tests.spark.queries.views import owner_sums
 
 __all__ = ["dying"]
@@ -107,13 +105,7 @@ def main(servers: str, url: str, view: str, at: str, place: str) -> None:
         if view == owner_sums.name:
             where = places(kafka, redis, open_store(), folder / "checkpoints")
             QueryStream(spark, owner_sums, where, every=0.05, keep=0).run(threading.Event())
-        ports = StreamPorts(
-            open_store=open_store,
-            open_log=partial(KafkaBulkLog, kafka),
-            open_reader=partial(KafkaLogReader, kafka),
-            kafka=kafka.java(),
-        )
-        stream = ViewStream(spark, app.view(view), ports=ports, most=200)
+        stream = ViewStream(spark, app.view(view), ports=ports_of(kafka, open_store), most=200)
         while True:
             stream.step()
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
-from leftfold.cli.main import run
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.local import Listener, LocalSettings, embedded
-from tests.cli.shell import Typed
+from tests.cli.shell import Typing, typing_with
 from tests.free_ports import free_port
 from tests.worker import bank as bank_module
 from tests.worker.bank import Bank
@@ -21,8 +19,6 @@ from tests.worker.broker import Broker
 from tests.worker.processes import Start, WorkerProcess
 from tests.worker.proxy import Proxy
 
-Typing: TypeAlias = Callable[..., Typed]
-"""Types a command about the bank of the test."""
 HOST = "127.0.0.1"
 LATENCY = 0.01
 """Seconds each way between clients at `Broker.distant` and the broker: 20 ms a round trip, as between data centres."""
@@ -81,11 +77,4 @@ def typed(broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch, capsys: p
     """The command line, which knows the bank as its App."""
     monkeypatch.setattr(bank_module, "app", bank.app, raising=False)
     monkeypatch.setenv("LEFTFOLD_APP", "tests.worker.bank:app")
-
-    def type_(*words: str) -> Typed:
-        capsys.readouterr()
-        code = run([*words, "--kafka", broker.address])
-        said = capsys.readouterr()
-        return Typed(code, said.out, said.err)
-
-    return type_
+    return typing_with(capsys, "--kafka", broker.address)

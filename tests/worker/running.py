@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold.engine.processing.recovery import TaskSpec
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.engine.processing.worker_tasks import TaskSpec
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier, gap_of_commands
 from leftfold.kafka.worker.transactions import Transactions
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.app import App
+from leftfold.ports.protocols import PartitionId
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
     "Run": {
         "run": CommandEntry("leftfold.cli.run.run", "Run an App, or several, until Ctrl-C."),
         "serve": CommandEntry("leftfold.cli.run.serve", "Answer commands and reads over HTTP."),
-        "console": CommandEntry("leftfold.cli.run.console", "Show Apps, their log and views in a browser."),
+        "console": CommandEntry("leftfold.cli.run.serve", "Show Apps, their log and views in a browser."),
         "status": CommandEntry("leftfold.cli.health.status", "Show servers, workers, processes and views."),
         "top": CommandEntry("leftfold.cli.health.top", "Watch rates, lag and what needs you."),
         "doctor": CommandEntry("leftfold.cli.health.doctor", "Check for what keeps services from working."),
@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
     },
     "Views": {
         "get": CommandEntry("leftfold.cli.data.get", "Print the row of a key."),
-        "watch": CommandEntry("leftfold.cli.data.watch", "Print rows as they change."),
+        "watch": CommandEntry("leftfold.cli.data.get", "Print rows as they change."),
         "rebuild": CommandEntry("leftfold.cli.views.rebuild", "Fold views again from the whole log."),
         "plan": CommandEntry("leftfold.cli.views.plan", "Predict what rebuilds would cost."),
         "diff": CommandEntry("leftfold.cli.views.diff", "Compare two generations of a view."),
@@ -69,8 +69,8 @@ COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
         "retry": CommandEntry("leftfold.cli.views.retry", "Fold parked rows again, or run parked reactions again."),
     },
     "Processes and reactions": {
-        "timers": CommandEntry("leftfold.cli.processes.timers", "List timers of processes; fire or cancel one."),
-        "reactions": CommandEntry("leftfold.cli.processes.reactions", "Begin reactions; list parked events."),
+        "timers": CommandEntry("leftfold.cli.processes", "List timers of processes; fire or cancel one."),
+        "reactions": CommandEntry("leftfold.cli.processes", "Begin reactions; list parked events."),
     },
 }
 _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}

@@ -14,6 +14,7 @@ import typer
 
 from leftfold.model.keys import NO_ROW
 from leftfold.model.view import REFRESH_SECONDS, View
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage
 from leftfold.safety import printable
@@ -49,9 +50,6 @@ __all__ = [
 
 def agreed(question: str, *, yes: bool) -> None:
     """Asks the user to confirm; returns when the answer is yes, or when `yes` is set.
-
-    Args:
-        yes: whether `--yes` was given.
 
     Raises:
         Usage: standard input is no terminal. typer.Exit: 1, when the answer was no.
@@ -99,11 +97,7 @@ def read_time(text: str) -> datetime:
 
 
 def encoded_key(view: View[Any, Any], text: str) -> str:
-    """The typed key, encoded; NO_ROW stays as it is shown where events without a row are parked.
-
-    Raises:
-        Usage: it is no key of this view.
-    """
+    """The typed key, encoded; NO_ROW stays as it is shown where events without a row are parked."""
     return text if text == NO_ROW else view.keys.encode(read_key(view, text))
 
 
@@ -132,7 +126,6 @@ def _reachable(context: typer.Context, address: str | None) -> str | None:
     """The typed address; an error at once where no broker can be reached at it."""
     if address and context.info_name not in _WAITING:
         from leftfold.kafka.reachability import check_reachable
-        from leftfold.runtime.connect import kafka_settings
 
         check_reachable(kafka_settings(address))
     return address
@@ -183,8 +176,7 @@ KeepOption: TypeAlias = Annotated[
     typer.Option("--keep", metavar="TIME", parser=seconds, help="How long to keep the replaced generation: 10m, 1h."),
 ]
 MaxParkedOption: TypeAlias = Annotated[
-    int,
-    typer.Option("--max-parked", metavar="N", min=0, help="How many rows of a view may be parked before it stops."),
+    int, typer.Option("--max-parked", metavar="N", min=0, help="How many rows of a view may be parked before it stops.")
 ]
 PyFilesOption: TypeAlias = Annotated[
     list[Path] | None,

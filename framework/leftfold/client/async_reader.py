@@ -18,7 +18,7 @@ from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.state_encoding import number_in
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation
+from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Listed, Registered, Rows
 
@@ -27,6 +27,7 @@ __all__ = ["AsyncReads", "AsyncWatch", "Page"]
 
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
+_READ = (Phase.LIVE, Phase.KEPT, Phase.PINNED)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Page(Generic[Row, K]):
 
 
 class Pages(Generic[Row, K]):
-    """Scans of the live generation; a cursor holds the generation it began in."""
+    """Scans of the live generation; a cursor holds the generation it began in, in which it continues while kept."""
 
     def __init__(self, live: Live[Row, K]) -> None:
         self._live, self._view = live, live.view
@@ -65,12 +66,14 @@ class Pages(Generic[Row, K]):
             return (yield from self._live.generation(fresh=True)), 0, ""
         id_, _, place = cursor.partition(":")
         bucket, _, last = place.partition(":")
-        if (number := number_in(bucket)) is None:
-            raise ContractError(f"{cursor!r} is no cursor; take it from the page before")
         registry = yield from ask(Registered(self._view.name))
-        generation = registry.generations.get(id_)
-        if generation is None or generation.hash != self._view.hash:
-            raise self._gone(id_)
+        generation, number = registry.generations.get(id_), number_in(bucket)
+        if number is None or (generation is not None and number >= generation.buckets):
+            raise ContractError(f"{cursor[:80]!r} is no cursor; take it from the page before")
+        # One that is being built or held was never live, and its rows may be wrong.
+        readable = (self._view.hash, self._live.name)
+        if generation is None or generation.phase not in _READ or (generation.hash, generation.name) != readable:
+            raise self._gone(id_[:80])
         return generation, number, last
 
     def _gone(self, id_: str) -> ViewNotBuilt:

@@ -210,11 +210,10 @@ def _covers(generation: Generation, bucket: int, one: Position, other: Position)
 
 def _least(generation: Generation, buckets: tuple[int, ...], positions: Mapping[int, Position]) -> Position:
     """The position that all of these buckets have reached, per partition that they read."""
-    offsets: dict[str, dict[int, int]] = {}
+    offsets: dict[tuple[str, int], int] = {}
     for topic, count in generation.topics.items():
         partitions = [b for b in buckets if b < count] if generation.stream_keyed else range(count)
         for partition in partitions:
             concerned = (partition,) if generation.stream_keyed else buckets
-            least = min(positions[bucket].next_offset(topic, partition) for bucket in concerned)
-            offsets.setdefault(topic, {})[partition] = least
-    return Position(offsets)
+            offsets[topic, partition] = min(positions[bucket].next_offset(topic, partition) for bucket in concerned)
+    return Position.of(offsets)

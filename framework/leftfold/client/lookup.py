@@ -111,7 +111,7 @@ class Live(Generic[Row, K]):
     """
 
     def __init__(self, view: View[Row, K], name: str = "") -> None:
-        self.view, self._name = view, name
+        self.view, self.name = view, name
         self.known: Generation | None = None
 
     def generation(self, *, fresh: bool = False) -> Steps[Generation]:
@@ -124,9 +124,9 @@ class Live(Generic[Row, K]):
         registry, known = Registry(), self.known
         if fresh or known is None:
             registry = yield from ask(Registered(self.view.name))
-            known = self.known = registry.live_of(self.view.hash, self._name)
-            if known is None and self._name:
-                raise _no_such(self.view, self._name, registry)
+            known = self.known = registry.live_of(self.view.hash, self.name)
+            if known is None and self.name:
+                raise _no_such(self.view, self.name, registry)
         if known is None:
             if self.view.streamed:
                 raise ViewNotBuilt(
@@ -147,9 +147,8 @@ class Live(Generic[Row, K]):
         if building.phase is Phase.BULK:
             return f"{what} is filled by a rebuild; leftfold status says what runs"
         read = yield from ask(Rows(building, (), tuple(range(building.buckets))))
-        done = (
-            covered(building, read.checkpoints).ahead_of(Position()) if len(read.checkpoints) == building.buckets else 0
-        )
+        is_whole = len(read.checkpoints) == building.buckets
+        done = covered(building, read.checkpoints).ahead_of(Position()) if is_whole else 0
         rows = sum(checkpoint.rows for checkpoint in read.checkpoints.values())
         return (
             f"{what} holds {rows:,} rows of the first {done:,} offsets; leftfold status says how many there are. "
@@ -233,6 +232,11 @@ class Lookup(Generic[Row, K]):
         """Waits until every bucket has folded a position."""
         yield from self._read((), position, timeout, whole=True)
 
+    def whole(self, timeout: float) -> Steps[Snapshot]:
+        """The checkpoints of every bucket of the live generation."""
+        _, snapshot = yield from self._read((), None, timeout, whole=True)
+        return snapshot
+
     def behind(self, after: Position | None, timeout: float, search: Callable[[], Steps[A]]) -> Steps[A]:
         """The result of a search once every bucket has folded a position; it waits again for another generation."""
         if after is None:
@@ -268,7 +272,8 @@ class Lookup(Generic[Row, K]):
         try:
             while True:
                 generation = yield from self._live.generation()
-                question = self._question(generation, encoded, whole)
+                places = tuple([place_of(generation, key) for key in encoded])
+                question = Rows(generation, places, tuple(range(generation.buckets)) if whole else ())
                 snapshot = yield from ask(question)
                 buckets = {*question.buckets, *(bucket for bucket, _ in question.keys)}
                 if snapshot.live != generation.id or not all(bucket in snapshot.checkpoints for bucket in buckets):
@@ -279,14 +284,13 @@ class Lookup(Generic[Row, K]):
                     return generation, snapshot
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._stale(snapshot.checkpoints[min(lacking)].position, after)
+                    raise StaleViewError(
+                        f"view {self._view.name} is at {snapshot.checkpoints[min(lacking)].position}, not yet at "
+                        f"{after}; is its projector running? leftfold run {self._view.name}"
+                    )
                 yield from listener.wait(generation, Position.union(lacking.values()), left)
         finally:
             listener.close()
-
-    def _question(self, generation: Generation, encoded: Sequence[str], whole: bool) -> Rows:
-        places = tuple([place_of(generation, key) for key in encoded])
-        return Rows(generation, places, tuple(range(generation.buckets)) if whole else ())
 
     def _lacking(
         self, generation: Generation, snapshot: Snapshot, buckets: Iterable[int], after: Position | None
@@ -301,12 +305,6 @@ class Lookup(Generic[Row, K]):
             if missing.offsets:
                 lacking[bucket] = missing
         return lacking
-
-    def _stale(self, reached: Position, after: Position | None) -> StaleViewError:
-        return StaleViewError(
-            f"view {self._view.name} is at {reached}, not yet at {after}; "
-            f"is its projector running? leftfold run {self._view.name}"
-        )
 
 
 def version_of(fields: Mapping[bytes, bytes] | None) -> int | None:

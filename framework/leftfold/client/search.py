@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -15,13 +15,13 @@ from typing import Any, Generic, Union, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from leftfold.client.lookup import Live, check_number
+from leftfold.client.lookup import Live, Lookup, check_number
 from leftfold.client.steps import Steps, ask
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.rows import ordered
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation
-from leftfold.ports.queries import Counting, Counts, IndexRange, Matches, Matching, Rows
+from leftfold.ports.queries import Counting, Counts, IndexRange, Matches, Matching, Query, Rows
 
 __all__ = ["Bounds", "Search"]
 
@@ -119,6 +119,7 @@ def _named(kind: Any) -> str:
 
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
+L = TypeVar("L", Counts, Matches)
 _Hit = tuple[str, int, str]
 _PATIENCE_SECONDS = 2.0
 _ATTEMPTS = 5
@@ -132,7 +133,7 @@ class Search(Generic[Row, K]):
     """
 
     def __init__(self, live: Live[Row, K]) -> None:
-        self._live, self._view = live, live.view
+        self._live, self._view, self._lookup = live, live.view, Lookup(live)
 
     def find(self, equals: Mapping[str, Any], limit: int | None = None) -> Steps[dict[K, Row]]:
         """The rows whose fields have these values."""
@@ -159,7 +160,8 @@ class Search(Generic[Row, K]):
         """The number of rows, or of rows with these values."""
         ranges = tuple([equal(self._view, field, value) for field, value in equals.items()])
         if not ranges:
-            total = yield from self._total()
+            snapshot = yield from self._lookup.whole(_PATIENCE_SECONDS)
+            total = sum(checkpoint.rows for checkpoint in snapshot.checkpoints.values())
         elif len(ranges) == 1:
             total = yield from self._counted(ranges[0])
         else:
@@ -172,33 +174,23 @@ class Search(Generic[Row, K]):
         total = yield from self._counted(ranged(self._view, field, bounds))
         return total
 
-    def _total(self) -> Steps[int]:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            generation = yield from self._live.generation()
-            snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
-            if snapshot.live == generation.id and len(snapshot.checkpoints) == generation.buckets:
-                return sum(checkpoint.rows for checkpoint in snapshot.checkpoints.values())
-            yield from self._live.moved(generation, deadline)
-
     def _counted(self, range_: IndexRange) -> Steps[int]:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            generation = yield from self._live.generation()
-            counts: Counts = yield from ask(Counting(generation, (range_,)))
-            if counts.live == generation.id:
-                return counts.totals[0]
-            yield from self._live.moved(generation, deadline)
+        _, counts = yield from self._answer(lambda generation: Counting(generation, (range_,)))
+        return counts.totals[0]
 
     def _matches(
         self, ranges: tuple[IndexRange, ...], limit: int | None, *, backwards: bool
     ) -> Steps[tuple[Generation, Matches]]:
+        return self._answer(lambda generation: Matching(generation, ranges, limit, backwards))
+
+    def _answer(self, question: Callable[[Generation], Query[L]]) -> Steps[tuple[Generation, L]]:
+        """The answer to a query of the live generation; it is asked again when that is not live any more."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             generation = yield from self._live.generation()
-            matches = yield from ask(Matching(generation, ranges, limit, backwards))
-            if matches.live == generation.id:
-                return generation, matches
+            answer = yield from ask(question(generation))
+            if answer.live == generation.id:
+                return generation, answer
             yield from self._live.moved(generation, deadline)
 
     def _read(self, ranges: tuple[IndexRange, ...], limit: int | None, *, backwards: bool) -> Steps[dict[K, Row]]:

@@ -97,34 +97,20 @@ def lock_of(app: App) -> Lock:
     Raises:
         ConfigurationError: the source of a fold cannot be read.
     """
-    events: dict[str, type[Event]] = {}
-    for decider in app.deciders:
-        events.update((cls.__leftfold__.type, cls) for cls in decider.events)
-    for view in app.views:
-        events.update((cls.__leftfold__.type, cls) for cls in view.events)
-    for process in app.processes:
-        events.update((cls.__leftfold__.type, cls) for cls in process.events)
-    for reaction in app.reactions:
-        events.update((cls.__leftfold__.type, cls) for cls in reaction.events)
-    for stream in app.streams:
-        events.update((cls.__leftfold__.type, cls) for cls in stream.events)
+    members: list[Any] = [*app.deciders, *app.views, *app.processes, *app.reactions, *app.streams]
+    events: dict[str, type[Event]] = {cls.__leftfold__.type: cls for member in members for cls in member.events}
     return Lock(
-        {decider.name: _decider(decider) for decider in app.deciders},
+        {decider.name: _states(decider, decider.evolve) for decider in app.deciders},
         {view.name: _view(view) for view in app.views},
         {type_: message_schema(cls) for type_, cls in events.items()},
         {cls.__leftfold__.type: message_schema(cls) for decider in app.deciders for cls in decider.commands},
-        {process.name: _process(process) for process in app.processes},
+        {process.name: _states(process, process.react, process.evolve) for process in app.processes},
     )
 
 
-def _decider(decider: Decider[Any, Any, Any]) -> FoldLock:
-    state = decider.initial_state
-    return FoldLock(decider.version, fold_hash(decider.evolve, state, type(state)))
-
-
-def _process(process: Process[Any, Any, Any]) -> FoldLock:
-    state = process.initial_state
-    return FoldLock(process.version, fold_hash(process.react, process.evolve, state, type(state)))
+def _states(member: Decider[Any, Any, Any] | Process[Any, Any, Any], *functions: object) -> FoldLock:
+    state = member.initial_state
+    return FoldLock(member.version, fold_hash(*functions, state, type(state)))
 
 
 def _view(view: View[Any, Any]) -> FoldLock:
@@ -186,15 +172,13 @@ def _folds(kind: str, fold: str, old: Mapping[str, FoldLock], new: Mapping[str, 
 
 def _fold(about: str, fold: str, old: FoldLock, new: FoldLock) -> Iterator[CheckFinding]:
     if new.version < old.version:
-        yield CheckFinding(
-            about, f"version={new.version} is below {old.version}, which was released; versions only rise"
-        )
+        why = f"version={new.version} is below {old.version}, which was released; versions only rise"
+        yield CheckFinding(about, why)
     elif new.version > old.version:
         yield CheckFinding(about, f"version={new.version} is not in leftfold.lock yet; {_RECORD}", wrong=False)
     elif new.schema != old.schema:
-        yield CheckFinding(
-            about, f"has another row, key or index, and so gets a new generation; {_RECORD}", wrong=False
-        )
+        why = f"has another row, key or index, and so gets a new generation; {_RECORD}"
+        yield CheckFinding(about, why, wrong=False)
     elif new.fold != old.fold:
         yield CheckFinding(about, f"{fold} changed since leftfold.lock; raise version= to {old.version + 1}, {_SAME}")
 
@@ -227,16 +211,12 @@ def _lost(kind: str, type_: str, newest: int | None) -> CheckFinding:
 def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[CheckFinding]:
     if old == new:
         return
-    broken = breaks(old, new)
+    about, broken = f"{kind} {type_}", breaks(old, new)
     match = _TYPE.fullmatch(type_)
     version = int(match["version"]) if match else 1
     name = type_.split(".")[1]
     for what in broken:
-        yield CheckFinding(
-            f"{kind} {type_}",
-            f"{what}; give {name} version={version + 1} and upcasts={{..., {version}: ...}}",
-        )
+        yield CheckFinding(about, f"{what}; give {name} version={version + 1} and upcasts={{..., {version}: ...}}")
     if not broken:
-        yield CheckFinding(
-            f"{kind} {type_}", f"its schema changed in a way that every reader can bear; {_RECORD}", wrong=False
-        )
+        why = f"its schema changed in a way that every reader can bear; {_RECORD}"
+        yield CheckFinding(about, why, wrong=False)

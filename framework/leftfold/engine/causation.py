@@ -58,7 +58,7 @@ class TraceStep:
 def step_of(record: RawRecord) -> TraceStep | None:
     """The trace step of a record. None when it is no command, event or input, nor a dead letter of one."""
     found = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
-    type_, at, dead = found.get("ce_type", ""), RecordAddress(record.topic, record.partition, record.offset), None
+    type_, at, dead = found.get("ce_type", ""), record.address, None
     if record.topic.endswith(_DEAD):
         at, dead = _source(found.get("dead_source", ""), at), found.get("dead_reason", "")
     elif "ce_id" not in found:
@@ -347,8 +347,7 @@ class _Reading:
     def _records(self) -> Iterator[RawRecord]:
         """Reads the records of one pass, up to the ends or to where nothing more can be read."""
         starts = self.begin
-        offsets = ((t, p, end) for t, ends in self._ends.offsets.items() for p, end in ends.items())
-        self._watch.begin("search", sum(max(0, end - starts.next_offset(t, p)) for t, p, end in offsets))
+        self._watch.begin("search", self._ends.ahead_of(starts))
         self._looked = 0
         for records in read_to(self._reader, starts, self._ends, patience=self._patience):
             self._looked += len(records)

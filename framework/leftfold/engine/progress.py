@@ -1,13 +1,29 @@
-"""Progress reports of rebuilds, and a limiter that sends each kind of report at most every 30 s."""
+"""Progress reports of rebuilds, and reports of a worker to its operator, each kind at most every 30 s."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["RebuildProgress", "Report", "ReportLimiter", "Stopwatch"]
+from leftfold.ports import protocols
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Batch
+from leftfold.ports.telemetry import (
+    ATTEMPT_SECONDS,
+    BATCH_SIZE,
+    COMMANDS,
+    CONSUMED,
+    ROTATIONS,
+    STATE_BYTES,
+    STATE_STREAMS,
+    TRANSACTION_SECONDS,
+    Attributes,
+    is_measured,
+)
+
+__all__ = ["BatchReporter", "RebuildProgress", "Report", "ReportLimiter", "Stopwatch"]
 
 
 _INTERVAL = 0.2
@@ -95,7 +111,7 @@ class ReportLimiter:
         clock: monotonic seconds.
     """
 
-    def __init__(self, report: Callable[[str, Mapping[str, Any]], None], clock: Callable[[], float]) -> None:
+    def __init__(self, report: protocols.Report, clock: Callable[[], float]) -> None:
         self._report, self._clock = report, clock
         self._seen: dict[str, tuple[float, int]] = {}
 
@@ -110,3 +126,58 @@ class ReportLimiter:
             self._seen.clear()
         self._seen[kind] = now, 0
         self._report(what, {**details, "times": count + times})
+
+
+_OUTCOMES = {"duplicates": "duplicate", "late": "unknown", "dead": "dead-lettered"}
+"""The outcome in metrics of what a batch counts, where it has another name."""
+_PROCESSING = {"messaging.system": "kafka", "messaging.operation.name": "process"}
+
+
+class BatchReporter:
+    """Measures what committed batches have done, and reports their failures, dead letters and dropped answers.
+
+    Args:
+        measured: the attributes of the worker's metrics.
+        report, clock: as for `ReportLimiter`.
+    """
+
+    def __init__(
+        self, category: str, measured: Attributes, report: protocols.Report, clock: Callable[[], float]
+    ) -> None:
+        self._category, self._measured, self._limiter = category, measured, ReportLimiter(report, clock)
+        self._failed = "react failed" if measured["leftfold.kind"] == "process" else "decide failed"
+        self._rotations = 0
+
+    def taken(self, count: int, seconds: float) -> None:
+        """Measures a batch of so many records."""
+        ATTEMPT_SECONDS.record(seconds, {**self._measured, **_PROCESSING})
+        CONSUMED.record(count, {**self._measured, **_PROCESSING})
+        BATCH_SIZE.record(count, self._measured)
+
+    def ended(self, outcome: str, seconds: float, rotations: int) -> None:
+        """Measures a transaction that has ended; `rotations` is how many producers were replaced since the start."""
+        TRANSACTION_SECONDS.record(seconds, {**self._measured, "leftfold.outcome": outcome})
+        ROTATIONS.record(rotations - self._rotations, self._measured)
+        self._rotations = rotations
+
+    def committed(self, batch: Batch, written: int, stores: Iterable[Sized]) -> None:
+        """Measures and reports a committed batch.
+
+        Args:
+            written: how many bytes of state it wrote. stores: the streams of each partition of the worker.
+        """
+        for what, count in batch.counts.items():
+            COMMANDS.record(count, {**self._measured, "leftfold.outcome": _OUTCOMES.get(what, what)})
+        STATE_BYTES.record(written, self._measured)
+        if is_measured():
+            STATE_STREAMS.record(sum(map(len, stores)), self._measured)
+        for kind, failure in batch.failures.items():
+            details = {"why": failure.why[:500], "exception": failure.trace}
+            self._limiter.report(self._failed, details, kind=kind, times=failure.times)
+        if batch.dead:
+            why = header(batch.dead[-1].headers, "dead_reason").decode(errors="replace")
+            details = {"why": why[:500], "do": f"leftfold dead list {self._category}"}
+            self._limiter.report("dead letters", details, times=len(batch.dead))
+        if dropped := sum(batch.answers_dropped.values()):
+            reason = "a key had more answers within a minute than are remembered; a repeat may be decided again"
+            self._limiter.report("answers dropped", {"why": reason}, times=dropped)

@@ -127,7 +127,4 @@ class TableRows:
 
 
 def _position(offsets: Mapping[Any, int]) -> Position:
-    found: dict[str, dict[int, int]] = {}
-    for place, offset in offsets.items():
-        found.setdefault(place.topic, {})[place.partition] = offset
-    return Position(found)
+    return Position.of({(place.topic, place.partition): offset for place, offset in offsets.items()})

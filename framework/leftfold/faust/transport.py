@@ -79,15 +79,8 @@ class FetchProgress:
 
 def record_of(message: Any) -> RawRecord:
     """The record in a Faust message."""
-    return RawRecord(
-        message.topic,
-        message.partition,
-        message.offset,
-        message.key,
-        message.value,
-        tuple(message.headers or ()),
-        int((message.timestamp or 0) * 1000),
-    )
+    headers, time_ms = tuple(message.headers or ()), int((message.timestamp or 0) * 1000)
+    return RawRecord(message.topic, message.partition, message.offset, message.key, message.value, headers, time_ms)
 
 
 _KNOWN_SECONDS = 30.0
@@ -262,22 +255,12 @@ class CommittedConsumer(driver.Consumer):
     def _new_offset(self, tp: TP) -> int | None:
         """The offset to commit: the first unprocessed one. Faust itself would count an event after a gap as the gap."""
         if not self.is_ours(tp):
-            return self._acked_offset(tp)
+            offset: int | None = super()._new_offset(tp)
+            return offset
         frontier, committed = self.progress.frontier(tp), self._committed_offset[tp]
         self._acked[tp].clear()
         self._acked_index[tp].clear()
         return None if frontier is None or (committed is not None and frontier <= committed) else frontier
-
-    @property
-    def refusal(self) -> BaseException | None:
-        """Why the brokers refuse to let it join its group, or None."""
-        refusal: BaseException | None = self._thread.refusal  # type: ignore[attr-defined]  # a thread of ours
-        return refusal
-
-    def _acked_offset(self, tp: TP) -> int | None:
-        """The offset that Faust itself would commit."""
-        offset: int | None = super()._new_offset(tp)
-        return offset
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
         """Yields the next messages; events wait until the streams accept them.
@@ -391,7 +374,7 @@ async def start(app: faust.App, stop: threading.Event, failure: asyncio.Future[N
     try:
         while not starting.done() and not failure.done() and not stop.is_set():
             await asyncio.wait([starting, failure], timeout=_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if (refusal := consumer.refusal) is not None:
+            if (refusal := consumer._thread.refusal) is not None:  # noqa: SLF001  # a CommittedThread
                 raise translated(refusal, f"joining group {app.conf.id}")
         if starting.done():
             await starting

@@ -116,7 +116,7 @@ class KnownHosts:
             if name.strip("[]").lower() not in self._hosts:
                 if scope["type"] == "http":
                     error = refusal(421, f"{name[:80]!r} is no name of this server, which asks for no credentials")
-                    await problem_response(error)(scope, receive, send)
+                    await problem_response(error, scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -8,8 +8,6 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
-from functools import partial
 from itertools import count
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -25,10 +23,9 @@ from starlette.types import Receive, Scope, Send
 from leftfold.client.commands import Client
 from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.http.access import Access, Permission, Principal
-from leftfold.http.first_connection import FirstConnection
-from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
+from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal, refusal_of
+from leftfold.http.routes import POSITION_HEADER, FirstConnection, token_of
 from leftfold.http.shortcuts import PlainRequest, Shortcut
-from leftfold.http.tokens import POSITION_HEADER, token_of
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
 
@@ -41,11 +38,16 @@ _ANSWERED_SECONDS = 60.0
 _MOST_BYTES = 1_048_576
 """The longest line of a batch."""
 _CHUNK = 200
-"""Commands of a batch that are sent at once."""
+"""Commands of a batch that are sent at once; fewer when they have as many bytes as the longest line may have."""
+_MOST_BATCHES = 32
+"""Batches at once; each may take one of the forty threads of all requests."""
+_MOST_UNDER_WAY = 1000
+"""Commands that are sent without a request that waits for them."""
 _TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
 _WAIT_SECONDS = 10.0
 _ID = re.compile(rb"[!-~]{1,200}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_BATCH_KEY = Header(min_length=1, max_length=180, description="Line n has this key with /n behind it.")
 _BATCH_LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
 
 
@@ -80,27 +82,41 @@ class _Sent(NamedTuple):
     at: float
     task: asyncio.Task[Receipt] | None = None
 
+    async def send(self, client: Client, id_: str, timeout: float) -> Receipt:
+        """Sends it, once more if it was before."""
+        return await client.asend(
+            self.command, id=id_, expected_version=self.expected, principal=self.principal, timeout=timeout
+        )
+
 
 class CommandRoutes:
     """The routes of an App's commands.
 
-    A command is decided once for each Idempotency-Key, however often it is sent. The last 10,000 commands without a
-    known outcome, or 64 MiB of them, are remembered, so that their status link tells what became of them. It sends them
-    again for that, but only while their first answer is sure to be known: a GET must not make a command happen twice.
+    A command is decided once for each Idempotency-Key, however often it is sent. The last 10,000 that had no outcome in
+    their answer, or 64 MiB of them, are remembered for their status link. It sends one again when its outcome is not
+    known, but only while its first answer is sure to be: a GET must not make a command happen twice.
 
     Args:
-        clock: the present, in seconds.
+        clock: the present, in seconds. most: commands at once that no request waits for. batches: at once.
     """
 
     def __init__(
-        self, connect: Callable[[], Client], access: Access, *, clock: Callable[[], float] = time.monotonic
+        self,
+        client: FirstConnection[Client],
+        access: Access,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        most: int = _MOST_UNDER_WAY,
+        batches: int = _MOST_BATCHES,
     ) -> None:
-        self._connection, self._access, self._clock = FirstConnection(connect), access, clock
+        self._client, self._access, self._clock, self._most = client, access, clock, most
         self.shortcuts: dict[str, Shortcut] = {}
         """The shortcuts of commands, by path."""
-        self._unknown: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         """By route and id: the right to send one command is no right to learn of another."""
         self._bytes = 0
+        self._under_way: set[asyncio.Task[Receipt]] = set()
+        self._batches = asyncio.Semaphore(batches)
 
     def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
         """Adds the routes of a command class.
@@ -125,42 +141,28 @@ class CommandRoutes:
             text = await request.body()
             _check_text(text, command)
             id_ = idempotency_key or str(uuid4())
-            link = f"{quote(request.scope['path'])}/{quote(id_)}"
             sent = _Sent(body, _version_in(if_match), principal.name, len(text), self._clock())
             if prefer is not None and "respond-async" in prefer:
-                return await self._respond_later((path, id_), link, sent, timeout)
-            return await self._answer((path, id_), link, sent, timeout)
+                await self._send_later((path, id_), sent, timeout)
+                return _not_known(request, id_, "it was sent, and is not waited for")
+            return await self._answer((path, id_), request, sent, timeout)
 
         async def status(
             request: Request,
             id_: Annotated[str, Path(alias="id", max_length=200)],
             timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
         ) -> Response:
-            await self._access.check_command(request, command)
-            sent = self._unknown.get((path, id_))
-            if sent is None:
+            principal = await self._access.check_command(request, command)
+            sent = self._remembered.get((path, id_))
+            if sent is None or sent.principal != principal.name:
                 advice = f"send it again with Idempotency-Key {id_}: it is decided once"
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
-            if sent.task is None and self._clock() - sent.at > _ANSWERED_SECONDS:
-                advice = "read its stream, or send it again with If-Match"
-                raise refusal(404, f"command {id_[:80]!r} was sent too long ago to ask for its answer; {advice}")
-            return await self._answer((path, id_), quote(request.scope["path"]), sent, timeout)
-
-        async def batch(
-            request: Request,
-            idempotency_key: Annotated[
-                str | None, Header(min_length=1, max_length=180, description="Line n has this key with /n behind it.")
-            ] = None,
-            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
-        ) -> StreamingResponse:
-            principal = await self._access.check_command(request, command)
-            # As with one command: without this type, a page of another site may send lines unasked (no CORS preflight).
-            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _NDJSON:
-                raise refusal(415, f"send one command per line, with the header Content-Type: {_NDJSON}")
-            client = await self._connection.client()
-            ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
-            sender = _BatchSender(client, command, principal, self._access, ids, timeout)
-            return _BatchLines(sender.send(_lines(request)), media_type=_NDJSON)
+            if sent.task is None:
+                if self._clock() - sent.at > _ANSWERED_SECONDS:
+                    advice = "read its stream, or send it again with If-Match"
+                    raise refusal(404, f"command {id_[:80]!r} was sent too long ago to ask for its answer; {advice}")
+                sent = await self._send_later((path, id_), sent, timeout)
+            return await self._answer((path, id_), request, sent, timeout)
 
         async def send_plainly(plain: PlainRequest) -> Response | None:
             """The answer to a command with no more than an Idempotency-Key."""
@@ -174,19 +176,15 @@ class CommandRoutes:
                 return None
             principal = await self._access.check_command(plain.request, command, body)
             name = str(uuid4()) if id_ is None else id_.decode()
-            link = f"{quote(plain.request.scope['path'])}/{quote(name)}"
             sent = _Sent(body, None, principal.name, len(plain.body), self._clock())
-            return await self._answer((path, name), link, sent, _WAIT_SECONDS)
+            return await self._answer((path, name), plain.request, sent, _WAIT_SECONDS)
 
         self.shortcuts[path] = send_plainly
         send.__annotations__["body"] = command
+        unknown = {"model": UnknownOutcome, "description": "The outcome is not known yet."}
         answers: dict[int | str, dict[str, Any]] = {
             200: {"headers": _headers(POSITION_HEADER, "ETag")},
-            202: {
-                "model": UnknownOutcome,
-                "description": "The outcome is not known yet.",
-                "headers": _headers("Location"),
-            },
+            202: {"headers": _headers("Location"), **unknown},
         }
         common: dict[str, Any] = {"tags": [tag], "response_model": AcceptedCommand}
         router.post(
@@ -194,123 +192,137 @@ class CommandRoutes:
             responses={**answers, **error_responses(*common_errors, 408, 413, 415)}, **common,
         )(send)  # fmt: skip
         router.get(
-            f"{path}/{{id:path}}", summary=f"What became of a {spec.name}", operation_id=f"get_outcome_of_{operation}",
+            f"{path}/{{id:text}}", summary=f"What became of a {spec.name}", operation_id=f"get_outcome_of_{operation}",
             name=f"outcome of {spec.name}", responses={**answers, **error_responses(*common_errors, 404)}, **common,
         )(status)  # fmt: skip
-        lines = {"schema": {"type": "string", "description": _BATCH_LINE}}
+        self._add_batch(router, command, operation)
+
+    def _add_batch(self, router: APIRouter, command: type[Command], operation: str) -> None:
+        spec, lines = command.__leftfold__, {"schema": {"type": "string", "description": _BATCH_LINE}}
+
+        async def batch(
+            request: Request,
+            idempotency_key: Annotated[str | None, _BATCH_KEY] = None,
+            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
+        ) -> StreamingResponse:
+            principal = await self._access.check_command(request, command)
+            # As with one command: without this type, a page of another site may send lines unasked (no CORS preflight).
+            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _NDJSON:
+                raise refusal(415, f"send one command per line, with the header Content-Type: {_NDJSON}")
+            if self._batches.locked():
+                raise refusal(503, "as many batches as may be are sent already; send it again in a second")
+            client = await self._client.client()
+            ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
+            sender = _BatchSender(client, command, principal, self._access, ids, timeout)
+            return _BatchLines(sender.send(_lines(request)), self._batches)
+
         router.post(
-            f"{path}:batch", summary=f"Send many {spec.name}, in order", operation_id=f"send_many_{operation}",
-            name=f"batch of {spec.name}", tags=[tag], response_class=StreamingResponse,
+            f"/commands/{spec.category}/{spec.name}:batch", summary=f"Send many {spec.name}, in order",
+            operation_id=f"send_many_{operation}",
+            name=f"batch of {spec.name}", tags=[f"commands of {spec.category}"], response_class=StreamingResponse,
             responses={200: {"content": {_NDJSON: lines}}, **error_responses(400, 401, 403, 415, 431, 500, 503)},
             openapi_extra={"requestBody": {"content": {_NDJSON: lines}}},
         )(batch)  # fmt: skip
 
     async def close(self) -> None:
         """Cancels waiting for commands without a request for their outcome; they may happen."""
-        for sent in list(self._unknown.values()):
-            if sent.task is not None:
-                sent.task.cancel()
-                with suppress(asyncio.CancelledError, LeftfoldError):
-                    await sent.task
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _respond_later(self, place: tuple[str, str], link: str, sent: _Sent, timeout: float) -> Response:
-        task = asyncio.ensure_future(self._send(await self._connection.client(), place[1], sent, timeout))
-        self._remember(place, sent._replace(task=task))
-        return _not_known(link, place[1], "it was sent, and is not waited for")
+    async def _send_later(self, place: tuple[str, str], sent: _Sent, timeout: float) -> _Sent:
+        """Sends a command in a task, which its status link waits for."""
+        client = await self._client.client()
+        if len(self._under_way) >= self._most:
+            raise refusal(503, f"{self._most:,} commands are under way that no request waits for; try it in a second")
+        task = asyncio.create_task(sent.send(client, place[1], timeout))
+        self._under_way.add(task)
+        task.add_done_callback(self._end)
+        self._remember(place, sent := sent._replace(task=task))
+        return sent
 
-    async def _answer(self, place: tuple[str, str], link: str, sent: _Sent, timeout: float) -> Response:
-        """Waits for the outcome; a command without a waiting task is sent, again if it was before."""
+    def _end(self, task: asyncio.Task[Receipt]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # it is shown to the next request for it, which may never come
+
+    async def _answer(self, place: tuple[str, str], request: Request, sent: _Sent, timeout: float) -> Response:
+        """Waits for the outcome of a command that is sent now, or by a task."""
         _, id_ = place
         try:
             if sent.task is not None:
                 receipt = await asyncio.wait_for(asyncio.shield(sent.task), timeout)
             else:
-                receipt = await self._send(await self._connection.client(), id_, sent, timeout)
+                receipt = await sent.send(await self._client.client(), id_, timeout)
         except OutcomeUnknown as error:
             self._remember(place, sent._replace(task=None))
-            return _not_known(link, id_, error.why)
-        except asyncio.CancelledError:
-            # The server ends, and its time for running requests is over.
-            self._remember(place, sent._replace(task=None))
-            return _not_known(link, id_, "the gateway ends; send it again with the same Idempotency-Key")
+            return _not_known(request, id_, error.why)
+        except asyncio.CancelledError:  # the server ends, and its time for running requests is over
+            return _not_known(request, id_, "the gateway ends; send it again with the same Idempotency-Key")
         except TimeoutError:
-            return _not_known(link, id_, f"no answer within {timeout:g} s")
+            return _not_known(request, id_, f"no answer within {timeout:g} s")
         except LeftfoldError as error:
-            if not isinstance(error, InfrastructureError):
-                self._forget(place)
+            if isinstance(error, InfrastructureError) and sent.task is not None:
+                self._remember(place, sent._replace(task=None))
             raise ProblemError(problem_of(error, has_precondition=sent.expected is not None)) from error
-        self._forget(place)
-        return _accepted(id_, receipt)
-
-    @staticmethod
-    async def _send(client: Client, id_: str, sent: _Sent, timeout: float) -> Receipt:
-        return await client.asend(
-            sent.command, id=id_, expected_version=sent.expected, principal=sent.principal, timeout=timeout
-        )
+        body = _accepted(id_, receipt)
+        headers = {POSITION_HEADER: body.position, "ETag": f'"{body.version}"'}
+        return JSONResponse(body.model_dump(), headers=headers)
 
     def _remember(self, place: tuple[str, str], sent: _Sent) -> None:
-        self._forget(place)
-        self._unknown[place] = sent
-        self._bytes += sent.size
-        while len(self._unknown) > _MOST_KNOWN or self._bytes > _MOST_KNOWN_BYTES:
-            self._forget(next(iter(self._unknown)))
-
-    def _forget(self, place: tuple[str, str]) -> None:
-        if (sent := self._unknown.pop(place, None)) is not None:
-            self._bytes -= sent.size
+        before = self._remembered.pop(place, None)
+        self._remembered[place] = sent
+        self._bytes += sent.size - (before.size if before else 0)
+        while len(self._remembered) > _MOST_KNOWN or self._bytes > _MOST_KNOWN_BYTES:
+            self._bytes -= self._remembered.popitem(last=False)[1].size
 
 
-class _BatchSender:
+class _BatchSender(NamedTuple):
     """Sends the lines of a batch while they are read, some hundred at once."""
 
-    def __init__(
-        self,
-        client: Client,
-        command: type[Command],
-        principal: Principal,
-        access: Access,
-        ids: Iterator[str],
-        timeout: float,
-    ) -> None:
-        self._client, self._command, self._ids, self._timeout = client, command, ids, timeout
-        self._principal, self._access = principal, access
+    client: Client
+    command: type[Command]
+    principal: Principal
+    access: Access
+    ids: Iterator[str]
+    timeout: float
 
     async def send(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The answers, in the order of the lines."""
-        chunk, last = list[bytes](), b""
+        chunk, size, last = list[bytes](), 0, list[bytes]()
         try:
             async for line in lines:
                 chunk.append(line)
-                if len(chunk) == _CHUNK:
+                size += len(line)
+                if len(chunk) == _CHUNK or size > _MOST_BYTES:
                     for answer in await self._send_chunk(chunk):
                         yield answer
-                    chunk = []
+                    chunk, size = [], 0
         except ProblemError as error:
-            last = error.problem.model_dump_json().encode() + b"\n"
-        for answer in await self._send_chunk(chunk):
+            last = [_line("", error)]
+        for answer in [*await self._send_chunk(chunk), *last]:
             yield answer
-        if last:
-            yield last
 
     async def _send_chunk(self, lines: list[bytes]) -> list[bytes]:
         """The answers to some lines; those that are no command of the class, or not allowed, are not sent."""
-        spec = self._command.__leftfold__
-        found: list[tuple[str, Command | ValidationError | ProblemError]] = []
+        spec = self.command.__leftfold__
+        found: list[tuple[str, Command | ProblemError]] = []
         for line in lines:
-            id_ = next(self._ids)
+            id_ = next(self.ids)
             try:
-                one = self._command.model_validate_json(line)
-                await self._access.check(self._principal, Permission("command", f"{spec.category}.{spec.name}", one))
+                one = self.command.model_validate_json(line)
+                await self.access.check(self.principal, Permission("command", f"{spec.category}.{spec.name}", one))
                 found.append((id_, one))
-            except (ValidationError, ProblemError) as error:
+            except ValidationError as error:
+                found.append(("", refusal_of(error.errors(include_url=False, include_context=False))))
+            except ProblemError as error:
                 found.append(("", error))
-        valid = [(id_, one) for id_, one in found if isinstance(one, Command)]
-        commands, used = [one for _, one in valid], [id_ for id_, _ in valid]
-        send_many = partial(self._client.send_many, principal=self._principal.name, timeout=self._timeout)
+        commands, used = [one for _, one in found if isinstance(one, Command)], [id_ for id_, _ in found if id_]
+        options: dict[str, Any] = {"principal": self.principal.name, "timeout": self.timeout}
         try:
-            receipts = await run_in_threadpool(send_many, commands, ids=used)
+            receipts = await run_in_threadpool(self.client.send_many, commands, ids=used, **options)
         except LeftfoldError as error:
-            receipts = [error] * len(valid)
+            receipts = [error] * len(commands)
         answers = iter(receipts)
         return [_line(id_, next(answers) if isinstance(one, Command) else one) for id_, one in found]
 
@@ -338,24 +350,20 @@ def _version_in(if_match: str | None) -> int | None:
     return int(text)
 
 
-def _accepted(id_: str, receipt: Receipt) -> Response:
-    token = token_of(receipt.position)
-    body = AcceptedCommand(id=id_, version=receipt.version, events=receipt.events, position=token)
-    return JSONResponse(body.model_dump(), headers={POSITION_HEADER: token, "ETag": f'"{receipt.version}"'})
+def _accepted(id_: str, receipt: Receipt) -> AcceptedCommand:
+    return AcceptedCommand(id=id_, version=receipt.version, events=receipt.events, position=token_of(receipt.position))
 
 
-def _not_known(link: str, id_: str, why: str) -> Response:
+def _not_known(request: Request, id_: str, why: str) -> Response:
+    path: str = request.scope["path"]
+    link = quote(path if request.method == "GET" else f"{path}/{id_}")
     body = UnknownOutcome(id=id_, status=link, why=why)
     return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
 
 
-def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError | ProblemError) -> bytes:
+def _line(id_: str, answer: Receipt | LeftfoldError | ProblemError) -> bytes:
     if isinstance(answer, Receipt):
-        token = token_of(answer.position)
-        fields = AcceptedCommand(id=id_, version=answer.version, events=answer.events, position=token).model_dump()
-    elif isinstance(answer, ValidationError):
-        wrong = answer.errors(include_url=False, include_context=False, include_input=False)
-        fields = refusal(400, "the line is no such command", errors=wrong).problem.model_dump()
+        fields = _accepted(id_, answer).model_dump()
     else:
         fields = {**({"id": id_} if id_ else {}), **problem_of(answer).model_dump()}
     return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
@@ -364,8 +372,13 @@ def _line(id_: str, answer: Receipt | LeftfoldError | ValidationError | ProblemE
 class _BatchLines(StreamingResponse):
     """An answer that is written while the body is read: nothing else may take messages from the body."""
 
+    def __init__(self, lines: AsyncIterator[bytes], batches: asyncio.Semaphore) -> None:
+        super().__init__(lines, media_type=_NDJSON)
+        self._batches = batches
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.stream_response(send)
+        async with self._batches:
+            await self.stream_response(send)
 
 
 async def _lines(request: Request) -> AsyncIterator[bytes]:

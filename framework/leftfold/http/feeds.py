@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from leftfold.errors import LeftfoldError
 from leftfold.http.problems import Problem, ProblemError, problem_of, refusal
-from leftfold.http.tokens import POSITION_HEADER, token_of
+from leftfold.http.routes import token_of
 from leftfold.model.position import Position
 
-__all__ = ["EVENT_STREAM", "Feed", "Frame", "Source", "frame", "listening"]
+__all__ = ["Feed", "Frame", "Source", "frame", "id_line"]
 
-EVENT_STREAM = "text/event-stream"
 _MOST_FRAMES, _MOST_BYTES = 10_000, 16_777_216
 """What a feed keeps for slow listeners, and for those who come back."""
 _WRITE_BYTES = 65_536
@@ -38,9 +36,9 @@ _LINGER_SECONDS = 10.0
 _CATCHING_UP = 16
 """Listeners that catch up at once; each has a source of its own until it has joined."""
 _JOIN_SECONDS = 1.0
-_QUEUE_SECONDS = 20.0
+_QUEUE_SECONDS, _TURN_SECONDS = 20.0, 30.0
+_NEXT = refusal(503, "others wait to catch up; come back with the last id, and nothing is missed").problem
 _ENDS = refusal(503, "the gateway ends; come back with the last id, and nothing is missed").problem
-_EXPIRED = refusal(401, "the token has expired; come back with another one and the last id").problem
 
 
 class Frame(NamedTuple):
@@ -59,7 +57,7 @@ class Frame(NamedTuple):
     def behind(self, ahead: Position) -> Frame:
         """The same for a listener that has already got everything up to a position."""
         position = self.position | ahead
-        return self._replace(position=position, data=event_id(position) + self.data.partition(b"\n")[2])
+        return self._replace(position=position, data=id_line(position) + self.data.partition(b"\n")[2])
 
 
 class Source(Protocol):
@@ -95,8 +93,8 @@ class Feed:
 
     Args:
         open_source: a source behind a position, or from now on.
-        queue_seconds: how long a listener waits to catch up while many others do. Browsers give up a stream whose
-            answer is no 200, and after a restart all of them come back at once.
+        queue_seconds: how long a listener waits to catch up while many others do: after a restart all come back.
+        turn_seconds: how long a listener catches up while others wait to; then it has to come back.
         silence_seconds: how long a listener waits for news before it is sent its position.
     """
 
@@ -105,13 +103,14 @@ class Feed:
         open_source: Callable[[Position | None], Awaitable[Source]],
         *,
         queue_seconds: float = _QUEUE_SECONDS,
+        turn_seconds: float = _TURN_SECONDS,
         silence_seconds: float = _SILENCE_SECONDS,
     ) -> None:
         self._open = open_source
-        self._queue_seconds, self._silence_seconds = queue_seconds, silence_seconds
+        self._queue_seconds, self._turn_seconds, self._silence_seconds = queue_seconds, turn_seconds, silence_seconds
         self._task: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[None] | None = None
-        self._catching_up = asyncio.Semaphore(_CATCHING_UP)
+        self._catching_up, self._queued = asyncio.Semaphore(_CATCHING_UP), 0
         self._frames: deque[Frame] = deque()
         self._first, self._bytes = 0, 0
         self._places: OrderedDict[str, int] = OrderedDict()
@@ -279,17 +278,23 @@ class Feed:
 
     async def _catch_up(self, after: Position) -> AsyncGenerator[tuple[Position, Sequence[Frame], int], None]:
         """The frames from a position to the feed's, each time with the number of the feed's next frame."""
+        self._queued += 1
         try:
             async with asyncio.timeout(self._queue_seconds):
                 await self._catching_up.acquire()
         except TimeoutError as error:
             raise refusal(503, f"{_CATCHING_UP} listeners catch up already; come again in a second") from error
+        finally:
+            self._queued -= 1
+        deadline = time.monotonic() + self._turn_seconds
         try:
             source, number = await self._open(after), None
             try:
                 yield after, (), 0
                 while number is None:
                     while not source.position.covers(self._position):
+                        if self._queued and time.monotonic() >= deadline:
+                            raise ProblemError(_NEXT)
                         if not (found := await source.read(_ROUND_SECONDS)):
                             break
                         yield source.position, found, 0
@@ -324,54 +329,14 @@ class Feed:
             done.set_result((self._end if source.position.covers(self._position) else None, found))
 
 
-def event_id(position: Position) -> bytes:
+def id_line(position: Position) -> bytes:
     """The line that gives an event its id, from which a listener continues."""
     return b"id: " + token_of(position).encode() + b"\n"
 
 
 def frame(key: str, type_: str, position: Position, data: Any, place: Position | None = None) -> Frame:
     """A server-sent event with a JSON body."""
-    return Frame(key, type_, position, event_id(position) + b"data: " + to_json(data) + b"\n\n", place)
-
-
-async def listening(
-    feed: Feed,
-    after: Position | None,
-    wanted: Callable[[Frame], bool],
-    *,
-    from_start: bool = False,
-    until: float | None = None,
-) -> StreamingResponse:
-    """The answer that sends a listener the frames of a feed that it wants, until it goes away.
-
-    Args:
-        until: when its token expires, in seconds since 1970: soon after, it has to come back with another one.
-
-    Raises:
-        ProblemError: too many listeners catch up. LeftfoldError: nothing can be read from that position.
-    """
-    found = feed.listen(after, from_start=from_start)
-    start, _ = await anext(found)
-
-    async def body() -> AsyncIterator[bytes]:
-        now = asyncio.get_running_loop().time
-        sent = now()
-        try:
-            yield b"retry: 1000\n" + event_id(start) + b"\n"
-            async for position, frames in found:
-                if until is not None and time.time() > until:
-                    raise ProblemError(_EXPIRED)
-                chosen = b"".join(one.data for one in frames if wanted(one))
-                if chosen or now() - sent >= _SILENCE_SECONDS:
-                    sent = now()
-                    yield chosen or event_id(position) + b"\n"
-        except (ProblemError, LeftfoldError) as error:
-            yield b"event: problem\ndata: " + problem_of(error).model_dump_json().encode() + b"\n\n"
-        finally:
-            await found.aclose()
-
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", POSITION_HEADER: token_of(start)}
-    return StreamingResponse(body(), media_type=EVENT_STREAM, headers=headers)
+    return Frame(key, type_, position, id_line(position) + b"data: " + to_json(data) + b"\n\n", place)
 
 
 def _completed(after: Position, present: Position, *, from_start: bool) -> Position:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import JSONResponse
 from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
@@ -23,12 +22,12 @@ from leftfold.client.reader import Views
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.http.access import Access, KnownHosts
 from leftfold.http.commands import CommandRoutes
-from leftfold.http.first_connection import FirstConnection
 from leftfold.http.gateway_server import MAX_HEADER_BYTES
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
-from leftfold.http.routes import ProblemRoute, operation_name
+from leftfold.http.routes import FirstConnection, ProblemRoute, operation_name
+from leftfold.http.server_sent_events import add_changes, add_events
 from leftfold.http.shortcuts import Shortcut, Shortcuts
-from leftfold.http.streams import add_events, add_stream
+from leftfold.http.streams import add_stream
 from leftfold.http.views import ViewRoutes
 from leftfold.model.app import App
 from leftfold.model.messages import Command
@@ -82,12 +81,14 @@ def router(app: App, connection: AppConnection, *, access: Access | None = None)
 
 
 class _Routes(NamedTuple):
-    """The routes of an App: its router, what ends its feeds, and the shortcuts of commands and of rows."""
+    """The routes of an App: its router, what ends its feeds, the shortcuts of commands and of rows, and its clients."""
 
     router: APIRouter
     feeds: list[Closing]
     commands: Mapping[str, Shortcut]
     rows: Mapping[str, Shortcut]
+    client: FirstConnection[Client]
+    views: FirstConnection[Views]
 
 
 def _routes(app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]) -> _Routes:
@@ -96,21 +97,19 @@ def _routes(app: App, connection: AppConnection, rules: Access, operations: Mapp
 
     schemes = [Security(scheme) for scheme in rules.schemes]
     found = APIRouter(route_class=ProblemRoute, dependencies=[Depends(authenticate), *schemes])
-    feeds, commands = list[Closing](), CommandRoutes(lambda: connection.client, rules)
-    views = ViewRoutes(lambda: connection.views, rules)
-    if app.deciders:
-        for decider in app.deciders:
-            for command in decider.commands:
-                commands.add(found, command, operations[command])
-            add_stream(found, decider, connection.stream, rules)
-            feed = add_events(found, decider, lambda: connection.log_reader(), rules)  # noqa: PLW0108  # once asked for
-            feeds.append(feed.close)
-        found.on_shutdown.append(commands.close)
+    client, views = FirstConnection(lambda: connection.client), FirstConnection(lambda: connection.views)
+    commands, rows, feeds = CommandRoutes(client, rules), ViewRoutes(views, rules), list[Closing]()
+    for decider in app.deciders:
+        for command in decider.commands:
+            commands.add(found, command, operations[command])
+        add_stream(found, decider, connection.stream, rules)
+        feed = add_events(found, decider, lambda: connection.log_reader(), rules)  # noqa: PLW0108  # once asked for
+        feeds.append(feed.close)
+    found.on_shutdown.append(commands.close)
     for view in app.views:
-        views.add(found, view)
-        views.add_changes(found, view)
-    feeds.append(views.close)
-    return _Routes(found, feeds, commands.shortcuts, views.shortcuts)
+        rows.add(found, view)
+        feeds.append(add_changes(found, view, views, rules).close)
+    return _Routes(found, feeds, commands.shortcuts, rows.shortcuts, client, views)
 
 
 def _operations(apps: Iterable[App]) -> Mapping[type[Command], str]:
@@ -161,9 +160,10 @@ def gateway(
     found.state.feeds = feeds  # which `GatewayServer` ends before it waits for its connections
     for one in made:
         found.include_router(one.router)
-    found.include_router(_health(apps))
+    health = _health([(app, one) for (app, _), one in zip(apps, made, strict=True)])
     if metrics is not None:
-        _add_metrics(found, access or Access(), metrics)
+        _add_metrics(health, access or Access(), metrics)
+    found.include_router(health)
     _add_handlers(found)
     _describe(found)
     commands = {path: answer for one in made for path, answer in one.commands.items()}
@@ -224,7 +224,7 @@ class _RequestLimits:
             return message
 
         if (error := self._too_large(scope["headers"], is_batch=is_batch)) is not None:
-            await problem_response(error)(scope, receive, send)
+            await problem_response(error, scope)(scope, receive, send)
             return
         try:
             await self._app(scope, limited, send)
@@ -247,11 +247,7 @@ class Health(BaseModel):
     why: list[str] = []
 
 
-def _health(apps: Sequence[tuple[App, AppConnection]]) -> APIRouter:
-    def clients_of(connection: AppConnection) -> tuple[FirstConnection[Client], FirstConnection[Views]]:
-        return FirstConnection(lambda: connection.client), FirstConnection(lambda: connection.views)
-
-    asked = [(app, *clients_of(connection)) for app, connection in apps]
+def _health(apps: Sequence[tuple[App, _Routes]]) -> APIRouter:
     found = APIRouter(route_class=ProblemRoute, tags=["health"])
 
     @found.get("/health/live", summary="Whether this process works", operation_id="get_liveness")
@@ -263,7 +259,7 @@ def _health(apps: Sequence[tuple[App, AppConnection]]) -> APIRouter:
         responses={503: {"model": Health, "description": "Some cannot."}},
     )  # fmt: skip
     async def ready(response: Response) -> Health:
-        found = await asyncio.gather(*(_wrong_with(app, client, views) for app, client, views in asked))
+        found = await asyncio.gather(*(_wrong_with(app, routes) for app, routes in apps))
         if wrong := [why for whys in found for why in whys]:
             response.status_code = 503
             return Health(status="not ready", why=wrong)
@@ -272,15 +268,15 @@ def _health(apps: Sequence[tuple[App, AppConnection]]) -> APIRouter:
     return found
 
 
-async def _wrong_with(app: App, client: FirstConnection[Client], views: FirstConnection[Views]) -> list[str]:
+async def _wrong_with(app: App, routes: _Routes) -> list[str]:
     """Why commands or views of an App cannot be answered, within a few seconds."""
     try:
         async with asyncio.timeout(_READY_SECONDS):
             if app.deciders:
-                await client.client()
+                await routes.client.client()
             for view in app.views:
                 with suppress(ViewNotBuilt):  # it answers, and says that it is not built
-                    await (await views.client())[view].adescribe()
+                    await (await routes.views.client())[view].adescribe()
     except LeftfoldError as error:
         return [f"{app.name}: {error}"]
     except TimeoutError:
@@ -288,7 +284,7 @@ async def _wrong_with(app: App, client: FirstConnection[Client], views: FirstCon
     return []
 
 
-def _add_metrics(found: FastAPI, access: Access, shown: Callable[[], bytes]) -> None:
+def _add_metrics(found: APIRouter, access: Access, shown: Callable[[], bytes]) -> None:
     @found.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
         await access.principal(request)
@@ -299,12 +295,12 @@ def _add_handlers(found: FastAPI) -> None:
     """Answers what no route does with problems, too: unknown paths, and errors that Leftfold does not know."""
 
     @found.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> JSONResponse:
-        return problem_response(error)
+    async def plain(request: Request, error: HTTPException) -> Response:
+        return problem_response(error, request.scope)
 
     @found.exception_handler(Exception)
-    async def unknown(request: Request, error: Exception) -> JSONResponse:
-        return problem_response(error)  # the server logs it
+    async def unknown(request: Request, error: Exception) -> Response:
+        return problem_response(error, request.scope)  # the server logs it
 
 
 def _describe(found: FastAPI) -> None:

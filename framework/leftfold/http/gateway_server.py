@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import uvicorn
@@ -23,6 +24,7 @@ _HEAD_SECONDS = 10.0
 _LINGER_SECONDS = 2.0
 _DRAIN_SECONDS = 10
 _MAX_CONNECTIONS = 20_000
+_STALL_SECONDS = 30.0
 _SETTINGS: dict[str, Any] = {
     # Longer than the 60 seconds for which load balancers keep idle connections: one that the server closes first
     # fails the request that is just on its way.
@@ -51,6 +53,7 @@ class GatewayServer(uvicorn.Server):
     Args:
         host, port: where it listens; port 0 is a free one. head_seconds: how long a request line with its headers may
             take, and the rest of a body that was refused before its end. max_connections: further ones are refused.
+        stall_seconds: how long a client may read nothing of its answer; then the connection ends.
         options: further settings of uvicorn.
     """
 
@@ -62,10 +65,15 @@ class GatewayServer(uvicorn.Server):
         port: int = 0,
         head_seconds: float = _HEAD_SECONDS,
         max_connections: int = _MAX_CONNECTIONS,
+        stall_seconds: float = _STALL_SECONDS,
         **options: Any,
     ) -> None:
         self._api = api
-        limits = {"head_seconds": head_seconds, "max_connections": max_connections}
+        limits = {
+            "head_seconds": head_seconds,
+            "max_connections": max_connections,
+            "stall_seconds": stall_seconds,
+        }
         protocol = type("LimitedConnection", (_Connection,), limits)
         super().__init__(uvicorn.Config(_Answered(api), host=host, port=port, http=protocol, **(_SETTINGS | options)))
 
@@ -131,7 +139,13 @@ class _Answered:
         except asyncio.CancelledError:
             if has_begun or scope["type"] != "http":
                 raise
-            await problem_response(refusal(503, "this gateway ends; ask again"))(scope, receive, send)
+            await problem_response(refusal(503, "this gateway ends; ask again"), scope)(scope, receive, send)
+
+
+async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
+    answer = problem_response(refusal(503, "this gateway has as many connections as it may have"), scope)
+    answer.headers["connection"] = "close"
+    await answer(scope, receive, send)
 
 
 class _Connection(HttpToolsProtocol):
@@ -143,7 +157,10 @@ class _Connection(HttpToolsProtocol):
 
     head_seconds = _HEAD_SECONDS
     max_connections = _MAX_CONNECTIONS
+    stall_seconds = _STALL_SECONDS
     _timer: asyncio.TimerHandle | None = None
+    _waiting: asyncio.TimerHandle | None = None
+    """It ends the wait for a client that reads nothing of its answer."""
     _is_refused = False
     _part = ""
     """What of a request is being read: its head, its body, or neither."""
@@ -154,13 +171,33 @@ class _Connection(HttpToolsProtocol):
         if len(self.connections) > 2 * self.max_connections:
             transport.abort()
         elif len(self.connections) > self.max_connections:
-            self._refuse(refusal(503, f"this gateway has {self.max_connections:,} connections").problem)
-        else:
-            self._start_timer(self.head_seconds, self._late)
+            self.app = _refuse_connection
+        self._start_timer(self.head_seconds, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_waiting()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_progress()
+
+    def resume_writing(self) -> None:
+        self._stop_waiting()
+        super().resume_writing()
+
+    def _await_progress(self, unread: float = inf) -> None:
+        """Ends the connection when its client reads nothing for a while; what was not sent yet is thrown away."""
+        if (size := self.transport.get_write_buffer_size()) < unread:
+            self._waiting = self.loop.call_later(self.stall_seconds, self._await_progress, size)
+        else:
+            self.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -216,8 +253,7 @@ class _Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         body = problem.model_dump_json().encode()
         head = f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {PROBLEM_JSON}\r\n"
-        more = "retry-after: 1\r\n" if problem.status == 503 else ""
-        self.transport.write(f"{head}{more}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._start_timer(_LINGER_SECONDS, self.transport.abort)

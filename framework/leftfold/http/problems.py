@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from leftfold.errors import (
     ChangesNotKept,
@@ -28,16 +31,19 @@ from leftfold.errors import (
 )
 
 __all__ = [
+    "EVENT_STREAM",
     "PROBLEM_JSON",
     "Problem",
     "ProblemError",
     "error_responses",
+    "problem_event",
     "problem_of",
     "problem_response",
     "refusal",
+    "refusal_of",
 ]
 
-PROBLEM_JSON = "application/problem+json"
+PROBLEM_JSON, EVENT_STREAM = "application/problem+json", "text/event-stream"
 _STATUS: Mapping[type[LeftfoldError], tuple[int, str]] = {
     OutcomeUnknown: (202, "the outcome is not known yet"),
     ConflictError: (409, "the stream is at another version"),
@@ -70,7 +76,8 @@ _TITLES = {
     504: "the view has not reached the position",
 }
 _HEADERS: Mapping[int, Mapping[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
-
+_RETRY_MS = 5000
+_EVENT_ID = re.compile(r"[A-Za-z0-9_-]+")
 _MOST_ERRORS, _LONGEST = 20, 200
 """How many errors of a body are named, and with how many characters of it: an answer is not larger than the request."""
 
@@ -128,37 +135,49 @@ def problem_of(error: Exception, *, has_precondition: bool = False) -> Problem:
     return Problem(title=_TITLES[500], status=500, detail=str(error) if isinstance(error, LeftfoldError) else "")
 
 
-class _ProblemResponse(JSONResponse):
-    """ASCII, so that text of the request that UTF-8 cannot hold can be quoted."""
-
-    media_type = PROBLEM_JSON
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, separators=(",", ":")).encode()
+def problem_event(problem: Problem) -> bytes:
+    """A problem as a server-sent event."""
+    return b"event: problem\ndata: " + _json(problem) + b"\n\n"
 
 
-def problem_response(error: Exception) -> JSONResponse:
-    """The answer to a request that ended with an error."""
-    if isinstance(error, RequestValidationError):
-        problem = _malformed(error).problem
+def problem_response(error: Exception, scope: Scope) -> Response:
+    """The answer to a request that ended with an error.
+
+    An EventSource ends for good with an answer that is no stream. A request that accepts nothing else gets what passes
+    as an event, and comes back with the id that it had.
+    """
+    if isinstance(error, RequestValidationError) and isinstance(error.body, bytes):
+        problem = refusal(415, "send the body as JSON, with the header Content-Type: application/json").problem
+    elif isinstance(error, RequestValidationError):
+        problem = refusal_of(error.errors()).problem
     elif isinstance(error, HTTPException) and not isinstance(error, ProblemError):
         problem = refusal(error.status_code, str(error.detail)).problem
     else:
         problem = problem_of(error)
     headers = {**_HEADERS.get(problem.status, {}), **(getattr(error, "headers", None) or {})}
-    return _ProblemResponse(problem.model_dump(mode="json"), problem.status, headers=headers)
+    given = Headers(scope=scope)
+    if (problem.status, scope["method"], given.get("accept")) != (503, "GET", EVENT_STREAM):
+        return Response(_json(problem), problem.status, headers, PROBLEM_JSON)
+    id_ = given.get("last-event-id", "")
+    same_id = f"id: {id_}\n" if _EVENT_ID.fullmatch(id_) else ""
+    body = f"retry: {_RETRY_MS}\n{same_id}".encode() + problem_event(problem)
+    return Response(body, headers={"Cache-Control": "no-store"}, media_type=EVENT_STREAM)
+
+
+def _json(problem: Problem) -> bytes:
+    """ASCII, so that text of the request that UTF-8 cannot hold can be quoted."""
+    return json.dumps(problem.model_dump(mode="json"), separators=(",", ":")).encode()
 
 
 def _short(part: Any) -> Any:
     return part[:_LONGEST] if isinstance(part, str) else part
 
 
-def _malformed(error: RequestValidationError) -> ProblemError:
-    if isinstance(error.body, bytes):
-        return refusal(415, "send the body as JSON, with the header Content-Type: application/json")
-    found = error.errors()[:_MOST_ERRORS]
+def refusal_of(errors: Sequence[Any]) -> ProblemError:
+    """The error of a body or line that has these errors of pydantic."""
     wrong = [
-        {"loc": [_short(part) for part in one["loc"]], "msg": _short(one["msg"]), "type": one["type"]} for one in found
+        {"loc": [_short(part) for part in one["loc"]], "msg": _short(one["msg"]), "type": one["type"]}
+        for one in errors[:_MOST_ERRORS]
     ]
     first = f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}" if wrong else ""
     return refusal(400, first, errors=wrong)

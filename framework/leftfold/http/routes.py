@@ -1,24 +1,48 @@
-"""Routes of the gateway: errors as problem details, HEAD beside GET, and names of operations for generated clients."""
+"""What routes share: problems as answers, HEAD beside GET, names of operations, tokens of positions, connections."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
-from leftfold.errors import LeftfoldError
+from leftfold.errors import ContractError, LeftfoldError
 from leftfold.http.problems import problem_response, refusal
+from leftfold.model.position import Position
 
-__all__ = ["ProblemRoute", "operation_name", "schema_name"]
+__all__ = [
+    "POSITION_HEADER",
+    "FirstConnection",
+    "ProblemRoute",
+    "operation_name",
+    "position_in",
+    "schema_name",
+    "token_of",
+]
 
+POSITION_HEADER = "Leftfold-Position"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+C = TypeVar("C")
+
+
+class _TextConvertor(PathConvertor):
+    """The rest of a path, also with newlines, before which Starlette's own ends: it would name another key."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("text", _TextConvertor())
 
 
 def operation_name(name: str) -> str:
@@ -29,6 +53,23 @@ def operation_name(name: str) -> str:
 def schema_name(name: str) -> str:
     """The name of a view or category in the names of schemas: `basket_summary` is BasketSummary."""
     return "".join(word[:1].upper() + word[1:] for word in _WORD.findall(name))
+
+
+def token_of(position: Position) -> str:
+    """The token of a position: the base64url form of its JSON."""
+    return base64.urlsafe_b64encode(position.to_json().encode()).decode().rstrip("=")
+
+
+def position_in(token: str) -> Position:
+    """The position in a token.
+
+    Raises:
+        ProblemError: it is no token of a position.
+    """
+    try:
+        return Position.from_json(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, ContractError) as error:
+        raise refusal(400, f"{token[:80]!r} is no position; use the {POSITION_HEADER} of an answer") from error
 
 
 class ProblemRoute(APIRoute):
@@ -42,13 +83,16 @@ class ProblemRoute(APIRoute):
             try:
                 return await handler(request)
             except (HTTPException, LeftfoldError, RequestValidationError) as error:
-                return problem_response(error)
+                return problem_response(error, request.scope)
 
         return handle
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request is for this route."""
-        return super().matches(self._as_get(scope))
+        match, found = super().matches(self._as_get(scope))
+        # Starlette's patterns also end before a last newline: rules of a proxy for the path would not see this one.
+        is_other = scope.get("path", "").endswith("\n") and not found.get("path_params")
+        return (Match.NONE, {}) if is_other else (match, found)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request for this path, also one with another method."""
@@ -69,7 +113,30 @@ class ProblemRoute(APIRoute):
             allowed = sorted({*methods, "HEAD"} if "GET" in methods else methods)
             problem = refusal(405, f"{scope['method']} is not among {', '.join(allowed)}")
             problem.headers = {"Allow": ", ".join(allowed)}
-            await problem_response(problem)(scope, receive, send)
+            await problem_response(problem, scope)(scope, receive, send)
 
     def _as_get(self, scope: Scope) -> Scope:
         return {**scope, "method": "GET"} if scope.get("method") == "HEAD" and "GET" in (self.methods or ()) else scope
+
+
+class FirstConnection(Generic[C]):
+    """The client of an App for all requests of a gateway, connected when the first one asks for it.
+
+    An attempt may take seconds while servers are down. Requests share it and its error, so that each of them is
+    answered in that time, however many there are; the next request tries again.
+    """
+
+    def __init__(self, connect: Callable[[], C]) -> None:
+        self._connect = connect
+        self._client: C | None = None
+        self._attempt: asyncio.Task[C] | None = None
+
+    async def client(self) -> C:
+        """The client. Raises LeftfoldError: it cannot be connected."""
+        if self._client is not None:
+            return self._client
+        if self._attempt is None or self._attempt.done():
+            self._attempt = asyncio.ensure_future(asyncio.to_thread(self._connect))
+        # A request that is cancelled must not cancel the attempt of the others.
+        self._client = await asyncio.shield(self._attempt)
+        return self._client

@@ -75,7 +75,7 @@ class Shortcuts:
             plain = PlainRequest(Request(scope), headers, rest, scope["query_string"], body)
             answer = await route.answer(plain)
         except (HTTPException, LeftfoldError) as error:
-            answer = problem_response(error)
+            answer = problem_response(error, scope)
         if answer is None:
             await self._app(scope, _replayed(body, receive), send)
             return

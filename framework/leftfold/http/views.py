@@ -3,53 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import datetime
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args
-from urllib.parse import quote, unquote
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, TypeAdapter, create_model
-from pydantic_core import from_json
+from pydantic import BaseModel
 
-from leftfold.client.async_reader import AsyncWatch, Page
+from leftfold.client.async_reader import Page
 from leftfold.client.reader import Reader, Views
-from leftfold.client.results import Entry
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.http.access import Access
-from leftfold.http.feeds import EVENT_STREAM, Feed, Frame, frame, listening
-from leftfold.http.first_connection import FirstConnection
 from leftfold.http.problems import error_responses, refusal
-from leftfold.http.routes import operation_name, schema_name
+from leftfold.http.routes import POSITION_HEADER, FirstConnection, operation_name, position_in
 from leftfold.http.shortcuts import PlainRequest, Shortcut
-from leftfold.http.tokens import POSITION_HEADER, position_in, token_of
+from leftfold.http.typed_views import TypedView
 from leftfold.model.position import Position
-from leftfold.model.rows import ordered
-from leftfold.model.state_encoding import number_in
 from leftfold.model.view import View
 
 __all__ = ["ViewRoutes"]
 
-_OWN = frozenset({"between", "at_least", "above", "at_most", "below", "top", "order", "cursor", "limit", "after",
-                  "timeout", "fields", "as_of"})  # fmt: skip
-"""Query parameters that are no indexed fields."""
-_BETWEEN = "An indexed field, with ends of a range."
-_TOP = "An indexed field, whose first rows are wanted."
-_CHANGE = "Each event is a row that has changed: its key, the row (null = deleted) and its version."
-_END = "An end of the range of `between`."
+_BETWEEN = Query(description="An indexed field, with ends of a range.")
+_TOP = Query(description="An indexed field, whose first rows are wanted.")
+_END = Query(description="An end of the range of `between`.")
 _FIELDS = Query(include_in_schema=False, description="Only these fields, with commas between.")
 _AS_OF = Query(description="The name of a view as of a place in the past.")
 _AFTER = Query(description=f"Wait until the view includes this {POSITION_HEADER}.", max_length=32_000)
-_BEGIN = Query(description=f"Begin behind this {POSITION_HEADER}.", max_length=32_000)
 _TIMEOUT = Query(ge=0, le=60, description="Seconds to wait for `after`.")
 _READ = error_responses(400, 401, 403, 431, 500, 503, 504)
 _POSITION = {POSITION_HEADER: {"description": "The position that the view includes.", "schema": {"type": "string"}}}
 _ETAG = {"ETag": {"description": "The version of the row.", "schema": {"type": "string"}}}
-
-
 _TOKEN = re.compile(rb"[A-Za-z0-9_-]{0,8000}")
 
 
@@ -59,75 +42,34 @@ class Count(BaseModel):
     count: int
 
 
-class Ends:
+def _ends(
+    at_least: Annotated[str | None, _END] = None,
+    above: Annotated[str | None, _END] = None,
+    at_most: Annotated[str | None, _END] = None,
+    below: Annotated[str | None, _END] = None,
+) -> dict[str, str]:
     """The ends of a range, as query parameters: one at most on each side."""
-
-    def __init__(
-        self,
-        at_least: Annotated[str | None, Query(description=_END)] = None,
-        above: Annotated[str | None, Query(description=_END)] = None,
-        at_most: Annotated[str | None, Query(description=_END)] = None,
-        below: Annotated[str | None, Query(description=_END)] = None,
-    ) -> None:
-        ends = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-        self.given = {name: text for name, text in ends.items() if text is not None}
+    ends = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    return {name: text for name, text in ends.items() if text is not None}
 
 
 class ViewRoutes:
     """The routes of views."""
 
-    def __init__(self, connect: Callable[[], Views], access: Access) -> None:
-        self._connection, self._access = FirstConnection(connect), access
-        self._feeds: list[Feed] = []
+    def __init__(self, views: FirstConnection[Views], access: Access) -> None:
+        self._views, self._access = views, access
         self.shortcuts: dict[str, Shortcut] = {}
         """The shortcuts of reads by key, by the path before the key."""
 
-    async def close(self) -> None:
-        """Ends the feeds, and so all who listen to changes."""
-        for feed in self._feeds:
-            await feed.close()
-
-    def add_changes(self, router: APIRouter, view: View[Any, Any]) -> None:
-        """Adds the route of a view's changes."""
-        typed = _TypedView(view)
-
-        async def open_source(after: Position | None) -> _ChangeSource:
-            async with self._reading(view, "") as reader:
-                source = _ChangeSource(typed, reader.open_watch(after=after))
-                await source.watch.begin()
-                return source
-
-        feed = Feed(open_source)
-        self._feeds.append(feed)
-
-        async def changes(
-            request: Request,
-            key: Annotated[list[str] | None, Query(description="Only rows of these keys.")] = None,
-            after: Annotated[str | None, _BEGIN] = None,
-            last_event_id: Annotated[str | None, Header(description="Continue behind this event.")] = None,
-        ) -> Response:
-            for one in key or (None,):
-                principal = await self._access.check_view(request, view.name, one)
-            wanted, start = None if key is None else set(key), last_event_id or after
-            return await listening(
-                feed,
-                position_in(start) if start else None,
-                lambda one: wanted is None or one.key in wanted,
-                until=principal.expires,
-            )
-
-        router.get(
-            f"/changes/{view.name}", summary=f"The changes of rows of {view.name}, as server-sent events",
-            operation_id=f"watch_{operation_name(view.name)}", name=f"changes of {view.name}",
-            tags=[f"view {view.name}"], response_class=StreamingResponse,
-            responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": _CHANGE}}}},
-                       **error_responses(400, 401, 403, 410, 429, 431, 500, 503)},
-        )(changes)  # fmt: skip
-
     def add(self, router: APIRouter, view: View[Any, Any]) -> None:
         """Adds the routes of a view."""
-        typed, name = _TypedView(view), operation_name(view.name)
-        common: dict[str, Any] = {"tags": [f"view {view.name}"]}
+        typed = TypedView(view)
+        self._add_row(router, typed)
+        self._add_search(router, typed)
+        self._add_count(router, typed)
+
+    def _add_row(self, router: APIRouter, typed: TypedView) -> None:
+        view = typed.view
 
         async def get(
             request: Request,
@@ -159,10 +101,20 @@ class ViewRoutes:
                 return typed.one(await reader.aentry(wanted, after=position), plain.rest, None)
 
         self.shortcuts[f"/views/{view.name}"] = get_plainly
+        not_modified: dict[int | str, dict[str, Any]] = {304: {"description": "The row is at the version of the ETag."}}
+        router.get(
+            f"/views/{view.name}/{{key:text}}", summary=f"The row of a key in {view.name}",
+            operation_id=f"get_{operation_name(view.name)}", response_model=view.rows.row,
+            name=f"row of {view.name}", tags=[f"view {view.name}"],
+            responses={200: {"headers": {**_POSITION, **_ETAG}}, **not_modified, **_READ, **error_responses(404)},
+        )(get)  # fmt: skip
+
+    def _add_search(self, router: APIRouter, typed: TypedView) -> None:
+        view = typed.view
 
         async def search(
             request: Request,
-            ends: Annotated[Ends, Depends()],
+            ends: Annotated[dict[str, str], Depends(_ends)],
             between: Any = None,
             top: Any = None,
             order: Annotated[Literal["largest", "smallest"], Query(description="The order of `top`.")] = "largest",
@@ -191,9 +143,21 @@ class ViewRoutes:
                     return typed.answer(page.rows, fields, cursor=page.cursor, more=page.cursor is not None)
             return typed.answer(list(found.items())[:limit], fields, cursor=None, more=len(found) > limit)
 
+        search.__annotations__["between"] = Annotated[typed.indexes | None, _BETWEEN]
+        search.__annotations__["top"] = Annotated[typed.indexes | None, _TOP]
+        router.get(
+            f"/views/{view.name}", summary=f"Rows of {view.name}",
+            operation_id=f"find_{operation_name(view.name)}", response_model=typed.rows,
+            name=f"rows of {view.name}", tags=[f"view {view.name}"],
+            responses={**_READ, **error_responses(404, 410)}, openapi_extra=typed.parameters(),
+        )(search)  # fmt: skip
+
+    def _add_count(self, router: APIRouter, typed: TypedView) -> None:
+        view = typed.view
+
         async def count(
             request: Request,
-            ends: Annotated[Ends, Depends()],
+            ends: Annotated[dict[str, str], Depends(_ends)],
             between: Any = None,
             after: Annotated[str | None, _AFTER] = None,
             timeout: Annotated[float, _TIMEOUT] = 2.0,
@@ -208,30 +172,14 @@ class ViewRoutes:
                     return Count(count=await reader.acount_between(between, **typed.ends_in(between, ends), **waiting))
                 return Count(count=await reader.acount(**equal, **waiting))
 
-        for asked in (search, count):
-            asked.__annotations__["between"] = Annotated[typed.indexes | None, Query(description=_BETWEEN)]
-        search.__annotations__["top"] = Annotated[typed.indexes | None, Query(description=_TOP)]
-        parameters = typed.parameters()
-        not_modified: dict[int | str, dict[str, Any]] = {304: {"description": "The row is at the version of the ETag."}}
+        count.__annotations__["between"] = Annotated[typed.indexes | None, _BETWEEN]
         router.get(
-            f"/views/{view.name}/{{key:path}}", summary=f"The row of a key in {view.name}",
-            operation_id=f"get_{name}", response_model=view.rows.row, name=f"row of {view.name}",
-            responses={200: {"headers": {**_POSITION, **_ETAG}}, **not_modified, **_READ, **error_responses(404)},
-            **common,
-        )(get)  # fmt: skip
-        router.get(
-            f"/views/{view.name}", summary=f"Rows of {view.name}", operation_id=f"find_{name}",
-            name=f"rows of {view.name}",
-            response_model=typed.rows, responses={**_READ, **error_responses(404, 410)},
-            openapi_extra=parameters, **common,
-        )(search)  # fmt: skip
-        router.get(
-            f"/views/{view.name}:count", summary=f"The number of rows of {view.name}", operation_id=f"count_{name}",
-            name=f"count of {view.name}", responses={**_READ, **error_responses(404)}, openapi_extra=parameters,
-            **common,
+            f"/views/{view.name}:count", summary=f"The number of rows of {view.name}",
+            operation_id=f"count_{operation_name(view.name)}", name=f"count of {view.name}", tags=[f"view {view.name}"],
+            responses={**_READ, **error_responses(404)}, openapi_extra=typed.parameters(),
         )(count)  # fmt: skip
 
-    async def _allowed_key(self, request: Request, typed: _TypedView, text: str) -> Any:
+    async def _allowed_key(self, request: Request, typed: TypedView, text: str) -> Any:
         """The key in a path, if the caller may read its row; a rule sees the key as answers show it."""
         await self._access.principal(request)
         key = typed.key_in(request, text)
@@ -241,7 +189,7 @@ class ViewRoutes:
     @asynccontextmanager
     async def _reading(self, view: View[Any, Any], name: str) -> AsyncIterator[Reader[Any, Any]]:
         """The reader of a view, or of one as of the past; a name that there is not is the caller's mistake."""
-        views = await self._connection.client()
+        views = await self._views.client()
         try:
             yield views.as_of(view, name) if name else views[view]
         except ViewNotBuilt as error:
@@ -252,176 +200,14 @@ async def _page(
     reader: Reader[Any, Any], cursor: str, limit: int, after: Position | None = None, timeout: float = 2.0
 ) -> Page[Any, Any]:
     """A page of a scan; a view that is behind `after` is waited for first."""
-    if cursor and number_in(cursor.partition(":")[2].partition(":")[0]) is None:
-        raise refusal(400, f"{cursor[:80]!r} is no cursor; take it from the answer before")
     if after is not None:
         await reader.await_reached(after, timeout=timeout)
     try:
         return await reader.ascan(cursor=cursor, limit=limit)
-    except ViewNotBuilt as error:
-        raise refusal(410, str(error)) if cursor else error from error
-
-
-class _TypedView:
-    """A view with the types of its keys, indexes and rows, as requests write and answers show them."""
-
-    def __init__(self, view: View[Any, Any]) -> None:
-        self.view, self._row = view, TypeAdapter[Any](view.rows.row)
-        title = schema_name(view.name)
-        row: Any = create_model(
-            f"{title}Entry", __doc__="A row with its key.", key=(str, ...), row=(view.rows.row, ...)
-        )
-        self.rows: type[BaseModel] = create_model(
-            f"{title}Rows",
-            __doc__="Rows with their keys; `cursor` continues a scan, and `more` says whether there may be more rows.",
-            rows=(list[row], ...),
-            cursor=(str | None, None),
-            more=(bool, False),
-        )
-        self.indexes: Any = Literal[tuple(view.rows.indexes)] if view.rows.indexes else str
-
-    def parameters(self) -> dict[str, Any]:
-        """The query parameters for equal values of indexed fields, which are read from the request itself."""
-        found = [
-            {"in": "query", "name": name, "required": False, "schema": _schema(type_),
-             "description": f"Only rows with this {name}" + ("; null = none." if NoneType in get_args(type_) else ".")}
-            for name, type_ in self.view.rows.index_types.items()
-            if name not in _OWN
-        ]  # fmt: skip
-        return {"parameters": found} if found else {}
-
-    def key_in(self, request: Request, text: str) -> Any:
-        """The key in a path: parts have / between them, and one within a part is %2F.
-
-        A client that quotes the whole key, as generated ones do, is understood, too.
-        """
-        keys, name = self.view.keys, self.view.name
-        try:
-            key = keys.read(self._parts_in(request, text) if keys.composite else text)
-            keys.encode(key)
-        except (ValueError, ContractError) as error:
-            raise refusal(400, f"{text[:80]!r} is no key of view {name}: {str(error)[:200]}") from error
-        return key
-
-    def _parts_in(self, request: Request, text: str) -> str | Sequence[str]:
-        path: str = request.scope["path"]
-        raw = request.scope.get("raw_path", quote(path).encode()).decode("ascii")
-        for _ in range(path.removesuffix(text).count("/")):
-            raw = raw.partition("/")[2]
-        # With a %2F in front of the key, this is another end of the path, and so another key than rules are asked for.
-        for form in (raw, text) if unquote(raw) == text else (text,):
-            if len(parts := form.split("/")) == len(self.view.keys.parts):
-                return [unquote(part) for part in parts]
-        return text
-
-    def key_of(self, key: Any) -> str:
-        """A key as a text that is understood in a path when it is quoted as a whole."""
-        text = self.view.keys.encode(key)
-        return text if self.view.keys.composite else unquote(text)
-
-    def equal_in(self, request: Request) -> dict[str, Any]:
-        """The values of indexed fields among the query parameters."""
-        given = [(name, text) for name, text in request.query_params.multi_items() if name not in _OWN]
-        if len(dict(given)) < len(given):
-            raise refusal(400, "a field is given twice; rows are found by one value of each")
-        return {name: self.value(name, text) for name, text in given}
-
-    @staticmethod
-    def waiting(after: str | None, timeout: float) -> dict[str, Any]:
-        """The arguments of a read that waits; none when it does not: an index may have their names."""
-        return {"after": position_in(after), "timeout": timeout} if after else {}
-
-    def limited(self, limit: int) -> dict[str, Any]:
-        """The argument of a search for so many rows; none when an index has its name."""
-        return {} if "limit" in self.view.rows.indexes else {"limit": limit}
-
-    def ends_in(self, field: str, ends: Ends) -> dict[str, Any]:
-        """The typed ends of a range of an indexed field."""
-        for one, other in (("at_least", "above"), ("at_most", "below")):
-            if {one, other} <= ends.given.keys():
-                raise refusal(400, f"{one} and {other} are two ends on one side; give one of them")
-        self.check_index(field)
-        return {name: self.value(field, text) for name, text in ends.given.items()}
-
-    def value(self, field: str, text: str) -> Any:
-        """The value of an indexed field from a query parameter; `null` is none where that may be none."""
-        self.check_index(field)
-        type_ = self.view.rows.index_types[field]
-        if text == "null" and NoneType in get_args(type_):
-            return None
-        try:
-            value = TypeAdapter(type_).validate_strings(text)
-            if isinstance(value, datetime) and value.tzinfo is None:
-                raise ValueError("it has no time zone")
-            ordered(value)
-        except (ValueError, ContractError) as error:
-            raise refusal(400, f"{text[:80]!r} is no value of {self.view.name}.{field}") from error
-        return value
-
-    def check_index(self, field: str) -> None:
-        """Refuses a field without an index."""
-        if field not in self.view.rows.index_types:
-            known = ", ".join(self.view.rows.indexes) or "none"
-            raise refusal(400, f"view {self.view.name} has no index on {field[:80]!r}; it has {known}")
-
-    def headers_of(self, entry: Entry[Any]) -> dict[str, str]:
-        """The headers of the answer with a row."""
-        found = {POSITION_HEADER: token_of(entry.position)}
-        if entry.version is not None:
-            # The same version in a rebuilt generation may be another row: other code has folded it.
-            found["ETag"] = f'"{entry.version}-{entry.generation}"'
-        return found
-
-    def one(self, entry: Entry[Any], key: str, fields: str | None) -> Response:
-        """The answer with a row.
-
-        Raises:
-            ProblemError: 404: there is none.
-        """
-        if entry.row is None:
-            raise refusal(404, f"view {self.view.name} has no row for {key[:80]!r}")
-        if fields is not None:
-            return JSONResponse(self.shown(entry.row, fields), headers=self.headers_of(entry))
-        return Response(self._row.dump_json(entry.row), headers=self.headers_of(entry), media_type="application/json")
-
-    def shown(self, row: Any, fields: str | None) -> dict[str, Any]:
-        """A row as JSON, with all fields or some."""
-        found: dict[str, Any] = from_json(self._row.dump_json(row))
-        if fields is None:
-            return found
-        wanted = [name.strip() for name in fields.split(",")]
-        if unknown := [name for name in wanted if name not in found]:
-            raise refusal(400, f"the row has no field {unknown[0][:80]!r}; it has {', '.join(found)}")
-        return {name: found[name] for name in wanted}
-
-    def answer(
-        self, rows: Iterable[tuple[Any, Any]], fields: str | None, cursor: str | None, *, more: bool
-    ) -> Response:
-        """Rows as an answer."""
-        shown = [{"key": self.key_of(key), "row": self.shown(row, fields)} for key, row in rows]
-        return JSONResponse({"rows": shown, "cursor": cursor, "more": more})
-
-
-class _ChangeSource:
-    """The source of a feed of changes."""
-
-    def __init__(self, view: _TypedView, watch: AsyncWatch[Any, Any]) -> None:
-        self._view, self.watch = view, watch
-
-    @property
-    def position(self) -> Position:
-        return self.watch.position
-
-    async def read(self, timeout: float) -> list[Frame]:
-        found = []
-        for change in await self.watch.next_changes(timeout):
-            key = self._view.key_of(change.key)
-            row = None if change.row is None else self._view.shown(change.row, None)
-            found.append(frame(key, "change", change.position, {"key": key, "row": row, "version": change.version}))
-        return found
-
-    async def close(self) -> None:
-        self.watch.close()
+    except (ContractError, ViewNotBuilt) as error:
+        if not cursor:
+            raise
+        raise refusal(410 if isinstance(error, ViewNotBuilt) else 400, str(error)) from error
 
 
 def _check_one(**searches: Any) -> None:
@@ -429,15 +215,6 @@ def _check_one(**searches: Any) -> None:
     if len(given := [name for name, value in searches.items() if value]) > 1:
         both = " and ".join(given).replace("equal", "the value of a field")
         raise refusal(400, f"{both} are two ways to choose rows; give one of them")
-
-
-def _schema(type_: Any) -> dict[str, Any]:
-    """The schema of an indexed field as text of a query parameter, whole and without null."""
-    schema = TypeAdapter(type_).json_schema(mode="serialization")
-    named = schema.pop("$defs", {})
-    kinds = [named[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in schema.get("anyOf", [schema])]
-    kinds = [one for one in kinds if one.get("type") != "null"]
-    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
 
 def _is_known(etag: str, headers: Iterable[str]) -> bool:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.errors import OUT_OF_RANGE, QuietLog, translated
 from leftfold.kafka.log_reader import reader_config
 from leftfold.kafka.records import KafkaMessage, unpacked
 from leftfold.kafka.settings import KafkaSettings
@@ -44,10 +44,6 @@ class KafkaBulkLog:
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that every partition still holds."""
         return Position({t: {p: self._watermarks(t, p)[0] for p in range(self.partitions(t))} for t in topics})
-
-    def identity(self, topic: str) -> str:
-        """The topic's id in its cluster."""
-        return self._admin().identity(topic)
 
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
         """The topics' ids in their cluster; a missing topic is left out."""
@@ -113,7 +109,7 @@ class KafkaBulkLog:
             return False
         if error.code() == KafkaError._PARTITION_EOF:
             return True
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        if error.code() in OUT_OF_RANGE:
             low, high = self._watermarks(part.topic, part.partition)
             if part.start < low:
                 raise log_gap(part.topic, part.partition, part.start, min(low, part.end))

@@ -9,16 +9,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError, refused
 
-__all__ = ["NOT_ALLOWED", "UNREACHABLE", "QuietLog", "Unreachable", "kafka_error", "translated"]
+__all__ = [
+    "FENCED", "NOT_ALLOWED", "OUT_OF_RANGE", "TOO_LARGE", "UNREACHABLE", "QuietLog", "Unreachable", "code_of",
+    "kafka_error", "translated",
+]  # fmt: skip
 
 
 FENCED = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.FENCED_INSTANCE_ID,
-    }
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
 )
 UNREACHABLE = frozenset(
     {
@@ -30,14 +28,9 @@ UNREACHABLE = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-_NO_TOPIC = frozenset(
-    {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
-_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+_NO_TOPIC = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART})
+TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 NOT_ALLOWED = frozenset(
     {
         KafkaError._AUTHENTICATION,
@@ -59,6 +52,13 @@ class Unreachable(InfrastructureError):
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
     """The KafkaError, taken out of a KafkaException if needed."""
     return error.args[0] if isinstance(error, KafkaException) else error
+
+
+def code_of(error: BaseException | None) -> int:
+    """The client's code of an error, or of the one behind a translated error; 0 if there is none."""
+    cause = error.__cause__ if isinstance(error, LeftfoldError) else error
+    first = cause.args[0] if cause is not None and cause.args else None
+    return int(first.code()) if isinstance(first, KafkaError) else 0
 
 
 def translated(
@@ -84,7 +84,7 @@ def translated(
         return Unreachable(f"no broker at {brokers or 'the configured address'} answered{within}: {text}; {advice}")
     if code in _NO_TOPIC:
         return InfrastructureError(f"{text}; create the topics of the App that owns it: leftfold topics ensure")
-    if code in _TOO_LARGE:
+    if code in TOO_LARGE:
         return ContractError(f"{text}; send less at once, or raise max.message.bytes of the topic")
     if code in NOT_ALLOWED:
         return refused(text)

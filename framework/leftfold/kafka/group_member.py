@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
+from leftfold.kafka.errors import NOT_ALLOWED, OUT_OF_RANGE, QuietLog, code_of, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, unpacked
+from leftfold.ports.protocols import PartitionId
 
-__all__ = ["GroupMember", "PartitionId", "member_config"]
+__all__ = ["GroupMember", "member_config"]
 
 
-PartitionId: TypeAlias = tuple[str, int]
-"""A topic and a partition."""
 _NEVER = 1 << 63
-_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _NOT_OURS = frozenset(
     {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
      KafkaError._NO_OFFSET, KafkaError._ASSIGNMENT_LOST, KafkaError._STATE}
@@ -58,14 +56,14 @@ class GroupMember:
     """A consumer-group member for one thread, cooperative and read_committed.
 
     New partitions (`new`) stay paused until they are served. `ends` are the offsets at which served partitions ended in
-    the last fetch, if `enable.partition.eof` is set.
+    the last fetch, if it `is_reporting`.
 
     Args:
         leave: called in the rebalance with removed partitions: (partitions, whether offsets can still be committed).
         gap: the error to raise when a served partition no longer holds its next offset: (topic, partition, offset).
         client: the client's name in log lines.
-        is_reporting: whether errors of the client are in `trouble` instead of its log: why no broker can be reached, or
-            a commit has failed.
+        is_reporting: whether `ends` are known, and errors of the client are in `trouble` instead of its log: why no
+            broker can be reached, or a commit has failed.
     """
 
     def __init__(
@@ -83,7 +81,9 @@ class GroupMember:
         self.new: set[PartitionId] = set()
         self.ends: dict[PartitionId, int] = {}
         self.trouble = ""
-        self.is_unsure = False
+        self.committed: dict[PartitionId, tuple[int, str]] = {}
+        """The offset and metadata last committed of each partition, as far as this member knows."""
+        self._is_unsure = False
         """Whether a commit without waiting has failed."""
         self._served: dict[PartitionId, int] = {}
         self._assigned_at: dict[PartitionId, int] = {}
@@ -93,7 +93,10 @@ class GroupMember:
         self._rebalanced: set[PartitionId] = set()
         self._pending: list[KafkaMessage] = []
         self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
-        reports: dict[str, Any] = {"error_cb": self._troubled, "on_commit": self._committed} if is_reporting else {}
+        reports: dict[str, Any] = {}
+        if is_reporting:
+            reports = {"enable.partition.eof": True, "reconnect.backoff.max.ms": 1000}
+            reports |= {"error_cb": self._troubled, "on_commit": self._committed}
         self.consumer = Consumer({**member_config(config, group), **reports}, logger=QuietLog(client))
         self.consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
@@ -144,7 +147,7 @@ class GroupMember:
         try:
             self.consumer.seek(TopicPartition(*place, offset))
         except KafkaException as error:
-            if error.args[0].code() != KafkaError._STATE:
+            if code_of(error) != KafkaError._STATE:
                 raise
             self._assign_at(place, offset)
             return False
@@ -190,7 +193,7 @@ class GroupMember:
         """Commits offsets with metadata; False if they belong to another member, or no broker answers.
 
         Args:
-            wait: for the broker's answer; otherwise `is_unsure` reports a failure later.
+            wait: for the broker's answer; otherwise the next `commit_moved` knows of a failure.
         """
         if not offsets:
             return True
@@ -198,10 +201,19 @@ class GroupMember:
         try:
             found = commit(offsets=_positions(offsets), asynchronous=not wait)
         except KafkaException as error:
-            if error.args[0].code() not in _NOT_OURS:
+            if code_of(error) not in _NOT_OURS:
                 self.trouble = str(translated(error, doing="committing offsets"))
             return False
         return not any(tp.error for tp in found or ())
+
+    def commit_moved(self, offsets: Mapping[PartitionId, tuple[int, str]], *, wait: bool) -> bool:
+        """Commits the offsets that differ from those committed last, as `try_commit` does."""
+        if self._is_unsure:
+            self.committed, self._is_unsure = {}, False
+        moved = {place: one for place, one in offsets.items() if one != self.committed.get(place)}
+        if is_done := self.try_commit(moved, wait=wait):
+            self.committed |= moved
+        return is_done
 
     def metadata(self) -> Any | None:
         """The group metadata for committing offsets in a transaction; None while this is not a member.
@@ -248,17 +260,17 @@ class GroupMember:
             raise Fenced(f"the consumer of {place[0]} failed: {error}")
         if code == KafkaError._BAD_MSG:
             _log.warning("%s holds bytes that are not records: %s", at, error.str())
-        if code in _OUT_OF_RANGE and message.offset() is None and place in self._served.keys() - self._rebalanced:
+        if code in OUT_OF_RANGE and message.offset() is None and place in self._served.keys() - self._rebalanced:
             # The log was cut behind its leader's epoch, and no offset is named.
             self._failure = self._gap(place[0], place[1], self._position(place))
-        elif code in _OUT_OF_RANGE and is_served:
+        elif code in OUT_OF_RANGE and is_served:
             # New partitions are assigned at 0 before their start offset is known, and a topic need not begin at 0.
             self._failure = self._gap(place[0], place[1], offset)
         if code in NOT_ALLOWED:
             raise translated(error, doing=f"reading {place[0] or 'topics'} in group {self._group}")
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{place[0]}: {error.str()}; was the topic deleted? see: leftfold check")
-        if code not in _OUT_OF_RANGE:
+        if code not in OUT_OF_RANGE:
             self.trouble = f"{error.str()} ({error.name()})"
         return False
 
@@ -304,15 +316,15 @@ class GroupMember:
         self._leave(places, ours)
         self.new.difference_update(places)
         for place in places:
-            self._served.pop(place, None)
-            self._assigned_at.pop(place, None)
+            for known in (self._served, self._assigned_at, self.committed):
+                known.pop(place, None)
         consumer.incremental_unassign(partitions)
 
     def _troubled(self, error: KafkaError) -> None:
         self.trouble = f"{error.str()} ({error.name()})"
 
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
-        self.is_unsure = self.is_unsure or error is not None
+        self._is_unsure = self._is_unsure or error is not None
         if error is not None and error.code() not in _NOT_OURS:
             self.trouble = f"committing offsets: {error.str()} ({error.name()})"
 

@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import QuietLog, kafka_error, translated
-from leftfold.kafka.group_member import PartitionId
+from leftfold.kafka.errors import QuietLog, code_of, translated
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import PartitionId
 
 __all__ = ["InputProducer"]
 
@@ -183,7 +183,7 @@ class InputProducer:
                 self.poll(0.1)
             except KafkaException as error:
                 found = translated(error, doing=f"writing to {topic}[{partition}]")
-                if kafka_error(error).code() != KafkaError._FATAL:
+                if code_of(error) != KafkaError._FATAL:
                     raise found from error
                 self.failure, self._has_cause = self.failure or found, False
                 self.poll()  # it raises, with the cause where that is reported
@@ -203,11 +203,8 @@ class InputProducer:
         if error is not None:
             is_cause = error.code() not in _CONSEQUENCES
             if self.failure is None or (is_cause and not self._is_known):
-                self.failure, self._is_known, self._has_cause = (
-                    _not_written(topic, partition, error),
-                    is_cause,
-                    is_cause,
-                )
+                self.failure, self._is_known = _not_written(topic, partition, error), is_cause
+                self._has_cause = is_cause
             return
         if topic == self._topic:
             self.ends[partition] = max(offset + 1, self.ends.get(partition, 0))

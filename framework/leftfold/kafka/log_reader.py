@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from leftfold.engine.archive.gaps import log_gap, unreachable
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.errors import OUT_OF_RANGE, QuietLog, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, raw, read_behind, split, stand_in
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
@@ -20,7 +20,6 @@ from leftfold.ports.protocols import RawRecord
 
 __all__ = ["KafkaLogReader", "reader_config"]
 
-_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _LOOK_TROUBLED, _LOOK_IDLE, _GLANCE = 1.0, 5.0, 0.2
 
 
@@ -67,11 +66,7 @@ class KafkaLogReader:
         return self._trouble
 
     def partitions(self, topic: str) -> int:
-        """The partition count of a topic.
-
-        Raises:
-            InfrastructureError: the topic does not exist, or no broker answers.
-        """
+        """The partition count of a topic."""
         return self._cluster.partitions(topic)
 
     def ends(self, topics: Iterable[str]) -> Position:
@@ -85,10 +80,6 @@ class KafkaLogReader:
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that each partition still holds."""
         return self._cluster.starts(topics)
-
-    def identity(self, topic: str) -> str:
-        """The topic's id in its cluster."""
-        return self._cluster.identity(topic)
 
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
         """The topics' ids in their cluster; a missing topic is left out."""
@@ -105,7 +96,7 @@ class KafkaLogReader:
 
     def seek(self, position: Position) -> None:
         """Continues from these offsets, and reads only the partitions named here."""
-        self._next = {(t, p): o for t, offsets in position.offsets.items() for p, o in offsets.items()}
+        self._next = position.by_partition()
         self._failure = None
         try:
             # A topic unknown to this client is fetched only after its next metadata refresh, 1 s later.
@@ -142,10 +133,7 @@ class KafkaLogReader:
 
     def position(self) -> Position:
         """The next offset of each partition."""
-        position: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in self._next.items():
-            position.setdefault(topic, {})[partition] = offset
-        return Position(position)
+        return Position.of(self._next)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -182,7 +170,7 @@ class KafkaLogReader:
         if is_packed(message):
             return self._unpacked(message)
         topic, partition = message.topic() or "", message.partition() or 0
-        if error.code() in _OUT_OF_RANGE:
+        if error.code() in OUT_OF_RANGE:
             raise self._gap(topic, partition, error)
         if error.code() == KafkaError._BAD_MSG:
             raise ContractError(f"{topic}[{partition}] holds bytes that are not records: {error.str()}")

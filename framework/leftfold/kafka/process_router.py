@@ -19,7 +19,7 @@ from leftfold.engine.reactions.pending import Frontier
 from leftfold.errors import ConfigurationError, ContractError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import translated
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
@@ -29,14 +29,13 @@ from leftfold.model.keys import partition_of
 from leftfold.model.state_encoding import time_in
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import PartitionId, RawRecord, Report
 from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ProcessRouter"]
 
 
 T = TypeVar("T")
-Report = Callable[[str, Mapping[str, Any]], None]
 _LIMIT = 1000
 """Maximum number of records of a fetch."""
 _COMMIT_SECONDS, _TICK_SECONDS, _IDLE = 1.0, 0.2, 0.1
@@ -85,12 +84,11 @@ class ProcessRouter:
         self._starts: dict[PartitionId, int] = {}
         self._holds: dict[PartitionId, int] = {}
         """The number of times that each partition was taken; acknowledgements from before count no more."""
-        self._committed: dict[PartitionId, tuple[int, str]] = {}
         self._commit_due = self._tick_due = self._answered = 0.0
         self._asked: _AskedEnds | None = None
         self._has_reported = False
         self._member = GroupMember(
-            {**settings.librdkafka(), "enable.partition.eof": True, "reconnect.backoff.max.ms": 1000},
+            settings.librdkafka(),
             names.routing(app.name, name),
             [names.events(category) for category in self._process.categories],
             self._leave,
@@ -185,7 +183,7 @@ class ProcessRouter:
         return found
 
     def _route(self, record: RawRecord) -> None:
-        place = (record.topic, record.partition)
+        place = record.place
         if record.offset < self._frontier.reached(place):
             return
         out, topic = None, ""
@@ -204,7 +202,7 @@ class ProcessRouter:
             self._producer.send(out, done, topic)
 
     def _done(self, record: RawRecord, hold: int) -> None:
-        place = (record.topic, record.partition)
+        place = record.place
         if self._frontier.holds(place) and self._holds[place] == hold:
             self._frontier.done(place, record.offset)
             self._clock.routed(record, time_in(header(record.headers, "ce_time")))
@@ -219,18 +217,13 @@ class ProcessRouter:
 
     def _bury(self, record: RawRecord, error: Unusable) -> None:
         self._dead += 1
-        place = f"{record.topic}[{record.partition}]@{record.offset}"
-        details = {"process": self._process.name, "at": place, "reason": str(error), "dead": self._dead}
+        details = {"process": self._process.name, "at": str(record.address), "reason": str(error), "dead": self._dead}
         self._seldom.report("event dead-lettered", details)
 
     def _commit(self, *, wait: bool) -> None:
         """Commits the offset of the first event of each partition whose input is not written."""
-        if self._member.is_unsure:
-            self._committed, self._member.is_unsure = {}, False
         offsets = {place: (offset, "") for place, offset in self._frontier.offsets().items()}
-        moved = {place: one for place, one in offsets.items() if one != self._committed.get(place)}
-        if self._member.try_commit(moved, wait=wait):
-            self._committed |= moved
+        self._member.commit_moved(offsets, wait=wait)
 
     def _report_time(self, now: float) -> None:
         """Asks for the ends of all source partitions, and writes a watermark once they are known.
@@ -280,7 +273,6 @@ class ProcessRouter:
         self._frontier.drop(places)
         self._clock.drop(places)
         for place in places:
-            self._committed.pop(place, None)
             self._starts.pop(place, None)
 
     def _gap(self, topic: str, partition: int, offset: int) -> LeftfoldError:

@@ -8,8 +8,7 @@ from leftfold.local.files import Progress, StderrProgress
 from leftfold.local.jars import spark_jars
 from leftfold.local.java import java_home
 from leftfold.local.launch import Servers
-from leftfold.local.server_status import ServerStatus, Status, ended, kill, restart, status
-from leftfold.local.servers import ALL, down, embedded, up
+from leftfold.local.servers import ALL, ServerStatus, Status, down, embedded, ended, kill, restart, status, up
 from leftfold.local.settings import Listener, LocalSettings
 
 __all__ = [

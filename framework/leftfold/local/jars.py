@@ -171,8 +171,8 @@ class Jar:
 
 def locked(configuration: str) -> tuple[Jar, ...]:
     """Return the locked jars of a configuration (`kafka` or `spark`), in order."""
-    jars = (_parse(line) for line in _LOCK.read_text("utf-8").splitlines() if line and not line.startswith("#"))
-    return tuple(jar for jar in jars if jar.configuration == configuration)
+    lines = (line.split() for line in _LOCK.read_text("utf-8").splitlines() if line and not line.startswith("#"))
+    return tuple(Jar(of, name, sha256, int(size)) for of, name, sha256, size in lines if of == configuration)
 
 
 def locked_digest(jars: Iterable[Jar]) -> str:
@@ -189,11 +189,7 @@ def read_jar(configuration: str, coordinates: str, path: Path) -> Jar:
 
 def write_lock() -> int:
     """Resolve the roots and write the lock."""
-    # Imported here because the fetching of locked jars itself needs this module.
-    from leftfold.local.settings import LocalSettings
-
-    lines = [_HEADER]
-    settings = LocalSettings()
+    lines, settings = [_HEADER], LocalSettings()
     for configuration, roots in _ROOTS.items():
         with tempfile.TemporaryDirectory() as directory:
             found = resolve(roots, Path(directory), settings, transitive=_TRANSITIVE[configuration])
@@ -203,25 +199,12 @@ def write_lock() -> int:
     return 0
 
 
-def _parse(line: str) -> Jar:
-    configuration, coordinates, sha256, size = line.split()
-    return Jar(configuration, coordinates, sha256, int(size))
-
-
 def _line(jar: Jar) -> str:
     return f"{jar.configuration} {jar.coordinates} {jar.sha256} {jar.size}"
 
 
 _FETCH_SECONDS = 900.0
-_MAIN = {
-    "kafka": ("Kafka", ":kafka_2.13:"),
-    "spark": ("Spark's Kafka connector", ":spark-sql-kafka-0-10_2.13:"),
-}
-
-
-def kafka_jars(settings: LocalSettings | None = None, *, progress: Progress | None = None) -> tuple[Path, ...]:
-    """Return the class path of the broker, fetched when it is missing."""
-    return jars("kafka", settings or LocalSettings(), progress or StderrProgress())
+_MAIN = {"kafka": ("Kafka", ":kafka_2.13:"), "spark": ("Spark's Kafka connector", ":spark-sql-kafka-0-10_2.13:")}
 
 
 def spark_jars(settings: LocalSettings | None = None, *, progress: Progress | None = None) -> tuple[Path, ...]:
@@ -268,7 +251,7 @@ def main() -> int:
     if len(sys.argv) > 2 or sys.argv[1:2] == ["--help"]:
         sys.stderr.write("usage: python -m leftfold.local.jars [DIRECTORY]\n")
         return 2
-    paths = (*kafka_jars(), *spark_jars())
+    paths = (*jars("kafka", LocalSettings(), StderrProgress()), *spark_jars())
     if sys.argv[1:]:
         target = Path(sys.argv[1])
         target.mkdir(parents=True, exist_ok=True)
@@ -287,9 +270,8 @@ def _fetch_into(cached: Path, wanted: tuple[Jar, ...], settings: LocalSettings, 
         # Not a temporary directory: the next fetch continues with the jars of an interrupted one.
         work = cached.with_suffix(".fetch")
         work.mkdir(exist_ok=True)
-        title, count = _title(wanted), len(wanted)
-        names = [jar.coordinates for jar in wanted]
-        fetch(names, work, settings, step=lambda arrived: progress(f"fetching {title} ... {arrived}/{count}"))
+        title, names = _title(wanted), [jar.coordinates for jar in wanted]
+        fetch(names, work, settings, step=lambda arrived: progress(f"fetching {title} ... {arrived}/{len(names)}"))
         _publish(work, cached, wanted)
         progress(f"fetched {title}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shutil
-import socket
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from leftfold.local.jars import jars
 from leftfold.local.java import java_home
 from leftfold.local.launch import ServerPlan
 from leftfold.local.secure import Secure
-from leftfold.local.settings import HOST, LocalSettings, Ports
+from leftfold.local.settings import HOST, LocalSettings, Ports, is_open
 
 __all__ = ["coordinates", "plan_kafka"]
 
@@ -141,10 +140,7 @@ def coordinates(address: str, seconds: float, login: Mapping[str, str] | None = 
     Raises:
         ConfigurationError: confluent-kafka is not installed.
     """
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), min(seconds, _CONNECT_SECONDS)).close()
-    except OSError:
+    if not is_open(address, min(seconds, _CONNECT_SECONDS)):
         return False
     try:
         from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition

@@ -26,7 +26,6 @@ __all__ = [
     "ServerRecord",
     "Servers",
     "announce",
-    "drop_plan",
     "end_keeper",
     "read_record",
     "start_keeper",
@@ -64,11 +63,6 @@ def write_plan(data: Path, plans: Iterable[ServerPlan], *, stop_seconds: float) 
     plan = {"request": request, "stop_seconds": stop_seconds, "servers": list(servers.values())}
     write_whole(data / "plan.json", json.dumps(plan, default=str, indent=2) + "\n")
     return request
-
-
-def drop_plan(data: Path) -> None:
-    """Delete the plan of a keeper that has ended."""
-    (data / "plan.json").unlink(missing_ok=True)
 
 
 def _planned(data: Path) -> dict[str, object]:

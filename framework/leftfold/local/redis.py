@@ -18,7 +18,7 @@ from leftfold.local.secure import Secure
 from leftfold.local.settings import HOST, LocalSettings, Ports
 from leftfold.model.rights import ADMIN
 
-__all__ = ["OLDEST", "answers", "answers_ping", "find_redis", "plan_redis", "plan_redis_tls"]
+__all__ = ["OLDEST", "answers_ping", "find_redis", "plan_redis", "plan_redis_tls"]
 
 OLDEST = (6, 2)
 """The oldest Redis version with the commands that views use."""
@@ -52,12 +52,7 @@ def plan_redis(settings: LocalSettings, data: Path, secure: Secure | None = None
         users = f"requirepass {_quoted(secret)}\n"
     else:
         user, secret, users = ADMIN, secure.passwords[ADMIN], secure.redis_users()
-    config = _CONFIG.format(
-        host=HOST,
-        port=port,
-        directory=_quoted(str(home / "data")),
-        log=_quoted(str(log)),
-    )
+    config = _CONFIG.format(host=HOST, port=port, directory=_quoted(str(home / "data")), log=_quoted(str(log)))
     removed = "".join(f'rename-command {name} ""\n' for name in _REMOVED)
     # In the file, not on the command line, which every user of the machine can read.
     write_whole(home / "redis.conf", config + users + removed)
@@ -133,16 +128,6 @@ def answers_ping(address: str, seconds: float) -> bool:
     except OSError:
         return False
     return reply.endswith(b"+PONG\r\n")
-
-
-def answers(address: str, seconds: float) -> bool:
-    """Return whether the port of an address is open."""
-    url = urlsplit(address)
-    try:
-        socket.create_connection((str(url.hostname), int(url.port or 0)), seconds).close()
-    except OSError:
-        return False
-    return True
 
 
 def _quoted(text: str) -> str:

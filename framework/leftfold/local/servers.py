@@ -1,4 +1,4 @@
-"""Starts and stops the embedded servers of one data directory, and waits until they are ready."""
+"""Starts, watches and stops the embedded servers of one data directory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from leftfold.local.launch import (
     ServerRecord,
     Servers,
     announce,
-    drop_plan,
     end_keeper,
     read_record,
     start_keeper,
@@ -32,12 +32,12 @@ from leftfold.local.launch import (
     wait_answer,
     write_plan,
 )
-from leftfold.local.redis import answers, answers_ping, plan_redis, plan_redis_tls
+from leftfold.local.redis import answers_ping, plan_redis, plan_redis_tls
 from leftfold.local.secure import Secure, make_secure, secured
-from leftfold.local.settings import LocalSettings
+from leftfold.local.settings import LocalSettings, is_open
 from leftfold.safety import is_foreign, veiled
 
-__all__ = ["ALL", "PROBES", "cause", "down", "embedded", "probe", "up", "wait_ended", "wait_ready"]
+__all__ = ["ALL", "PROBES", "ServerStatus", "Status", "down", "embedded", "ended", "kill", "restart", "status", "up"]
 
 
 Probe = Callable[[str, float], bool]
@@ -102,7 +102,7 @@ def _server(data: Path, name: str) -> ServerRecord:
 ALL = frozenset({"kafka", "redis"})
 """The names of all embedded servers."""
 
-PROBES: dict[str, Probe] = {"kafka": coordinates, "redis": answers_ping, "redis-tls": answers}
+PROBES: dict[str, Probe] = {"kafka": coordinates, "redis": answers_ping, "redis-tls": is_open}
 """The probe of each server."""
 
 # The first start fetches the jars.
@@ -133,11 +133,7 @@ def up(
 
 @contextmanager
 def embedded(
-    data: Path,
-    *,
-    settings: LocalSettings | None = None,
-    progress: Progress | None = None,
-    want: frozenset[str] = ALL,
+    data: Path, *, settings: LocalSettings | None = None, progress: Progress | None = None, want: frozenset[str] = ALL
 ) -> Iterator[Servers]:
     """Run servers while the block runs; they stop with it and with this process, even if it is killed.
 
@@ -194,7 +190,7 @@ def _launch(
     missing = want - (record.running if record is not None else frozenset())
     plans = [p for name in sorted(missing) for p in _plan(name, data, settings, progress or StderrProgress(), secure)]
     if record is None:
-        drop_plan(data)
+        (data / "plan.json").unlink(missing_ok=True)
     try:
         if plans:
             request = write_plan(data, plans, stop_seconds=settings.stop_timeout)
@@ -277,4 +273,110 @@ def _in_use(data: Path, record: KeeperRecord) -> ConfigurationError:
         step = f"process {record.parent} runs them for itself; end it"
     return ConfigurationError(
         f"the servers in {data} are in use (keeper {record.pid}): {step}, or set LEFTFOLD_DATA to another directory"
+    )
+
+
+def restart(data: Path, name: str, *, seconds: float = 180.0) -> None:
+    """Stop one server in order if it runs, start it again on its port, and wait until it is ready."""
+    data = data.resolve()
+    record = _record_of(data, name)
+    if name in record.running:
+        os.kill(record.servers[name].pid, signal.SIGTERM)
+    if not wait_ended(data, name, seconds):
+        raise InfrastructureError(f"the embedded {name} of {data} does not end within {seconds:.0f} s")
+    request = write_plan(data, (), stop_seconds=seconds)
+    os.kill(record.pid, signal.SIGHUP)
+    wait_answer(data, request)
+    wait_ready(data, name, probe(data, name), seconds)
+    announce(data)
+
+
+def kill(data: Path, name: str, *, seconds: float = 60.0) -> None:
+    """Kill one server as a crash would, and wait until it has ended; `up` or `restart` starts it again."""
+    data = data.resolve()
+    record = _record_of(data, name)
+    if name in record.running:
+        os.kill(record.servers[name].pid, signal.SIGKILL)
+    wait_ended(data, name, seconds)
+
+
+def _record_of(data: Path, name: str) -> KeeperRecord:
+    record = read_record(data)
+    if record is None or name not in record.servers:
+        raise InfrastructureError(f"no embedded {name} was started in {data}; start it: leftfold up")
+    return record
+
+
+_CONNECT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """The status of one server that was started.
+
+    Args:
+        address: its address, without the password.
+        up: it runs and its port is open.
+        uptime: seconds since its start.
+        log: its own log.
+        reason: why it is down; empty when it is up.
+    """
+
+    name: str
+    address: str
+    pid: int
+    up: bool
+    uptime: float
+    log: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """The servers of a data directory and their keeper; no keeper, no servers.
+
+    Args:
+        keeper: the process id, None when nothing runs.
+        advice: what to do when one of them does not answer.
+    """
+
+    data: Path
+    keeper: int | None
+    servers: tuple[ServerStatus, ...]
+    advice: str = "start it: leftfold up"
+
+
+def status(data: Path) -> Status:
+    """Return the status of the servers in a data directory."""
+    record = read_record(data.resolve())
+    if record is None:
+        return Status(data=data, keeper=None, servers=())
+    servers = tuple(_status_of(name, server) for name, server in sorted(record.servers.items()))
+    return Status(data=data, keeper=record.pid, servers=servers, advice=record.advice)
+
+
+def ended(data: Path) -> dict[str, str]:
+    """The servers that have ended although their keeper lives, each with its ending; it connects to no server."""
+    record = read_record(data.resolve())
+    found = record.servers.items() if record is not None else ()
+    return {name: _ending(server, server.exit) for name, server in found if server.exit is not None}
+
+
+def _ending(server: ServerRecord, code: int) -> str:
+    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with {code}: {cause(server)}"
+
+
+def _status_of(name: str, server: ServerRecord) -> ServerStatus:
+    if server.exit is not None:
+        reason = _ending(server, server.exit)
+    else:
+        reason = "" if is_open(server.address, _CONNECT_SECONDS) else f"its port is not open: {cause(server)}"
+    return ServerStatus(
+        name=name,
+        address=veiled(server.address),
+        pid=server.pid,
+        up=not reason,
+        uptime=time.time() - server.since,
+        log=server.logs[0],
+        reason=reason,
     )

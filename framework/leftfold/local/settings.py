@@ -6,6 +6,7 @@ import json
 import random
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -13,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local.files import write_whole
 
-__all__ = ["HOST", "Listener", "LocalSettings", "Ports"]
+__all__ = ["HOST", "Listener", "LocalSettings", "Ports", "is_open"]
 
 
 HOST = "127.0.0.1"
@@ -65,6 +66,16 @@ def is_free(port: int) -> bool:
             probe.bind((HOST, port))
         except OSError:
             return False
+    return True
+
+
+def is_open(address: str, seconds: float) -> bool:
+    """Return whether the port of an address, `host:port` or a URL, is open."""
+    url = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        socket.create_connection((str(url.hostname), int(url.port or 0)), seconds).close()
+    except OSError:
+        return False
     return True
 
 

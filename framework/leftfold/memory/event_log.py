@@ -23,14 +23,7 @@ class MemoryLog:
         self.topics.setdefault(topic, [[] for _ in range(partitions)])
 
     def append(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        *,
-        time: int = 0,
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, *, time: int = 0
     ) -> RawRecord:
         """Appends a record with a timestamp in ms, and returns it with its offset."""
         records = self.of(topic)[partition]
@@ -48,9 +41,11 @@ class MemoryLog:
             raise InfrastructureError(f"topic {topic} does not exist; does an App in this world own its category?")
         return self.topics[topic]
 
-    def reader(self) -> MemoryLogReader:
-        """A reader of this log."""
-        return MemoryLogReader(self)
+    def reader(self, topics: Iterable[str] = ()) -> MemoryLogReader:
+        """A reader of this log, at the first record of these topics."""
+        reader = MemoryLogReader(self)
+        reader.seek(Position({topic: dict.fromkeys(range(len(self.of(topic))), 0) for topic in topics}))
+        return reader
 
 
 class MemoryLogReader:
@@ -80,7 +75,7 @@ class MemoryLogReader:
 
     def seek(self, position: Position) -> None:
         """Continues at these offsets."""
-        self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+        self._next = position.by_partition()
 
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
         """The available records, `limit` at most, one partition after another."""
@@ -93,10 +88,7 @@ class MemoryLogReader:
 
     def position(self) -> Position:
         """The next offset of each partition."""
-        position: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in self._next.items():
-            position.setdefault(topic, {})[partition] = offset
-        return Position(position)
+        return Position.of(self._next)
 
     def close(self) -> None:
         """Does nothing."""

@@ -16,11 +16,10 @@ from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.timer_admin import SetTimer
 from leftfold.errors import ConfigurationError
-from leftfold.memory.event_log import MemoryLog, MemoryLogReader
+from leftfold.memory.event_log import MemoryLog
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
-from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.model.state_encoding import time_at, time_in
 from leftfold.ports.codec import header
@@ -94,7 +93,10 @@ class Flow:
         self._sources = {
             p.name: RoutedTopics(log, map(names.events, p.categories), app.lateness) for p in app.processes
         }
-        self._routes = [(Router(app.name, p, self._home), self._events_of(p), p.name) for p in app.processes]
+        self._routes = [
+            (Router(app.name, p, self._home), log.reader(map(names.events, p.categories)), p.name)
+            for p in app.processes
+        ]
 
     def take(self, record: RawRecord) -> Batch:
         """Processes a record by the processor of its topic, and writes the output."""
@@ -209,12 +211,6 @@ class Flow:
     def _count(self, topic: str) -> int:
         return len(self._log.topics.get(topic, ()))
 
-    def _events_of(self, process: Process[Any, Any, Any]) -> MemoryLogReader:
-        reader = self._log.reader()
-        topics = [names.events(category) for category in process.categories]
-        reader.seek(Position({topic: dict.fromkeys(range(self._app.partitions), 0) for topic in topics}))
-        return reader
-
     def _command_processor(self, decider: Any) -> CommandProcessor:
         return CommandProcessor(
             self._app.name,
@@ -227,11 +223,7 @@ class Flow:
 
     def _process_processor(self, process: Process[Any, Any, Any]) -> ProcessManagerProcessor:
         return ProcessManagerProcessor(
-            self._app.name,
-            process,
-            partition_of=self._home,
-            partitions=self._count,
-            lateness=self._app.lateness,
+            self._app.name, process, partition_of=self._home, partitions=self._count, lateness=self._app.lateness
         )
 
     def _assigned(self, processor: L) -> L:

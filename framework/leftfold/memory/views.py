@@ -51,17 +51,6 @@ __all__ = ["MemoryViewStore"]
 A = TypeVar("A")
 
 
-def answered(store: MemoryViewStore, question: Query[A]) -> A:
-    """The answer to a query."""
-    answer: Any = _ANSWERS[type(question)](store, question)
-    typed: A = answer
-    return typed
-
-
-def _registered(store: MemoryViewStore, asked: Registered) -> Registry:
-    return store.registry(asked.view)
-
-
 def _rows(store: MemoryViewStore, asked: Rows) -> Snapshot:
     numbers = [*asked.buckets, *(number for number, _ in asked.keys)]
     buckets = {number: store.bucket(asked.generation, number) for number in numbers}
@@ -144,7 +133,7 @@ def _live(store: MemoryViewStore, generation: Generation) -> str:
 
 
 _ANSWERS: dict[type, Any] = {
-    Registered: _registered,
+    Registered: lambda store, asked: store.registry(asked.view),
     GetRow: _glance,
     Rows: _rows,
     Listed: _listed,
@@ -276,11 +265,12 @@ class MemoryViewStore:
 
     def ask(self, question: Query[A], /) -> A:
         """The answer to a query."""
-        return answered(self, question)
+        answer: A = _ANSWERS[type(question)](self, question)
+        return answer
 
     async def aask(self, question: Query[A], /) -> A:
         """`ask` for asyncio."""
-        return answered(self, question)
+        return self.ask(question)
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
         """A waiter for a thread."""
@@ -335,10 +325,9 @@ class MemoryViewStore:
         self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
     ) -> int:
         """Writes rows of a bucket that is being filled in bulk; returns how many."""
-        found, count = self.bucket(generation, bucket), 0
+        count = 0
         for key, fields, version, entries in rows:
-            if found is None or found.checkpoint.phase is not Phase.BULK:
-                raise Fenced(f"bucket {bucket} of {generation.view} {generation.id} is not being filled any more")
+            found = self._in_bulk(generation, bucket)
             if found.finished is not None:
                 break
             found.put(key, columns, fields, version, dict(zip(indexes, entries, strict=True)))
@@ -347,9 +336,7 @@ class MemoryViewStore:
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
         """Records that a bucket is complete."""
-        found = self.bucket(generation, result.bucket)
-        if found is None or found.checkpoint.phase is not Phase.BULK:
-            raise Fenced(f"bucket {result.bucket} of {generation.view} {generation.id} is not being filled any more")
+        found = self._in_bulk(generation, result.bucket)
         found.finished = found.finished or result
         return found.finished
 
@@ -360,12 +347,9 @@ class MemoryViewStore:
 
     def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Writes the checkpoints at the end of a bulk load."""
-        for number in checkpoints:
-            bucket = self.bucket(generation, number)
-            if bucket is None or bucket.checkpoint.phase is not Phase.BULK:
-                raise Fenced(f"{generation.view} {generation.id} is not being filled any more")
-        for number, checkpoint in checkpoints.items():
-            self._buckets[generation.view, generation.id, number].seal(checkpoint)
+        buckets = [(self._in_bulk(generation, number), checkpoint) for number, checkpoint in checkpoints.items()]
+        for bucket, checkpoint in buckets:
+            bucket.seal(checkpoint)
 
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
         """Every generation of these views that has buckets."""
@@ -382,3 +366,14 @@ class MemoryViewStore:
     def bucket(self, generation: Generation, number: int) -> Bucket | None:
         """A bucket of a generation, None when it does not exist."""
         return self._buckets.get((generation.view, generation.id, number))
+
+    def _in_bulk(self, generation: Generation, number: int) -> Bucket:
+        """A bucket that is being filled in bulk.
+
+        Raises:
+            Fenced: it is not any more.
+        """
+        found = self.bucket(generation, number)
+        if found is None or found.checkpoint.phase is not Phase.BULK:
+            raise Fenced(f"bucket {number} of {generation.view} {generation.id} is not being filled any more")
+        return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from typing_extensions import TypeForm, TypeVar
 
@@ -15,14 +14,13 @@ from leftfold.model.decider import Decider
 from leftfold.model.messages import Event
 from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
-from leftfold.model.typing import members
+from leftfold.model.typing import check_name, is_name, members
 from leftfold.model.view import View
 
 __all__ = ["App", "Streaming"]
 
 
 E = TypeVar("E", bound=Event)
-_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class Streaming:
@@ -52,8 +50,7 @@ class Streaming:
     ) -> None:
         self.name, self.work, self.views, self.settings = name, work, tuple(views), dict(settings or {})
         where = f"stream {name}"
-        if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"{where}: a name is lower case letters, digits, _ and -, such as 'lately'")
+        check_name(name, where, "lately")
         self.events: tuple[type[Event], ...] = members(events, Event, f"{where}: events")
         for view in self.views:
             if missing := sorted(set(view.categories).difference(self.categories)):
@@ -111,16 +108,12 @@ class App:
         self.name, self.partitions = name, partitions
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
         self.reactions, self.streams = tuple(reactions), tuple(streams)
-        for what, kind, given in (
-            ("deciders", Decider, self.deciders),
-            ("processes", Process, self.processes),
-            ("reactions", Reaction, self.reactions),
-            ("streams", Streaming, self.streams),
-            ("views", View, self.views),
-        ):
-            _of_kind(name, what, kind, given)
-        if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
+        kinds = {"deciders": Decider, "processes": Process, "reactions": Reaction, "streams": Streaming, "views": View}
+        for what, kind in kinds.items():
+            for one in getattr(self, what):
+                if not isinstance(one, kind):
+                    raise ConfigurationError(f"app {name}: {what}= holds {one!r}, which is no {kind.__name__}")
+        check_name(name, f"app {name!r}", "baskets")
         self.senders, self.lateness, self.dead_retention = tuple(senders), lateness, dead_retention
         if dead_retention is not None and dead_retention < timedelta(days=1):
             raise ConfigurationError(
@@ -129,7 +122,7 @@ class App:
             )
         if lateness is not None and lateness < timedelta():
             raise ConfigurationError(f"app {name}: lateness={lateness!r} must not be negative")
-        if isinstance(senders, str) or not all(isinstance(s, str) and _NAME.fullmatch(s) for s in senders):
+        if isinstance(senders, str) or not all(isinstance(s, str) and is_name(s) for s in senders):
             raise ConfigurationError(
                 f"app {name}: senders={senders!r} must be names of processes of other Apps, such as ['checkout']"
             )
@@ -141,15 +134,11 @@ class App:
         working += [*(r.name for r in self.reactions), *(s.name for s in self.streams)]
         _distinct(name, "deciders, processes, reactions or streams", working)
         _distinct(name, "views", (v.name for v in self.views))
-        for view in self.views:
-            _same_events(name, view, self.deciders)
-        for reaction in self.reactions:
-            _same_events(name, reaction, self.deciders)
-        for stream in self.streams:
-            _same_events(name, stream, self.deciders)
+        readers: tuple[_Reader, ...] = (*self.views, *self.reactions, *self.streams, *self.processes)
+        for reader in readers:
+            _same_events(name, reader, self.deciders)
         _check_kept(name, self.streams, self.views)
         for process in self.processes:
-            _same_events(name, process, self.deciders)
             _same_commands(name, process, self.deciders)
 
     def senders_to(self, category: str) -> frozenset[str]:
@@ -158,35 +147,19 @@ class App:
         return frozenset(own.union(self.senders))
 
     def decider(self, category: str) -> Decider[Any, Any, Any]:
-        """The decider of a category.
-
-        Raises:
-            ConfigurationError: this App has none.
-        """
+        """The decider of a category; raises ConfigurationError if this App has none."""
         return _named(self.name, "decider for category", category, self.deciders)
 
     def process(self, name: str) -> Process[Any, Any, Any]:
-        """The process of a name.
-
-        Raises:
-            ConfigurationError: this App has none.
-        """
+        """The process of a name; raises ConfigurationError if this App has none."""
         return _named(self.name, "process", name, self.processes)
 
     def reaction(self, name: str) -> Reaction[Any]:
-        """The reaction of a name.
-
-        Raises:
-            ConfigurationError: this App has none.
-        """
+        """The reaction of a name; raises ConfigurationError if this App has none."""
         return _named(self.name, "reaction", name, self.reactions)
 
     def stream(self, name: str) -> Streaming:
-        """The stream of a name.
-
-        Raises:
-            ConfigurationError: this App has none.
-        """
+        """The stream of a name; raises ConfigurationError if this App has none."""
         return _named(self.name, "stream", name, self.streams)
 
     def keeper(self, view: View[Any, Any]) -> Streaming | None:
@@ -194,11 +167,7 @@ class App:
         return next((stream for stream in self.streams if view in stream.views), None)
 
     def view(self, name: str) -> View[Any, Any]:
-        """The view of a name.
-
-        Raises:
-            ConfigurationError: this App has none.
-        """
+        """The view of a name; raises ConfigurationError if this App has none."""
         return _named(self.name, "view", name, self.views)
 
     def __repr__(self) -> str:
@@ -213,12 +182,6 @@ def _named(app: str, what: str, name: str, among: Sequence[N]) -> N:
     raise ConfigurationError(f"app {app} has no {what} {name!r}; it has: {known}")
 
 
-def _of_kind(app: str, what: str, kind: type, given: Sequence[object]) -> None:
-    for one in given:
-        if not isinstance(one, kind):
-            raise ConfigurationError(f"app {app}: {what}= holds {one!r}, which is no {kind.__name__}")
-
-
 def _distinct(app: str, what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
@@ -227,11 +190,10 @@ def _distinct(app: str, what: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _same_events(
-    app: str,
-    reader: View[Any, Any] | Process[Any, Any, Any] | Reaction[Any] | Streaming,
-    deciders: Iterable[Decider[Any, Any, Any]],
-) -> None:
+_Reader: TypeAlias = View[Any, Any] | Process[Any, Any, Any] | Reaction[Any] | Streaming
+
+
+def _same_events(app: str, reader: _Reader, deciders: Iterable[Decider[Any, Any, Any]]) -> None:
     kinds = {Process: "process", Reaction: "reaction", Streaming: "stream"}
     what = kinds.get(type(reader), "view")
     for decider in deciders:

@@ -17,18 +17,9 @@ from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.state_encoding import record_fields
 
 __all__ = [
-    "NO_ROW",
-    "KeyCodec",
-    "NoRowKey",
-    "commands",
-    "events",
-    "is_view_name",
-    "item_type",
-    "key_type",
-    "murmur2",
-    "partition_of",
-    "state",
-]
+    "NO_ROW", "KeyCodec", "NoRowKey", "commands", "events", "is_view_name", "item_type", "key_type", "murmur2",
+    "partition_of", "state",
+]  # fmt: skip
 
 
 K = TypeVar("K")

@@ -29,6 +29,18 @@ class Position:
         """The position of one partition: every record below `next_offset` is included."""
         return cls({topic: {partition: next_offset}})
 
+    @classmethod
+    def of(cls, offsets: Mapping[tuple[str, int], int]) -> Position:
+        """The position with these next offsets, by topic and partition."""
+        found: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in offsets.items():
+            found.setdefault(topic, {})[partition] = offset
+        return cls(found)
+
+    def by_partition(self) -> dict[tuple[str, int], int]:
+        """The next offsets by topic and partition."""
+        return {(topic, p): offset for topic, offsets in self.offsets.items() for p, offset in offsets.items()}
+
     def next_offset(self, topic: str, partition: int) -> int:
         """The first offset of the partition that is not included, 0 when it is not named."""
         return self.offsets.get(topic, {}).get(partition, 0)
@@ -43,17 +55,11 @@ class Position:
 
     def beyond(self, other: Position) -> Position:
         """The part of this position that the other does not cover; empty when it covers all of it."""
-        found: dict[str, dict[int, int]] = {}
-        for topic, partitions in self.offsets.items():
-            for partition, offset in partitions.items():
-                if other.next_offset(topic, partition) < offset:
-                    found.setdefault(topic, {})[partition] = offset
-        return Position(found)
+        return Position.of({p: offset for p, offset in self.by_partition().items() if other.next_offset(*p) < offset})
 
     def ahead_of(self, other: Position) -> int:
         """How many offsets of this position the other does not cover, transaction markers included."""
-        rest = self.beyond(other).offsets.items()
-        return sum(offset - other.next_offset(t, p) for t, partitions in rest for p, offset in partitions.items())
+        return sum(offset - other.next_offset(*p) for p, offset in self.beyond(other).by_partition().items())
 
     def only(self, topics: Iterable[str], partition: int | None = None) -> Position:
         """This position restricted to some topics, and to one partition of each if given."""
@@ -80,13 +86,8 @@ class Position:
 
     def __and__(self, other: Position) -> Position:
         """The largest position that both cover; partitions that only one names count as 0 and are left out."""
-        return Position(
-            {
-                topic: {p: min(o, other.offsets[topic][p]) for p, o in partitions.items() if p in other.offsets[topic]}
-                for topic, partitions in self.offsets.items()
-                if topic in other.offsets
-            }
-        )
+        theirs = other.by_partition()
+        return Position.of({p: min(offset, theirs[p]) for p, offset in self.by_partition().items() if p in theirs})
 
     def to_json(self) -> str:
         """Canonical JSON: sorted topics and partitions, no spaces."""

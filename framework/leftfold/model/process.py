@@ -6,7 +6,6 @@ business key, which `correlate` reads from each event.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.errors import ConfigurationError, DomainError
 from leftfold.model.messages import Command, Event
 from leftfold.model.state_encoding import Storage
-from leftfold.model.typing import check_function, checked, flat, members, missing_arms
+from leftfold.model.typing import check_function, check_name, checked, flat, members, missing_arms
 
 __all__ = ["Cancel", "Finished", "Process", "Rejected", "Timer"]
 
@@ -25,8 +24,6 @@ C = TypeVar("C", bound=Command)
 C_co = TypeVar("C_co", bound=Command, covariant=True)
 I = TypeVar("I")  # noqa: E741  # an input, as S is a state and C a command
 S = TypeVar("S")
-
-_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,7 @@ class Process(Generic[I, S, C]):
         version: int = 1,
     ) -> None:
         where = f"process {name}"
-        if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"{where}: a name is lower case letters, digits, _ and -, such as 'checkout'")
+        check_name(name, where, "checkout")
         if version < 1:
             raise ConfigurationError(f"{where}: version={version} must be 1 or more")
         self.name, self.version = name, version

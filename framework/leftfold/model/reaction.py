@@ -6,7 +6,6 @@ It is the only part of an App that calls other systems. It may be repeated, with
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,7 +17,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.errors import ConfigurationError, DomainError
 from leftfold.model.messages import Event
 from leftfold.model.position import Position
-from leftfold.model.typing import check_function, members, missing_arms
+from leftfold.model.typing import check_function, check_name, members, missing_arms
 
 __all__ = ["Delivery", "Reaction", "Since", "idempotency_key"]
 
@@ -26,7 +25,6 @@ E = TypeVar("E", bound=Event)
 Since: TypeAlias = Literal["end", "start"] | datetime
 """Where a reaction that has never run starts: the end of the log, the first event, or an append time."""
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _NAMESPACE = uuid5(NAMESPACE_URL, "leftfold")
 
 
@@ -101,8 +99,7 @@ class Reaction(Generic[E]):
         self.gives_up: tuple[type[Exception], ...] = (DomainError, *gives_up)
         self.timeout, self.at_once, self.since = timeout, at_once, since
         where = f"reaction {name}"
-        if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"{where}: a name is lower case letters, digits, _ and -, such as 'receipts'")
+        check_name(name, where, "receipts")
         self._check_numbers(where)
         check_function(act, f"{where}: act", "event", "delivery")
         self.events: tuple[type[Event], ...] = members(events, Event, f"{where}: events")

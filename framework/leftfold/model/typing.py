@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +14,20 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from leftfold.errors import ConfigurationError
 from leftfold.model.messages import Command, Event
 
-__all__ = ["check_function", "checked", "flat", "members", "missing_arms"]
+__all__ = ["check_function", "check_name", "checked", "flat", "is_name", "members", "missing_arms"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may be the name of an App or a part of one: it becomes part of topics and groups."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(name: str, where: str, example: str) -> None:
+    """Raises ConfigurationError unless an App or a part of one may have this name."""
+    if not is_name(name):
+        raise ConfigurationError(f"{where}: a name is lower case letters, digits, _ and -, such as {example!r}")
 
 
 def check_function(function: Callable[..., object], where: str, *given: str) -> None:

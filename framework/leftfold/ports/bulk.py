@@ -18,32 +18,10 @@ from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase
 from leftfold.ports.protocols import Headers, LogReader, RawRecord, ViewStore
 
 __all__ = [
-    "Archive",
-    "BucketResult",
-    "BulkLog",
-    "BulkRecord",
-    "BulkRow",
-    "BulkSink",
-    "BulkStore",
-    "ColumnarRecords",
-    "CommittedLog",
-    "OffsetRange",
-    "OpenArchive",
-    "OpenBulkLog",
-    "OpenBulkSink",
-    "Owner",
-    "ReadRecord",
-    "Registries",
-    "Stored",
-    "Suspect",
-    "check_owner",
-    "raw",
-    "raw_all",
-    "read_range",
-    "read_to",
-    "read_whole",
-    "type_of",
-]
+    "Archive", "BucketResult", "BulkLog", "BulkRecord", "BulkRow", "BulkSink", "BulkStore", "ColumnarRecords",
+    "CommittedLog", "OffsetRange", "OpenArchive", "OpenBulkLog", "OpenBulkSink", "Owner", "ReadRecord", "Registries",
+    "Stored", "Suspect", "check_owner", "raw", "raw_all", "read_range", "read_to", "read_whole", "type_of",
+]  # fmt: skip
 
 
 _BATCH = 100
@@ -265,10 +243,10 @@ class Archive(Protocol):
 
 
 class Owner(Protocol):
-    """Looks up the id of the topic that has a name now."""
+    """Looks up the ids of the topics that have some names now."""
 
-    def identity(self, topic: str) -> str:
-        """The id that the cluster gave the topic; a topic that is recreated has another."""
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The id of each topic, '' = it has none; a recreated topic has another. Absent topics are left out."""
 
 
 def read_range(
@@ -291,7 +269,7 @@ def check_owner(archive: Archive, topic: str, owner: Owner) -> None:
         InfrastructureError: it belongs to another topic of the same name.
     """
     archived = archive.identity(topic)
-    if archived and archived != (found := owner.identity(topic)):
+    if archived and archived != (found := owner.identities([topic]).get(topic, "")):
         raise InfrastructureError(
             f"the archive {archive.place} is of a topic {topic} with id {archived}, but the topic has id {found}: it "
             f"was deleted and created again, so the two are not one log. Name the archive that belongs to it with "

@@ -192,4 +192,4 @@ def read_recorded(codec: MessageCodec[Any], record: RawRecord) -> Recorded[Any] 
             offset=record.offset,
         )
     except (KeyError, ValueError, AttributeError, TypeError) as error:
-        raise ContractError(f"{record.topic}[{record.partition}]@{record.offset}: broken headers: {error!r}") from error
+        raise ContractError(f"{record.address}: broken headers: {error!r}") from error

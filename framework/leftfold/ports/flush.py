@@ -7,23 +7,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from leftfold.model.position import Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 
 __all__ = [
-    "BucketFlush",
-    "Checkpoint",
-    "Generation",
-    "Parked",
-    "Phase",
-    "Registry",
-    "RowChange",
-    "Snapshot",
-    "While",
-    "checksum_of",
-    "covered",
-    "stored_fields",
-]
+    "BucketFlush", "Checkpoint", "Generation", "Parked", "Phase", "Registry", "RowChange", "Snapshot", "While",
+    "checksum_of", "covered", "stored_fields",
+]  # fmt: skip
 
 
 class Phase(StrEnum):
@@ -50,6 +40,11 @@ class Parked:
     offset: int
     error: str
     waiting: int = 1
+
+    @property
+    def address(self) -> RecordAddress:
+        """Where the event stands in the log."""
+        return RecordAddress(self.topic, self.partition, self.offset)
 
     def with_another_event(self) -> Parked:
         """The same key, behind which one more event waits."""
@@ -262,16 +257,10 @@ def covered(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Po
     Args:
         checkpoints: of all buckets, or of those of one projector; partitions that none of them reads are left out.
     """
-    offsets: dict[str, dict[int, int]] = {}
+    offsets: dict[tuple[str, int], int] = {}
     for topic, count in generation.topics.items():
         for partition in range(count):
-            concerned = (
-                [m for b, m in checkpoints.items() if b == partition]
-                if generation.stream_keyed
-                else checkpoints.values()
-            )
-            if not concerned:
-                continue
-            least = min(checkpoint.position.next_offset(topic, partition) for checkpoint in concerned)
-            offsets.setdefault(topic, {})[partition] = least
-    return Position(offsets)
+            concerned = [m for b, m in checkpoints.items() if b == partition or not generation.stream_keyed]
+            if concerned:
+                offsets[topic, partition] = min(m.position.next_offset(topic, partition) for m in concerned)
+    return Position.of(offsets)

@@ -49,13 +49,13 @@ class Waiters(Generic[W]):
 
     def add(self, who: W, wanted: Position | None) -> None:
         """Adds a waiter for a position, or for every flush."""
-        offsets = [] if wanted is None else [(t, p, o) for t, ps in wanted.offsets.items() for p, o in ps.items()]
+        offsets = {} if wanted is None else wanted.by_partition()
         waiter = self._all[who] = _Waiter(who, len(offsets))
         if not offsets:
             self._every[who] = None
-        for topic, partition, offset in offsets:
+        for place, offset in offsets.items():
             self._count += 1  # the earliest waiter comes first, and waiters are never compared
-            heappush(self._heaps.setdefault((topic, partition), []), (offset, self._count, waiter))
+            heappush(self._heaps.setdefault(place, []), (offset, self._count, waiter))
 
     def remove(self, who: W) -> None:
         """Removes a waiter."""
@@ -74,14 +74,13 @@ class Waiters(Generic[W]):
 
     def reached(self, position: Position) -> list[W]:
         """The waiters to notify of a flush that brought the generation to a position."""
-        for topic, partitions in position.offsets.items():
-            for partition, offset in partitions.items():
-                heap = self._heaps.get((topic, partition), [])
-                while heap and heap[0][0] <= offset:
-                    waiter = heappop(heap)[2]
-                    waiter.pending -= 1
-                    if not waiter.pending and not waiter.removed:
-                        self._every[waiter.who] = None
+        for place, offset in position.by_partition().items():
+            heap = self._heaps.get(place, [])
+            while heap and heap[0][0] <= offset:
+                waiter = heappop(heap)[2]
+                waiter.pending -= 1
+                if not waiter.pending and not waiter.removed:
+                    self._every[waiter.who] = None
         return list(self._every)
 
     def _sweep(self) -> None:

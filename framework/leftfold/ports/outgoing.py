@@ -17,22 +17,9 @@ from leftfold.ports.protocols import Headers, RawRecord
 from leftfold.safety import shown, veiled
 
 __all__ = [
-    "LOOKED_AT",
-    "ROUTER",
-    "Batch",
-    "Letter",
-    "Outgoing",
-    "Reply",
-    "Write",
-    "dead_letter",
-    "handled_marker",
-    "letters_in",
-    "looked_at",
-    "offset_in",
-    "reason_of",
-    "sent_again",
-    "skip_marker",
-]
+    "LOOKED_AT", "ROUTER", "Batch", "Letter", "Outgoing", "Reply", "Write", "dead_letter", "handled_marker",
+    "letters_in", "looked_at", "offset_in", "reason_of", "sent_again", "skip_marker",
+]  # fmt: skip
 
 
 HeaderList: TypeAlias = list[tuple[str, bytes]]
@@ -144,7 +131,7 @@ class Letter:
     @property
     def place(self) -> RecordAddress:
         """The letter's address in the topic of dead letters."""
-        return RecordAddress(self.record.topic, self.record.partition, self.record.offset)
+        return self.record.address
 
     @property
     def reason(self) -> str:
@@ -210,11 +197,8 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
 
 def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
     """The marker that records how a letter was handled, in the letter's partition; the letter itself stays."""
-    headers: HeaderList = [
-        (_HANDLED, b"%d" % letter.record.offset),
-        (_HOW, how.encode()),
-        (_WHY, why[:_LONGEST].encode()),
-    ]
+    about = (_HANDLED, b"%d" % letter.record.offset)
+    headers: HeaderList = [about, (_HOW, how.encode()), (_WHY, why[:_LONGEST].encode())]
     return Outgoing(letter.record.partition, letter.record.key, None, headers)
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leftfold.model.position import Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, Snapshot, While
 from leftfold.ports.queries import Query
 
-__all__ = ["AsyncBell", "Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore", "Waiter"]
+__all__ = [
+    "AsyncBell", "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "StateStore", "ViewStore",
+    "Waiter",
+]  # fmt: skip
 
 A = TypeVar("A")
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
+PartitionId: TypeAlias = tuple[str, int]
+"""A topic and a partition."""
+Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
+"""Called with messages for the operator: (what, details)."""
 
 
 class RawRecord(NamedTuple):
@@ -26,6 +33,16 @@ class RawRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     time: int = 0
+
+    @property
+    def place(self) -> PartitionId:
+        """Its topic and partition."""
+        return self.topic, self.partition
+
+    @property
+    def address(self) -> RecordAddress:
+        """Where it stands in the log; as text `topic[partition]@offset`."""
+        return RecordAddress(self.topic, self.partition, self.offset)
 
 
 class LogReader(Protocol):

@@ -12,24 +12,8 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Registry, Snapshot
 
 __all__ = [
-    "Changed",
-    "Changes",
-    "Counting",
-    "Counts",
-    "Entries",
-    "Entry",
-    "GetRow",
-    "IndexRange",
-    "Inspection",
-    "Listed",
-    "Matches",
-    "Matching",
-    "Query",
-    "Recent",
-    "Registered",
-    "RowResult",
-    "Rows",
-    "Standing",
+    "Changed", "Changes", "Counting", "Counts", "Entries", "Entry", "GetRow", "IndexRange", "Inspection", "Listed",
+    "Matches", "Matching", "Query", "Recent", "Registered", "RowResult", "Rows", "Standing",
 ]  # fmt: skip
 
 A_co = TypeVar("A_co", covariant=True)

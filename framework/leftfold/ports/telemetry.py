@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from leftfold.errors import ConflictError, DomainError, OutcomeUnknown
-from leftfold.ports.protocols import Headers, RawRecord
+from leftfold.ports.protocols import Headers
 from leftfold.version import __version__
 
 if TYPE_CHECKING:
@@ -28,62 +28,15 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 __all__ = [
-    "ACT",
-    "ATTEMPT_SECONDS",
-    "BATCH_SIZE",
-    "COMMANDS",
-    "COMMAND_SECONDS",
-    "CONSUMED",
-    "DEAD_LETTERS",
-    "DECIDE",
-    "EVENTS_BEHIND",
-    "FLUSH",
-    "FRESHNESS",
-    "GENERATION_AGE",
-    "INSTRUMENTS",
-    "LOG_SIZE",
-    "MOST_TRACED",
-    "OPERATION_SECONDS",
-    "PARKED",
-    "PROBLEMS",
-    "PROJECT",
-    "REACT",
-    "RESTARTS",
-    "RESTORE_SECONDS",
-    "ROTATIONS",
-    "RUNNING",
-    "SECONDS_BEHIND",
-    "SEND",
-    "SENT",
-    "STATE_BYTES",
-    "STATE_PER_COMMAND",
-    "STATE_STREAMS",
-    "SURVEY_AGE",
-    "SURVEY_SECONDS",
-    "TAKE",
-    "TIMERS_OVERDUE",
-    "TIMER_LATENESS",
-    "TRANSACTION_SECONDS",
-    "VIEW_FLUSH_ROWS",
-    "VIEW_FLUSH_SECONDS",
-    "VIEW_ROWS",
-    "Attributes",
-    "EventSpans",
-    "Instrument",
-    "Operation",
-    "Span",
-    "ago",
-    "clock",
-    "is_measured",
-    "is_sampled",
-    "is_traced",
-    "look_again",
-    "member",
-    "outcome_of",
-    "recorded_by",
-    "traced",
+    "ACT", "ATTEMPT_SECONDS", "BATCH_SIZE", "COMMANDS", "COMMAND_SECONDS", "CONSUMED", "DEAD_LETTERS", "DECIDE",
+    "EVENTS_BEHIND", "FLUSH", "FRESHNESS", "GENERATION_AGE", "INSTRUMENTS", "LOG_SIZE", "MOST_TRACED",
+    "OPERATION_SECONDS", "PARKED", "PROBLEMS", "PROJECT", "REACT", "RESTARTS", "RESTORE_SECONDS", "ROTATIONS",
+    "RUNNING", "SECONDS_BEHIND", "SEND", "SENT", "STATE_BYTES", "STATE_PER_COMMAND", "STATE_STREAMS", "SURVEY_AGE",
+    "SURVEY_SECONDS", "TAKE", "TIMERS_OVERDUE", "TIMER_LATENESS", "TRANSACTION_SECONDS", "VIEW_FLUSH_ROWS",
+    "VIEW_FLUSH_SECONDS", "VIEW_ROWS", "Attributes", "Instrument", "Operation", "Span", "ago", "clock",
+    "is_measured", "is_sampled", "is_traced", "look_again", "member", "outcome_of", "recorded_by", "traced",
     "traceparent",
-]
+]  # fmt: skip
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
@@ -139,8 +92,7 @@ class _Recorder:
         if (found := self._methods.get(instrument.name)) is not None or self.meter is None:
             return found
         with self._lock:
-            self._methods[instrument.name] = found = instrument.made_by(self.meter)
-        return found
+            return self._methods.setdefault(instrument.name, instrument.made_by(self.meter))
 
 
 class _Chosen:
@@ -216,20 +168,16 @@ class Instrument:
         if found is not None and (method := found.method(self)) is not None:
             method(value, attributes)
 
-    def made_by(self, meter: Any) -> Callable[[float, Attributes], None]:
+    def made_by(self, meter: Any) -> Any:
         """Makes the instrument, and returns the function that records a value."""
-        method: Callable[[float, Attributes], None]
+        described = self.name, self.unit, self.meaning
         match self.kind:
             case "counter":
-                method = meter.create_counter(self.name, self.unit, self.meaning).add
+                return meter.create_counter(*described).add
             case "histogram":
                 bounds = list(self.bounds) or None
-                method = meter.create_histogram(
-                    self.name, self.unit, self.meaning, explicit_bucket_boundaries_advisory=bounds
-                ).record
-            case _:
-                method = meter.create_gauge(self.name, self.unit, self.meaning).set
-        return method
+                return meter.create_histogram(*described, explicit_bucket_boundaries_advisory=bounds).record
+        return meter.create_gauge(*described).set
 
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -340,7 +288,7 @@ class Span:
                 self.fail(type(error).__name__)
             if self._token is not None:
                 context.detach(self._token)
-            self._span.end()
+            self.end()
 
 
 _NO_SPAN = Span()
@@ -384,19 +332,12 @@ class Operation:
                 "messaging.operation.name": self.name,
                 "messaging.operation.type": self.type,
             }
-        contexts = [one for text in links if (one := _span_context(text)) is not None]
+        linked = [trace.Link(one) for text in links if (one := _span_context(text)) is not None][:MOST_TRACED]
         above = None if parent is None else Context()
         if parent and (remote := _span_context(parent)) is not None:
             above = trace.set_span_in_context(trace.NonRecordingSpan(remote), Context())
-        return Span(
-            found.tracer.start_span(
-                f"{self.name} {destination}",
-                above,
-                trace.SpanKind[self.kind.upper()],
-                {**fixed, **(attributes or {})},
-                [trace.Link(one) for one in contexts[:MOST_TRACED]],
-            )
-        )
+        name, kind = f"{self.name} {destination}", trace.SpanKind[self.kind.upper()]
+        return Span(found.tracer.start_span(name, above, kind, {**fixed, **(attributes or {})}, linked))
 
 
 SEND = Operation("send", "send", "producer")
@@ -438,34 +379,3 @@ def traced(records: Iterable[Headers]) -> list[bytes]:
         return []
     found = (value for headers in islice(records, MOST_TRACED) for name, value in headers if name == _TRACEPARENT)
     return [value for value in found if is_sampled(value)]
-
-
-class EventSpans:
-    """The spans of events from when they were read until their rows can be read; at most 16 at a time.
-
-    Args:
-        views: the names of the views that fold them.
-    """
-
-    def __init__(self, views: Iterable[str]) -> None:
-        self._views, self._open = ", ".join(views), list[tuple[Span, bytes]]()
-
-    @property
-    def contexts(self) -> list[bytes]:
-        """The contexts of the events, to which a flush of their rows links."""
-        return [text for _, text in self._open]
-
-    def begin(self, records: Iterable[RawRecord]) -> None:
-        """Starts the spans of records that were just read."""
-        for record in islice(records, MOST_TRACED - len(self._open)):
-            for text in traced([record.headers]):
-                about: Attributes = {"leftfold.views": self._views, "messaging.kafka.offset": record.offset}
-                self._open.append((PROJECT.span(record.topic, about, parent=text), text))
-
-    def end(self, failed: str = "") -> None:
-        """Ends the spans: their rows can be read, unless the flush failed."""
-        for span, _ in self._open:
-            if failed:
-                span.fail(failed)
-            span.end()
-        self._open.clear()

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import redis
 
-from leftfold.errors import ContractError, Fenced, InfrastructureError
+from leftfold.errors import Fenced, InfrastructureError
 from leftfold.model.rows import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase
@@ -41,18 +41,10 @@ from leftfold.redis.connection.topology import open_connection, topology_of
 from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.stored_values import addition, encode_checkpoint
 
-__all__ = ["RedisBulkSink", "check_complete", "seal"]
+__all__ = ["RedisBulkSink", "seal"]
 
 
 _ATTEMPTS = 5
-
-
-def check_complete(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
-    """Raises ContractError unless there is a checkpoint for every bucket of the generation."""
-    if set(checkpoints) != set(range(generation.buckets)):
-        raise ContractError(
-            f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(checkpoints)}"
-        )
 
 
 def seal(client: RedisClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int) -> None:

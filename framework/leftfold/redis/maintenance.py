@@ -124,7 +124,7 @@ def unlink_bucket(client: RedisClient, keys: BucketKeys) -> None:
     The checkpoint is removed first, which fences every writer; then the indexes, named after fields of the rows.
     """
     client.execute_command("UNLINK", keys.checkpoint, keys.changes)
-    while listed := _first(client, keys):
+    while listed := client.execute_command("ZRANGE", keys.listed, 0, _CHUNK - 1):
         rows = [keys.rows + key for key in listed]
         fields: Any = client.execute_command("HKEYS", rows[0])
         with client.open_transaction(keys.listed) as pipe:
@@ -133,8 +133,3 @@ def unlink_bucket(client: RedisClient, keys: BucketKeys) -> None:
             pipe.execute_command("UNLINK", *rows)
             pipe.execute_command("ZREM", keys.listed, *listed)
             pipe.execute()
-
-
-def _first(client: RedisClient, keys: BucketKeys) -> list[bytes]:
-    listed: list[bytes] = client.execute_command("ZRANGE", keys.listed, 0, _CHUNK - 1)
-    return listed

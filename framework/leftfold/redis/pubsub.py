@@ -13,8 +13,7 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 from leftfold.ports.notifications import PositionNotifier, ThreadBell
 from leftfold.ports.queries import Rows
-from leftfold.redis.connection.asyncio import PipelinedConnection, open_pipelined
-from leftfold.redis.connection.cluster_asyncio import open_async_client
+from leftfold.redis.connection.asyncio import PipelinedConnection, open_async_client, open_pipelined
 from leftfold.redis.connection.errors import refuse_errors, unreachable
 from leftfold.redis.connection.protocol import AsyncClient, packed
 from leftfold.redis.connection.settings import RedisSettings
@@ -35,15 +34,10 @@ class Subscriber:
 
     Redis delivers a message at most once, so one can be lost. While readers wait, the checkpoints are read every 50 ms,
     once for all readers of a generation; that also detects when another generation goes live.
-
-    Args:
-        poll_seconds: between two reads of the checkpoints.
     """
 
-    def __init__(
-        self, settings: RedisSettings, client: AsyncClient, topology: Topology, poll_seconds: float = POLL_SECONDS
-    ) -> None:
-        self._settings, self._client, self._topology, self._poll_seconds = settings, client, topology, poll_seconds
+    def __init__(self, settings: RedisSettings, client: AsyncClient, topology: Topology) -> None:
+        self._settings, self._client, self._topology = settings, client, topology
         self.notifier = PositionNotifier()
         self._connection: PipelinedConnection | None = None
         self._opening = asyncio.Lock()
@@ -117,7 +111,7 @@ class Subscriber:
     async def _poll(self) -> None:
         """Reads checkpoints for waiting readers, reconnects after a loss, and disconnects when no reader waits."""
         while not self._is_over():
-            await asyncio.sleep(self._poll_seconds)
+            await asyncio.sleep(POLL_SECONDS)
             awaited = self.notifier.generations()
             if awaited:
                 await asyncio.gather(self._reconnect(awaited), *map(self._poll_generation, awaited))

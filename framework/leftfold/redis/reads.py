@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, Snapshot
 from leftfold.ports.queries import (
     Changes,
@@ -28,62 +29,59 @@ from leftfold.ports.queries import (
 from leftfold.redis.connection.errors import Command
 from leftfold.redis.connection.protocol import RedisQuery, hash_of, live_command, live_in
 from leftfold.redis.keys import BucketKeys, entry, escaped, registry_key, split_entry
-from leftfold.redis.stored_values import ChangesQuery, decoded, read_checkpoint
+from leftfold.redis.stored_values import POSITION, changed_in, decoded, read_checkpoint
 
-__all__ = ["GetRowQuery", "SnapshotQuery", "compile_query"]
+__all__ = ["compile_query", "row_query", "rows_query"]
 
 
 PHASE, BULK = b"phase", Phase.BULK.value.encode()
 
 
-class SnapshotQuery:
-    """The commands of one read, and how their replies become a Snapshot; for blocking and asyncio clients."""
+def rows_query(
+    generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()
+) -> RedisQuery[Snapshot]:
+    """Compiles a read of rows: the checkpoints of their buckets before them, and behind them whether those still exist.
 
-    def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:
-        self._generation = generation
-        bucket_keys = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
-        behind: dict[int, Command] = {}
-        for bucket, _ in keys:
-            if bucket not in bucket_keys:
-                bucket_keys[bucket] = BucketKeys(generation, bucket)
-            if bucket not in behind:
-                behind[bucket] = ("HEXISTS", bucket_keys[bucket].checkpoint, "token")
-        self._buckets, self._behind = list(bucket_keys), list(behind)
-        self.commands: list[Command] = [live_command(generation)]
-        self.commands += [("HGETALL", place.checkpoint) for place in bucket_keys.values()]
-        self.commands += [("HGETALL", bucket_keys[bucket].row(key)) for bucket, key in keys]
-        self.commands += behind.values()
+    Args:
+        buckets: further buckets whose checkpoints are read.
+    """
+    bucket_keys = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
+    behind: dict[int, Command] = {}
+    for bucket, _ in keys:
+        if bucket not in bucket_keys:
+            bucket_keys[bucket] = BucketKeys(generation, bucket)
+        if bucket not in behind:
+            behind[bucket] = ("HEXISTS", bucket_keys[bucket].checkpoint, "token")
+    commands: list[Command] = [live_command(generation)]
+    commands += [("HGETALL", place.checkpoint) for place in bucket_keys.values()]
+    commands += [("HGETALL", bucket_keys[bucket].row(key)) for bucket, key in keys]
+    commands += behind.values()
 
-    def answer(self, replies: Sequence[Any]) -> Snapshot:
-        """The snapshot in the replies."""
-        count, rows = len(self._buckets), len(replies) - len(self._behind)
-        found = dict(zip(self._buckets, replies[1 : 1 + count], strict=True))
-        for bucket, there in zip(self._behind, replies[rows:], strict=True):
+    def answer(replies: Sequence[Any]) -> Snapshot:
+        count, rows = len(bucket_keys), len(replies) - len(behind)
+        found = dict(zip(bucket_keys, replies[1 : 1 + count], strict=True))
+        for bucket, there in zip(behind, replies[rows:], strict=True):
             if not there:
                 del found[bucket]
         return Snapshot(
             live=live_in(replies[0]),
-            checkpoints=_LazyCheckpoints(self._generation, found),
+            checkpoints=_LazyCheckpoints(generation, found),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count : rows]]),
         )
 
+    return RedisQuery(commands, answer)
 
-class GetRowQuery:
-    """The Redis commands of a `GetRow` query; it reads the checkpoint's phase only, since no position is asked for."""
 
-    def __init__(self, asked: GetRow) -> None:
-        self._generation = asked.generation
-        keys = BucketKeys(asked.generation, asked.bucket)
-        self.commands: list[Command] = [
-            live_command(asked.generation),
-            ("HGETALL", keys.row(asked.key)),
-            ("HGET", keys.checkpoint, PHASE),
-        ]
+def row_query(asked: GetRow) -> RedisQuery[RowResult]:
+    """Compiles a read of one row, with the checkpoint's phase only, since no position is asked for."""
+    keys = BucketKeys(asked.generation, asked.bucket)
 
-    def answer(self, replies: Sequence[Any]) -> RowResult:
-        """The row in the replies."""
+    def answer(replies: Sequence[Any]) -> RowResult:
         live, fields, phase = replies
-        return RowResult(live_in(live), counts_in(self._generation, phase), hash_of(fields) or None)
+        return RowResult(live_in(live), counts_in(asked.generation, phase), hash_of(fields) or None)
+
+    row, phase = ("HGETALL", keys.row(asked.key)), ("HGET", keys.checkpoint, PHASE)
+    return RedisQuery([live_command(asked.generation), row, phase], answer)
 
 
 class _LazyCheckpoints(Mapping[int, Checkpoint]):
@@ -123,24 +121,21 @@ def counts_in(generation: Generation, phase: bytes | None) -> bool:
 SpreadQuery = Matching | Counting | Changes
 
 
-class _GuardedQuery:
+def _guarded(asked: SpreadQuery, query: RedisQuery[Any]) -> RedisQuery[Any]:
     """A query on several servers that reads every bucket's checkpoint after it; not live where one is missing.
 
     The live pointer is on another node and says nothing about the moment when the others answered. Checkpoints are
     removed before any other key of a bucket, so what was read before an existing checkpoint was complete.
     """
+    checkpoints = (BucketKeys(asked.generation, bucket).checkpoint for bucket in _buckets(asked))
+    count = len(query.commands)
 
-    def __init__(self, asked: SpreadQuery, query: RedisQuery[Any]) -> None:
-        self._generation, self._query = asked.generation, query
-        checkpoints = (BucketKeys(asked.generation, bucket).checkpoint for bucket in _buckets(asked))
-        self.commands: list[Command] = [*query.commands, *(("HGET", checkpoint, PHASE) for checkpoint in checkpoints)]
-
-    def answer(self, replies: Sequence[Any]) -> Matches | Counts | Recent:
-        """The result in the replies, with the live generation '' where a checkpoint is missing."""
-        asked = len(self._query.commands)
-        found: Matches | Counts | Recent = self._query.answer(replies[:asked])
-        whole = all(counts_in(self._generation, phase) for phase in replies[asked:])
+    def answer(replies: Sequence[Any]) -> Any:
+        found = query.answer(replies[:count])
+        whole = all(counts_in(asked.generation, phase) for phase in replies[count:])
         return found if whole else replace(found, live="")
+
+    return RedisQuery([*query.commands, *(("HGET", checkpoint, PHASE) for checkpoint in checkpoints)], answer)
 
 
 def _buckets(asked: SpreadQuery) -> Sequence[int]:
@@ -151,37 +146,19 @@ def _buckets(asked: SpreadQuery) -> Sequence[int]:
     return range(asked.generation.buckets)
 
 
-class _EntriesQuery:
-    """The Redis commands of an `Entries` query."""
-
-    def __init__(self, asked: Entries) -> None:
-        first = b"-" if asked.first == ("", "") else b"[" + entry(*asked.first)
-        index = BucketKeys(asked.generation, asked.bucket).index(asked.index)
-        self.commands: list[Command] = [("ZRANGEBYLEX", index, first, b"+", b"LIMIT", 0, asked.limit)]
-
-    def answer(self, replies: Sequence[Any]) -> list[tuple[str, str]]:
-        """The index entries in the replies."""
-        return [split_entry(member) for member in replies[0]]
+def _entries_query(asked: Entries) -> RedisQuery[list[tuple[str, str]]]:
+    first = b"-" if asked.first == ("", "") else b"[" + entry(*asked.first)
+    index = BucketKeys(asked.generation, asked.bucket).index(asked.index)
+    command = ("ZRANGEBYLEX", index, first, b"+", b"LIMIT", 0, asked.limit)
+    return RedisQuery([command], lambda replies: [split_entry(member) for member in replies[0]])
 
 
-class _InspectionQuery:
-    """The Redis commands of an `Inspection`: the checkpoint first, and its token once more at the end."""
+def _inspection_query(asked: Inspection) -> RedisQuery[Standing]:
+    """The checkpoint first, and its token once more at the end."""
+    keys = BucketKeys(asked.generation, asked.bucket)
 
-    def __init__(self, asked: Inspection) -> None:
-        self._asked = asked
-        keys = BucketKeys(asked.generation, asked.bucket)
-        self.commands: list[Command] = [
-            ("HGETALL", keys.checkpoint),
-            ("HGETALL", keys.row(asked.key)),
-            ("ZSCORE", keys.listed, asked.key),
-            *(("ZSCORE", keys.index(index), entry(value, asked.key)) for index, value in asked.entries),
-            ("HGET", keys.checkpoint, "token"),
-        ]
-
-    def answer(self, replies: Sequence[Any]) -> Standing:
-        """The stored state of a row in the replies."""
+    def answer(replies: Sequence[Any]) -> Standing:
         whole, fields, listed, *scores, token = replies
-        asked = self._asked
         checkpoint = _LazyCheckpoints(asked.generation, {asked.bucket: whole}).get(asked.bucket)
         return Standing(
             checkpoint,
@@ -191,75 +168,60 @@ class _InspectionQuery:
             checkpoint is not None and token is not None and token.decode() == checkpoint.token,
         )
 
-
-A = TypeVar("A")
-
-
-def compile_query(question: Query[A], *, is_cluster: bool = False) -> RedisQuery[A]:
-    """Compiles a query to Redis commands, and to a reader of their replies.
-
-    Args:
-        is_cluster: keys are on several servers, which do not answer in one order.
-    """
-    query: RedisQuery[A] = _COMPILERS[type(question)](question)
-    if is_cluster and isinstance(question, SpreadQuery):
-        guarded: Any = _GuardedQuery(question, query)
-        query = guarded
-    return query
+    commands: list[Command] = [
+        ("HGETALL", keys.checkpoint),
+        ("HGETALL", keys.row(asked.key)),
+        ("ZSCORE", keys.listed, asked.key),
+        *(("ZSCORE", keys.index(index), entry(value, asked.key)) for index, value in asked.entries),
+        ("HGET", keys.checkpoint, "token"),
+    ]
+    return RedisQuery(commands, answer)
 
 
-class _RegistryQuery:
-    def __init__(self, asked: Registered) -> None:
-        self._view = asked.view
-        self.commands: list[Command] = [("HGETALL", registry_key(asked.view))]
-
-    def answer(self, replies: Sequence[Any]) -> Registry:
-        return decoded(self._view, hash_of(replies[0]))
+def _registry_query(asked: Registered) -> RedisQuery[Registry]:
+    command = ("HGETALL", registry_key(asked.view))
+    return RedisQuery([command], lambda replies: decoded(asked.view, hash_of(replies[0])))
 
 
-class _KeysQuery:
-    def __init__(self, asked: Listed) -> None:
-        start = b"(" + asked.after.encode() if asked.after else b"-"
-        listed = BucketKeys(asked.generation, asked.bucket).listed
-        self.commands: list[Command] = [("ZRANGEBYLEX", listed, start, b"+", b"LIMIT", 0, asked.limit)]
-
-    def answer(self, replies: Sequence[Any]) -> list[str]:
-        return [key.decode() for key in replies[0]]
+def _keys_query(asked: Listed) -> RedisQuery[list[str]]:
+    start = b"(" + asked.after.encode() if asked.after else b"-"
+    listed = BucketKeys(asked.generation, asked.bucket).listed
+    command = ("ZRANGEBYLEX", listed, start, b"+", b"LIMIT", 0, asked.limit)
+    return RedisQuery([command], lambda replies: [key.decode() for key in replies[0]])
 
 
-class _MatchingQuery:
-    def __init__(self, asked: Matching) -> None:
-        generation = asked.generation
-        self._buckets = tuple(range(generation.buckets)) if asked.buckets is None else asked.buckets
-        self.commands: list[Command] = [live_command(generation)]
-        limit: Command = () if asked.limit is None else (b"LIMIT", 0, asked.limit)
-        for range_ in asked.ranges:
-            low, high = _ends(range_)
-            ends = ("ZREVRANGEBYLEX", high, low) if asked.backwards else ("ZRANGEBYLEX", low, high)
-            for bucket in self._buckets:
-                self.commands.append((ends[0], BucketKeys(generation, bucket).index(range_.index), *ends[1:], *limit))
+def _matching_query(asked: Matching) -> RedisQuery[Matches]:
+    generation, buckets = asked.generation, _buckets(asked)
+    commands: list[Command] = [live_command(generation)]
+    limit: Command = () if asked.limit is None else (b"LIMIT", 0, asked.limit)
+    for range_ in asked.ranges:
+        low, high = _ends(range_)
+        ends = ("ZREVRANGEBYLEX", high, low) if asked.backwards else ("ZRANGEBYLEX", low, high)
+        names = (BucketKeys(generation, bucket).index(range_.index) for bucket in buckets)
+        commands += [(ends[0], name, *ends[1:], *limit) for name in names]
 
-    def answer(self, replies: Sequence[Any]) -> Matches:
-        found, rest = [], replies[1:]
-        for start in range(0, len(rest), len(self._buckets)):
-            entries = zip(self._buckets, rest[start : start + len(self._buckets)], strict=True)
+    def answer(replies: Sequence[Any]) -> Matches:
+        found = []
+        for start in range(1, len(replies), len(buckets)):
+            entries = zip(buckets, replies[start : start + len(buckets)], strict=True)
             found.append({bucket: tuple(map(split_entry, members)) for bucket, members in entries})
         return Matches(live_in(replies[0]), tuple(found))
 
+    return RedisQuery(commands, answer)
 
-class _CountingQuery:
-    def __init__(self, asked: Counting) -> None:
-        generation = asked.generation
-        self._each = generation.buckets
-        self.commands: list[Command] = [live_command(generation)]
-        for range_ in asked.ranges:
-            for bucket in range(generation.buckets):
-                self.commands.append(("ZLEXCOUNT", BucketKeys(generation, bucket).index(range_.index), *_ends(range_)))
 
-    def answer(self, replies: Sequence[Any]) -> Counts:
-        rest = replies[1:]
-        totals = (sum(rest[start : start + self._each]) for start in range(0, len(rest), self._each))
+def _counting_query(asked: Counting) -> RedisQuery[Counts]:
+    generation, each = asked.generation, asked.generation.buckets
+    commands: list[Command] = [live_command(generation)]
+    for range_ in asked.ranges:
+        names = (BucketKeys(generation, bucket).index(range_.index) for bucket in range(each))
+        commands += [("ZLEXCOUNT", name, *_ends(range_)) for name in names]
+
+    def answer(replies: Sequence[Any]) -> Counts:
+        totals = (sum(replies[start : start + each]) for start in range(1, len(replies), each))
         return Counts(live_in(replies[0]), tuple(totals))
+
+    return RedisQuery(commands, answer)
 
 
 def _ends(range_: IndexRange) -> tuple[bytes, bytes]:
@@ -273,14 +235,44 @@ def _ends(range_: IndexRange) -> tuple[bytes, bytes]:
     return start, end
 
 
+def _changes_query(asked: Changes) -> RedisQuery[Recent]:
+    commands: list[Command] = [live_command(asked.generation)]
+    for bucket, id_ in asked.ids.items():
+        keys = BucketKeys(asked.generation, bucket)
+        newest = ("XREVRANGE", keys.changes, f"({id_}" if id_ else "+", "-", "COUNT", asked.limit)
+        page = newest if asked.backwards else ("XRANGE", keys.changes, id_, "+", "COUNT", asked.limit)
+        commands += ("HGET", keys.checkpoint, POSITION), page
+
+    def answer(replies: Sequence[Any]) -> Recent:
+        found = dict(zip(asked.ids, zip(replies[1::2], replies[2::2], strict=True), strict=True))
+        return Recent(
+            live_in(replies[0]),
+            {bucket: Position.from_json(position) for bucket, (position, _) in found.items() if position is not None},
+            {bucket: tuple(map(changed_in, entries)) for bucket, (_, entries) in found.items()},
+        )
+
+    return RedisQuery(commands, answer)
+
+
+A = TypeVar("A")
 _COMPILERS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
-    Registered: _RegistryQuery,
-    GetRow: GetRowQuery,
-    Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),
-    Listed: _KeysQuery,
-    Matching: _MatchingQuery,
-    Counting: _CountingQuery,
-    Entries: _EntriesQuery,
-    Inspection: _InspectionQuery,
-    Changes: ChangesQuery,
+    Registered: _registry_query,
+    GetRow: row_query,
+    Rows: lambda asked: rows_query(asked.generation, asked.keys, asked.buckets),
+    Listed: _keys_query,
+    Matching: _matching_query,
+    Counting: _counting_query,
+    Entries: _entries_query,
+    Inspection: _inspection_query,
+    Changes: _changes_query,
 }
+
+
+def compile_query(question: Query[A], *, is_cluster: bool = False) -> RedisQuery[A]:
+    """Compiles a query to Redis commands, and to a reader of their replies.
+
+    Args:
+        is_cluster: keys are on several servers, which do not answer in one order.
+    """
+    query: RedisQuery[A] = _COMPILERS[type(question)](question)
+    return _guarded(question, query) if is_cluster and isinstance(question, SpreadQuery) else query

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import redis
 
+from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BucketResult, Registries, Stored
 from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Checkpoint, Generation, Phase, Registry, Snapshot, While
 from leftfold.ports.notifications import LoopBell, ThreadBell
 from leftfold.ports.protocols import Flushing
 from leftfold.ports.queries import IndexRange, Listed, Matching, Query, Registered, Rows
-from leftfold.redis.bulk_load import check_complete, seal
+from leftfold.redis.bulk_load import seal
 from leftfold.redis.connection.errors import Command, RedisClient, translated
 from leftfold.redis.connection.protocol import Connector, connect
 from leftfold.redis.connection.settings import RedisSettings
@@ -37,7 +38,8 @@ def heartbeat(client: RedisClient, groups: Sequence[str], member: str, seconds: 
 
     0 seconds ends the membership. An empty member name only reads the groups: the reader may have no right to write.
     """
-    now = _now(client)
+    seconds_now, micros = client.execute_command("TIME")
+    now = int(seconds_now) + int(micros) / 1e6
     commands: list[Command] = []
     for key in map(members_key, groups):
         if member:
@@ -47,11 +49,6 @@ def heartbeat(client: RedisClient, groups: Sequence[str], member: str, seconds: 
             commands.append(("ZRANGEBYSCORE", key, f"({now!r}", "+inf"))
     replies = client.execute(commands)[2 if member else 0 :: 3 if member else 1]
     return {group: tuple(sorted(name.decode() for name in found)) for group, found in zip(groups, replies, strict=True)}
-
-
-def _now(client: RedisClient) -> float:
-    seconds, micros = client.execute_command("TIME")
-    return int(seconds) + int(micros) / 1e6
 
 
 def create_marks(
@@ -174,7 +171,10 @@ class RedisViewStore:
             Fenced: a bucket is no longer `bulk`.
             InfrastructureError: a bucket holds another number of rows than its checkpoint says.
         """
-        check_complete(generation, checkpoints)
+        if set(checkpoints) != set(range(generation.buckets)):
+            raise ContractError(
+                f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(checkpoints)}"
+            )
         parts = (
             [{bucket: checkpoint} for bucket, checkpoint in checkpoints.items()]
             if self._topology.is_cluster

@@ -12,12 +12,12 @@ import redis
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Registry
-from leftfold.ports.queries import Changed, Changes, Recent
+from leftfold.ports.queries import Changed
 from leftfold.redis.connection.errors import Command, Pipeline, RedisClient
-from leftfold.redis.connection.protocol import hash_of, live_command, live_in
-from leftfold.redis.keys import BucketKeys, registry_key
+from leftfold.redis.connection.protocol import hash_of
+from leftfold.redis.keys import registry_key
 
-__all__ = ["ChangesQuery", "addition", "change_registry", "decoded", "encode_checkpoint", "read_checkpoint"]
+__all__ = ["POSITION", "addition", "change_registry", "changed_in", "decoded", "encode_checkpoint", "read_checkpoint"]
 
 
 POSITION, KEYS = b"position", b"keys"
@@ -32,32 +32,8 @@ def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) 
     return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % most, b"*", *fields)
 
 
-class ChangesQuery:
-    """The Redis commands of a `Changes` query."""
-
-    def __init__(self, asked: Changes) -> None:
-        self._asked = asked
-        self.commands: list[Command] = [live_command(asked.generation)]
-        for bucket, id_ in asked.ids.items():
-            keys = BucketKeys(asked.generation, bucket)
-            self.commands += (("HGET", keys.checkpoint, POSITION), self._page(keys.changes, id_))
-
-    def answer(self, replies: Sequence[Any]) -> Recent:
-        """The changes in the replies."""
-        found = dict(zip(self._asked.ids, zip(replies[1::2], replies[2::2], strict=True), strict=True))
-        return Recent(
-            live_in(replies[0]),
-            {bucket: Position.from_json(position) for bucket, (position, _) in found.items() if position is not None},
-            {bucket: tuple(map(_changed, entries)) for bucket, (_, entries) in found.items()},
-        )
-
-    def _page(self, stream: bytes, id_: str) -> Command:
-        if self._asked.backwards:
-            return ("XREVRANGE", stream, f"({id_}" if id_ else "+", "-", "COUNT", self._asked.limit)
-        return ("XRANGE", stream, id_, "+", "COUNT", self._asked.limit)
-
-
-def _changed(entry: Sequence[Any]) -> Changed:
+def changed_in(entry: Sequence[Any]) -> Changed:
+    """The change in an entry of a change stream."""
     id_, fields = entry[0], hash_of(entry[1])
     return Changed(id_.decode(), Position.from_json(fields[POSITION]), tuple(fields[KEYS].decode().split()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from leftfold.client import Views
+from leftfold.client.commands import Client
 from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model import keys as names
@@ -24,7 +25,6 @@ from leftfold.ports.protocols import LogReader
 from leftfold.safety import veiled
 
 if TYPE_CHECKING:
-    from leftfold.client.commands import Client
     from leftfold.kafka.client.kafka_client import KafkaClient
     from leftfold.kafka.settings import KafkaSettings
     from leftfold.redis import RedisSettings, RedisViewStore
@@ -127,16 +127,13 @@ class Connection:
         """
         codec: MessageCodec[Any] = MessageCodec(self.app.decider(category).events)
         topic, raw = names.events(category), key.encode()
-        reader = self.log_reader()
-        try:
+        with closing(self.log_reader()) as reader:
             partition = partition_of(raw, reader.partitions(topic))
             ends = reader.ends([topic]).only([topic], partition)
             for records in read_to(reader, Position.at(topic, partition, 0), ends, patience=_PATIENCE):
                 for record in records:
                     if record.key == raw and (recorded := read_recorded(codec, record)) is not None:
                         yield recorded
-        finally:
-            reader.close()
 
     def log_reader(self) -> LogReader:
         """A reader of committed events for one thread, trimmed ones from the archive; the caller closes it.
@@ -250,7 +247,7 @@ def archive_dir(given: str | None = None, *, default: str = "") -> str:
     if given is not None:
         return given
     with extras():
-        from leftfold.parquet.settings import ArchiveSettings
+        from leftfold.parquet import ArchiveSettings
 
     return ArchiveSettings().dir or default
 

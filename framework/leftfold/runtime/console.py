@@ -60,30 +60,31 @@ def styled(text: str, **style: Any) -> Styled:
 
 def say(*parts: str | Styled) -> None:
     """Prints one line of a result; colours are removed when standard output is no terminal."""
-    typer.echo(_printed(parts))
+    say_lines([parts])
 
 
 def note(*parts: str | Styled) -> None:
     """Prints one message on standard error, with secrets masked."""
-    typer.echo(_printed(_veiled(parts)), err=True)
+    note_lines([parts])
 
 
 def say_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
     """Prints several lines of a result in one write."""
-    for text in _chunks(lines):
-        typer.echo(text)
+    if found := [_printed(line) for line in lines]:
+        typer.echo("\n".join(found))
 
 
 def note_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
     """Prints a message of several lines on standard error, with secrets masked."""
-    for text in _chunks([_veiled(line) for line in lines]):
-        typer.echo(text, err=True)
+    if found := [_printed(line, veil=veiled) for line in lines]:
+        typer.echo("\n".join(found), err=True)
 
 
-def emit(value: Mapping[str, Any]) -> None:
-    """Prints one object as one line of JSON."""
-    text = json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
-    sys.stdout.write(printable_json(text) + "\n")
+def emit(*values: Mapping[str, Any]) -> None:
+    """Prints each object as one line of JSON."""
+    for value in values:
+        text = json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
+        sys.stdout.write(printable_json(text) + "\n")
 
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
@@ -150,24 +151,13 @@ def lasting(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
-def _printed(parts: Iterable[str | Styled]) -> str:
+def _printed(line: str | Sequence[str | Styled], *, veil: Callable[[str], str] = str) -> str:
+    """A line as it is printed; `veil` masks secrets."""
+    parts = [line] if isinstance(line, str) else line
     return "".join(
-        printable(part) if isinstance(part, str) else typer.style(printable(part.text), **part.style) for part in parts
+        printable(veil(part)) if isinstance(part, str) else typer.style(printable(veil(part.text)), **part.style)
+        for part in parts
     )
-
-
-def _veiled(parts: str | Iterable[str | Styled]) -> list[str | Styled]:
-    """The parts of a line with secrets masked."""
-    return [
-        veiled(part) if isinstance(part, str) else Styled(veiled(part.text), part.style)
-        for part in ([parts] if isinstance(parts, str) else parts)
-    ]
-
-
-def _chunks(lines: Iterable[str | Sequence[str | Styled]]) -> Iterable[str]:
-    """The lines joined into one text; an empty list when there are no lines."""
-    text = "\n".join(_printed([line] if isinstance(line, str) else line) for line in lines)
-    return [text] if text else []
 
 
 def _line(cells: list[str], widths: list[int]) -> str:
@@ -193,11 +183,7 @@ def shown(what: str) -> Iterator[Callable[[RebuildProgress], None]]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description:<28}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[figures]}"),
-    )
+    columns = (TextColumn("{task.description:<28}"), BarColumn(bar_width=30), TextColumn("{task.fields[figures]}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, figures="")
 

@@ -32,8 +32,7 @@ class Environment(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
 
     kafka: str = Field(
-        default="",
-        validation_alias=AliasChoices("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "LEFTFOLD_KAFKA_PROPERTIES"),
+        default="", validation_alias=AliasChoices("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "LEFTFOLD_KAFKA_PROPERTIES")
     )
     redis: str = Field(default="", validation_alias="LEFTFOLD_REDIS_URL")
     data: Path | None = Field(default=None, validation_alias="LEFTFOLD_DATA")

@@ -21,7 +21,7 @@ from leftfold.runtime.logging import Report
 from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 
-__all__ = ["Outage", "Stopping", "begin_reactions", "ensure_now", "ensure_topics", "folds_of", "setter"]
+__all__ = ["Outage", "Stopping", "begin_reactions", "ensure_topics", "folds_of", "setter"]
 
 
 def folds_of(app: App) -> dict[str, str]:
@@ -51,29 +51,25 @@ def setter(event: threading.Event) -> Callable[[], None]:
 class Stopping:
     """Signal handlers that set a stop event; a second Ctrl-C ends the process at once.
 
-    `code` is the exit code for the signal that arrived: 130 after Ctrl-C, else 0.
+    `code` is the exit code for the signal that arrived: 130 after Ctrl-C, else 0. `is_signalled` is true once one has
+    arrived; a thread sets the event a moment later.
     """
 
     def __init__(self) -> None:
         self.event, self.code = threading.Event(), 0
-        self._set, self._signalled = setter(self.event), False
+        self._set, self.is_signalled = setter(self.event), False
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._terminated)
         signal.signal(signal.SIGINT, self._interrupted)
 
-    @property
-    def is_signalled(self) -> bool:
-        """Whether a signal has arrived; a thread sets the event a moment later."""
-        return self._signalled
-
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        self._signalled = True
+        self.is_signalled = True
         self._set()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self._signalled or self.event.is_set():
+        if self.is_signalled or self.event.is_set():
             raise KeyboardInterrupt
-        self.code, self._signalled = INTERRUPTED, True
+        self.code, self.is_signalled = INTERRUPTED, True
         self._set()
         if sys.stderr.isatty():
             # os.write: the handler may have interrupted a print, which is not reentrant.
@@ -91,36 +87,41 @@ class Outage:
         self.report, self._stop = report, stop
         self._cause, self._since, self._backoff = "", 0.0, Backoff()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process has been asked to stop."""
+        return self._stop.is_set()
+
     def reconnecting(self, work: Callable[[], None]) -> None:
         """Runs `work` until the stop event is set, again after each failure of a server.
 
         Raises:
             Fenced: this process must end and be restarted.
         """
-        while not self._stop.is_set():
+        while not self.is_stopping:
             try:
                 work()
             except Fenced:
                 raise
             except InfrastructureError as error:
-                self.met(error)
+                self.pause_after(error)
 
     def ended_by(self, what: str) -> Report:
         """A report function that also ends the outage when `what` is reported."""
 
         def forward(happened: str, details: Mapping[str, Any]) -> None:
             if happened == what:
-                self.told("")
+                self.report_cause("")
             self.report(happened, details)
 
         return forward
 
-    def met(self, error: LeftfoldError) -> None:
+    def pause_after(self, error: LeftfoldError) -> None:
         """Reports an error and pauses before the next try."""
-        self.told(str(error))
+        self.report_cause(str(error))
         self._stop.wait(self._backoff.pause(0.0))
 
-    def told(self, why: str) -> None:
+    def report_cause(self, why: str) -> None:
         """Reports the first cause of an outage; '' ends the outage, which is reported too."""
         if why and not self._cause:
             self._since = time.monotonic()
@@ -131,49 +132,36 @@ class Outage:
         self._cause = why
 
 
-def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
-    """Creates missing topics and checks existing ones; waits for brokers and for topics of other Apps.
+def ensure_topics(apps: Iterable[App], settings: KafkaSettings, trouble: Outage | None = None) -> None:
+    """Creates missing topics and checks existing ones.
 
     Each App creates its own topics before it looks for those of other Apps, so the order of the Apps is free.
 
-    Raises:
-        ConfigurationError: a topic's settings differ from what the App requires.
-    """
-    trouble, left = Outage(report, stop), list(apps)
-    while left and not stop.is_set():
-        refused = _refused(left, settings)
-        if len(refused) == len(left):
-            trouble.met(next(iter(refused.values())))
-        left = [app for app in left if app.name in refused]
-    trouble.told("")
-
-
-def ensure_now(apps: Iterable[App], settings: KafkaSettings) -> None:
-    """Creates missing topics and checks existing ones, without waiting for brokers or other Apps.
+    Args:
+        trouble: waits for brokers and for topics of other Apps; None = the error is raised.
 
     Raises:
         ConfigurationError: a topic's settings differ from what the App requires.
         InfrastructureError: no broker answers, or an App reads a topic of another App that is not given and never ran.
     """
-    left = list(apps)
-    while left:
-        refused = _refused(left, settings)
-        if len(refused) == len(left):
-            raise next(iter(refused.values()))
-        left = [app for app in left if app.name in refused]
-
-
-def _refused(apps: Iterable[App], settings: KafkaSettings) -> dict[str, InfrastructureError]:
-    """The error of each App whose topics are not complete, by App name."""
     from leftfold.kafka.administration.topics import ensure
 
-    refused: dict[str, InfrastructureError] = {}
-    for app in apps:
-        try:
-            ensure(app, settings)
-        except InfrastructureError as error:
-            refused[app.name] = error
-    return refused
+    left = list(apps)
+    while left and not (trouble and trouble.is_stopping):
+        refused: dict[str, InfrastructureError] = {}
+        for app in left:
+            try:
+                ensure(app, settings)
+            except InfrastructureError as error:
+                refused[app.name] = error
+        if len(refused) == len(left):
+            first = next(iter(refused.values()))
+            if trouble is None:
+                raise first
+            trouble.pause_after(first)
+        left = [app for app in left if app.name in refused]
+    if trouble:
+        trouble.report_cause("")
 
 
 def begin_reactions(app: App, settings: KafkaSettings) -> None:

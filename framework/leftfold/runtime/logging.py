@@ -60,11 +60,7 @@ _THREADS = re.compile(r" \[[^\]]{0,200}\]")
 
 
 def open_report(
-    part: str,
-    *,
-    as_json: bool | None = None,
-    stream: TextIO | None = None,
-    leaving: Callable[[], bool] = lambda: False,
+    part: str, *, as_json: bool | None = None, stream: TextIO | None = None, leaving: Callable[[], bool] = lambda: False
 ) -> Report:
     """A callback that logs the events of one process; messages of the adapters' loggers are logged the same way.
 

@@ -40,9 +40,9 @@ __all__ = [
     "load_apps",
     "local_settings",
     "names_in",
-    "needed",
     "note_apps",
     "read_address",
+    "servers_to_start",
     "together",
     "unknown",
     "view_of",
@@ -118,7 +118,9 @@ def find_project(start: Path | None = None) -> Project:
             if table is not None and not _is_safe(file):
                 return Project(here, written=False, refused=_foreign(file))
             if table is not None:
-                return Project(place, _apps_of(file, table), _from(place, str(table.get("archive", ""))))
+                archive = str(table.get("archive", ""))
+                is_path = archive and "://" not in archive
+                return Project(place, _apps_of(file, table), str(place / archive) if is_path else archive)
     return Project(here, written=False)
 
 
@@ -142,11 +144,6 @@ def _apps_of(file: Path, table: Mapping[str, object]) -> tuple[str, ...]:
     if not isinstance(apps, list) or not all(isinstance(app, str) for app in apps):
         raise ConfigurationError(f"{file}: app = {found!r} under [tool.leftfold] is one module:name, or a list of them")
     return tuple(filter(None, apps))
-
-
-def _from(root: Path, archive: str) -> str:
-    """The archive's path, relative to the project's directory; a URI stays as it is."""
-    return archive if not archive or "://" in archive else str(root / archive)
 
 
 def load_app(spec: str = "", project: Project | None = None, *, having: Sequence[str] = ()) -> App:
@@ -303,26 +300,20 @@ def _apps(module: ModuleType) -> str:
     return f"it has {', '.join(apps)}" if apps else "it has none; write app = App(...)"
 
 
-@dataclass(frozen=True)
-class Needed:
-    """The embedded servers to start: those whose address is not configured."""
+def servers_to_start(kafka: str | None = None, redis: str | None = None, *, quiet: bool = False) -> frozenset[str]:
+    """The embedded servers whose address neither an argument nor the environment configures.
 
-    want: frozenset[str]
-
-    def tell(self) -> None:
-        """Prints which servers are not started and which variable configures them."""
-        for name, variable in (("kafka", "LEFTFOLD_KAFKA_*"), ("redis", "LEFTFOLD_REDIS_URL")):
-            if name not in self.want:
-                note(f"{name} is configured by {variable}; none is started here")
-
-
-def needed(kafka: str | None = None, redis: str | None = None) -> Needed:
-    """The servers whose address neither an argument nor the environment configures."""
+    Args:
+        quiet: do not print which servers are configured, and by which variable.
+    """
     from leftfold.runtime.discovery import Environment
 
     environment = Environment()
     configured = {"kafka": kafka or environment.kafka, "redis": redis or environment.redis}
-    return Needed(frozenset(name for name, address in configured.items() if not address))
+    for name, variable in (("kafka", "LEFTFOLD_KAFKA_*"), ("redis", "LEFTFOLD_REDIS_URL")):
+        if configured[name] and not quiet:
+            note(f"{name} is configured by {variable}; none is started here")
+    return frozenset(name for name, address in configured.items() if not address)
 
 
 def local_settings() -> LocalSettings:
@@ -385,9 +376,6 @@ _PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)
 
 def read_address(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
     """Parses the address of a record: `orders.events[2]@7` or `orders.events/2/7`.
-
-    Args:
-        what: what the address should name, for the error message.
 
     Raises:
         Usage: the text is no address.

@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.progress import RebuildProgress
 from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, choose_engine, joint_plan, plan_to
-from leftfold.engine.rebuild.rebuilder import (
-    PassRunner,
-    Rebuild,
-    RebuildOptions,
-    Runner,
-    rebuild_together,
-    run_locally_together,
-)
+from leftfold.engine.rebuild.rebuilder import PassRunner, Rebuild, RebuildOptions, Runner, rebuild_together
 from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.engine.rebuild.result import RebuildResult
-from leftfold.engine.rebuild.tasks import run_locally
+from leftfold.engine.rebuild.tasks import run_locally, run_pass_locally
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
 from leftfold.engine.verify.verification import Sample, Verify
 from leftfold.engine.views.code_claims import folded_by, mixture
@@ -100,10 +93,9 @@ def engine_for_rebuild(plans: Sequence[RebuildPlan], engine: str, master: str | 
     Raises:
         ConfigurationError: a view needs Spark, and the engine is `local`.
     """
-    if engine == "local":
-        for plan in plans:
-            if not plan.folded:
-                raise ConfigurationError(f"view {plan.view} is computed by Spark; leave --engine local out")
+    for plan in plans if engine == "local" else ():
+        if not plan.folded:
+            raise ConfigurationError(f"view {plan.view} is computed by Spark; leave --engine local out")
     if engine != "auto":
         return EngineChoice(engine == "spark", f"--engine {engine}")
     if master:
@@ -121,8 +113,7 @@ def cores_of(engine: str, master: str | None) -> int:
     """The default number of concurrent tasks: all cores of this machine, or two on a Spark cluster."""
     if engine == "local":
         return 1
-    found = _LOCAL.fullmatch(master or "")
-    if found:
+    if found := _LOCAL.fullmatch(master or ""):
         return int(found["cores"])
     here = master is None or master.startswith("local")
     return os.cpu_count() or 1 if here else _ELSEWHERE
@@ -148,7 +139,7 @@ class Rebuilding:
         self._given = tuple(given)
         self._places: dict[str, Position | None] = {}
         self._runner: Runner = run_locally
-        self._together: PassRunner = run_locally_together
+        self._together: PassRunner = run_pass_locally
         self._session: Any = None
 
     @contextmanager
@@ -172,16 +163,15 @@ class Rebuilding:
             warn: called with a message about events that a view skips.
         """
         self._session, self._warn = session, warn
-        from leftfold.spark.core import job as on_spark
+        from leftfold.spark.core.job import spark_pass_runner, spark_runner
 
-        self._runner, self._together = on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
+        self._runner, self._together = spark_runner(session), spark_pass_runner(session)
 
     def refreshed(self, view: TableView[Any, Any]) -> Refreshed:
         """The refresh mode of a view that Spark computes, after a check of its SQL."""
         from leftfold.spark.queries.compute import refreshed
 
-        found: Refreshed = refreshed(self._session, view)
-        return found
+        return refreshed(self._session, view)
 
     def plans(self, views: Sequence[View[Any, Any]], as_of: str = "", *, anyway: bool = False) -> list[RebuildPlan]:
         """The plans for rebuilds of views that read the same topics; needs no engine.
@@ -194,7 +184,8 @@ class Rebuilding:
             LogGap: the log does not hold all records of the plan. Usage: no event is before `as_of`.
         """
         first, *others = views
-        place = self._places[first.name] = self._place(first, as_of)
+        kafka, _, archive = self._servers
+        place = self._places[first.name] = place_meant(first, as_of, kafka, archive) if as_of else None
         cores, buckets = self.options.cores, self.options.buckets
         with workbench(*self._servers) as bench:
             rebuild = self._rebuild(Rebuild, first, bench)
@@ -269,10 +260,6 @@ class Rebuilding:
         """The plan for this process or for Spark."""
         return plan.in_process if self._session is None else plan
 
-    def _place(self, view: View[Any, Any], as_of: str) -> Position | None:
-        kafka, _, archive = self._servers
-        return place_meant(view, as_of, kafka, archive) if as_of else None
-
     @contextmanager
     def opened(
         self, view: View[Any, Any], report: Callable[[RebuildProgress], None], fold: str = ""
@@ -287,14 +274,8 @@ class Rebuilding:
         """
         kind, run = (Rebuild, self._runner) if view.folded else (Refresh, self._computing(view))
         with workbench(*self._servers) as bench:
-            yield self._rebuild(
-                kind,
-                view,
-                bench,
-                run=run,
-                report=report,
-                options=replace(self.options, fold=fold if view.folded else ""),
-            )
+            options = replace(self.options, fold=fold if view.folded else "")
+            yield self._rebuild(kind, view, bench, run=run, report=report, options=options)
 
     def _rebuild(self, kind: type[Rebuild], view: View[Any, Any], bench: Workbench, **rest: Any) -> Rebuild:
         servers = {"open_log": bench.open_log, "open_reader": bench.open_reader, "open_sink": bench.open_sink}
@@ -305,8 +286,7 @@ class Rebuilding:
 
         if self._session is None:
             raise ConfigurationError(f"view {view.name} is computed by Spark; leave --engine local out")
-        run: Runner = query_runner(self._session, self._warn)
-        return run
+        return query_runner(self._session, self._warn)
 
 
 @contextmanager
@@ -320,10 +300,10 @@ def session_of(engine: str, master: str | None, py_files: Sequence[Path] = ()) -
     if engine == "local":
         yield None
         return
-    from leftfold.spark.core import session as spark
+    from leftfold.spark.core.session import spark_session
 
     note("starting Spark")
-    with spark.spark_session(spark_settings(master, py_files)) as session:
+    with spark_session(spark_settings(master, py_files)) as session:
         yield session
 
 

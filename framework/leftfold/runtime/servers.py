@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,13 +14,11 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.model.keys import events
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink, read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
-from leftfold.redis import RedisBulkSink, RedisViewStore
-from leftfold.runtime.connect import kafka_settings, open_bulk, open_reader, redis_settings
+from leftfold.runtime.connect import extras, kafka_settings, open_bulk, open_reader, redis_settings
 from leftfold.runtime.project import archive_of, unknown
 
 __all__ = [
@@ -38,11 +36,7 @@ __all__ = [
 
 
 def topic_of(category: str, kafka: str | None) -> tuple[KafkaSettings, str]:
-    """The settings of Kafka and the events topic of a category.
-
-    Raises:
-        Usage: the cluster has no such topic.
-    """
+    """The settings of Kafka and the events topic of a category."""
     settings = kafka_settings(kafka)
     with ClusterAdmin(settings) as cluster:
         topic, _ = topic_in(cluster, category)
@@ -56,7 +50,7 @@ def topic_in(cluster: Any, category: str) -> tuple[str, int]:
         Usage: the cluster has no such topic.
         ConfigurationError: the login lacks the right to describe the topic.
     """
-    topic = events(category)
+    topic = names.events(category)
     # A list of all topics omits those that a login may not see; a request by name gets an error from the broker.
     count: int | None = cluster.partition_counts([topic]).get(topic)
     if count is None:
@@ -106,19 +100,18 @@ class Workbench:
 @contextmanager
 def workbench(kafka: str | None, redis: str | None, archive: str | None = None) -> Iterator[Workbench]:
     """A workbench for the given or configured servers and archive; closes its view store at the end."""
+    with extras():
+        from leftfold.redis import RedisBulkSink, RedisViewStore
+
     of_kafka, of_redis, past = kafka_settings(kafka), redis_settings(redis), archive_of(archive)
-    open_store: Callable[[], BulkStore] = partial(RedisViewStore, of_redis)
-    store = open_store()
-    try:
+    with closing(RedisViewStore(of_redis)) as store:
         yield Workbench(
             store=store,
             open_log=open_bulk(of_kafka, past),
             open_reader=open_reader(of_kafka, past),
             open_sink=partial(RedisBulkSink, of_redis),
-            open_store=open_store,
+            open_store=partial(RedisViewStore, of_redis),
         )
-    finally:
-        store.close()
 
 
 def check_addresses(kafka: str | None, redis: str | None, archive: str | None = None) -> None:
@@ -142,11 +135,9 @@ def check_broker(kafka: str | None) -> None:
         cluster.brokers()
 
 
-@contextmanager
-def store_of(redis: str | None) -> Iterator[BulkStore]:
+def store_of(redis: str | None) -> AbstractContextManager[BulkStore]:
     """The view store, for commands that need no log; closes it at the end."""
-    store: BulkStore = RedisViewStore(redis_settings(redis))
-    try:
-        yield store
-    finally:
-        store.close()
+    with extras():
+        from leftfold.redis import RedisViewStore
+
+    return closing(RedisViewStore(redis_settings(redis)))

@@ -7,16 +7,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from leftfold.errors import ConfigurationError
 from leftfold.ports.telemetry import RESTARTS
+from leftfold.runtime.logging import Report
 
-__all__ = ["Backoff", "Part", "Supervisor"]
-
-Report = Callable[[str, Mapping[str, Any]], None]
+__all__ = ["Backoff", "Part", "PartProcess", "Supervisor", "end_processes"]
 
 _TICK = 0.05
 _FIRST, _LONGEST, _HEALTHY = 0.2, 5.0, 10.0
@@ -45,7 +43,7 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Child:
+class PartProcess:
     """A part and its process.
 
     Its standard input is a pipe without data; the pipe closes when the supervisor dies, and the process then ends.
@@ -57,6 +55,7 @@ class _Child:
         self.due = self._started = 0.0
 
     def start(self) -> None:
+        """Starts the process."""
         # Its own session: Ctrl-C at the terminal reaches only the supervisor, which then stops its parts in order.
         environment = {**os.environ, **self.part.environment}
         self.process = subprocess.Popen(
@@ -94,6 +93,21 @@ class _Child:
         self.process = None
 
 
+def end_processes(children: Sequence[PartProcess], grace: float, report: Report = lambda what, details: None) -> None:
+    """Terminates processes, waits for `grace` seconds, and kills those still running; a second Ctrl-C ends the wait."""
+    deadline = time.monotonic() + grace
+    for child in children:
+        if child.process is not None:
+            child.process.terminate()
+    try:
+        for child in children:
+            if not child.end(deadline):
+                report("killed", {"part": child.part.name, "why": f"it did not end in {grace:g} s"})
+    finally:
+        for child in children:
+            child.end(0.0)
+
+
 class Supervisor:
     """A supervisor that keeps processes running until `stop` is set.
 
@@ -113,7 +127,7 @@ class Supervisor:
         grace: float = 15.0,
         report: Report = lambda what, details: None,
     ) -> None:
-        self._children = [_Child(part) for part in parts]
+        self._children = [PartProcess(part) for part in parts]
         self._stop, self._grace, self._report = stop, grace, report
 
     def run(self) -> int:
@@ -125,14 +139,14 @@ class Supervisor:
                     code = code or self._tend(child)
                 self._stop.wait(_TICK)
         finally:
-            self._end()
+            end_processes(self._children, self._grace, self._report)
         return code
 
     def pids(self) -> dict[str, int]:
         """The process id of each running part, by its name."""
         return {child.part.name: child.process.pid for child in self._children if child.process is not None}
 
-    def _tend(self, child: _Child) -> int:
+    def _tend(self, child: PartProcess) -> int:
         ended = child.ended()
         if ended is not None:
             details = {"part": child.part.name, "exit": _named(ended)}
@@ -144,20 +158,6 @@ class Supervisor:
         if child.process is None and time.monotonic() >= child.due and not self._stop.is_set():
             child.start()
         return 0
-
-    def _end(self) -> None:
-        """Terminates every part, waits, and kills those still running; a second Ctrl-C ends the wait."""
-        deadline = time.monotonic() + self._grace
-        for child in self._children:
-            if child.process is not None:
-                child.process.terminate()
-        try:
-            for child in self._children:
-                if not child.end(deadline):
-                    self._report("killed", {"part": child.part.name, "why": f"it did not end in {self._grace:g} s"})
-        finally:
-            for child in self._children:
-                child.end(0.0)
 
 
 def _named(code: int) -> str:

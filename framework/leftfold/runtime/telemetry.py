@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -48,14 +48,12 @@ __all__ = [
 ]
 
 _log = logging.getLogger("leftfold.metrics")
-_ANSWER_SECONDS = 2.0
-"""Seconds that a part may take to answer a scrape."""
-_END = b"# EOF\n"
-"""The end of a part's answer."""
+_ANSWER_SECONDS = 2.0  # a part may take so long to answer a scrape
+_END = b"# EOF\n"  # of a part's answer
 _SURVEY_SECONDS = 5.0
 """Seconds that a scrape waits for a survey; after that the numbers of the one before are given."""
 _MOST_STATES = 20_000
-_LONGEST_PATH, _HIGHEST_PORT = 100, 65535
+_LONGEST_DIRECTORY, _HIGHEST_PORT = 83, 65535
 
 
 class TelemetrySettings(BaseSettings):
@@ -112,9 +110,8 @@ def collected(service: str, part: str, *, scraped: bool = False) -> Iterator[Cal
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     with ExitStack() as opened:
         registry = CollectorRegistry()
-        resource = Resource.create(
-            {"service.name": settings.service or service, "service.instance.id": f"{socket.gethostname()}:{part}"}
-        )
+        instance = f"{socket.gethostname()}:{part}"
+        resource = Resource.create({"service.name": settings.service or service, "service.instance.id": instance})
         if scraped or settings.sends_metrics:
             opened.callback(_collect_metrics(resource, registry, is_sent=settings.sends_metrics))
         if settings.sends_traces:
@@ -134,9 +131,8 @@ def _collect_metrics(resource: Any, registry: CollectorRegistry, *, is_sent: boo
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
-    readers: list[MetricReader] = [
-        PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
-    ]
+    scraped = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
+    readers: list[MetricReader] = [scraped]
     if is_sent:
         readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
     provider = MeterProvider(readers, resource, shutdown_on_exit=False)
@@ -196,7 +192,7 @@ def parts_directory() -> Iterator[Path]:
         ConfigurationError: the path of the temporary directory is too long for sockets.
     """
     with tempfile.TemporaryDirectory(prefix="leftfold-") as found:
-        if len(found) > _LONGEST_PATH - 17:
+        if len(found) > _LONGEST_DIRECTORY:
             raise ConfigurationError(f"{found} is too long for the path of a socket; set TMPDIR to a shorter directory")
         yield Path(found)
 
@@ -205,8 +201,7 @@ class PartMetrics:
     """The metrics of the parts of a run, each series with the part's name, as a collector of `prometheus_client`.
 
     Args:
-        directory: where each part has its socket.
-        own: the metrics of the supervisor, which are of no part.
+        directory: where each part has its socket. own: the metrics of the supervisor, which are of no part.
     """
 
     def __init__(self, directory: Path, parts: Sequence[str], own: Callable[[], bytes]) -> None:
@@ -282,14 +277,14 @@ def measured_run(address: str, parts: Sequence[str], observed: ObservedApps) -> 
             yield {}
             return
         directory = opened.enter_context(parts_directory())
-        answers = PartMetrics(directory, parts, own)
-        opened.callback(answers.close)
-        opened.callback(_served(address, answers))
+        answers = opened.enter_context(closing(PartMetrics(directory, parts, own)))
+        opened.enter_context(_served(address, answers))
         yield {"LEFTFOLD_METRICS_DIRECTORY": str(directory)}
 
 
-def _served(address: str, answers: PartMetrics) -> Callable[[], None]:
-    """Serves metrics at an address; returns the function that ends it."""
+@contextmanager
+def _served(address: str, answers: PartMetrics) -> Iterator[None]:
+    """Serves metrics at an address while the block runs."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry()
@@ -299,13 +294,12 @@ def _served(address: str, answers: PartMetrics) -> Callable[[], None]:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise Usage(f"--metrics {address}: {error}") from error
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         server.shutdown()
         server.server_close()
         thread.join()
-
-    return end
 
 
 class Observation(NamedTuple):
@@ -316,54 +310,44 @@ class Observation(NamedTuple):
     attributes: Mapping[str, str]
 
 
+_NUMBERS = {
+    "workers": telemetry.RUNNING,
+    "running": telemetry.RUNNING,
+    "tails": telemetry.RUNNING,
+    "rows": telemetry.VIEW_ROWS,
+    "dead": telemetry.DEAD_LETTERS,
+    "parked": telemetry.PARKED,
+    "offsets": telemetry.LOG_SIZE,
+    "inputs": telemetry.LOG_SIZE,
+    "per_command": telemetry.STATE_PER_COMMAND,
+    "overdue": telemetry.TIMERS_OVERDUE,
+    "lag": telemetry.EVENTS_BEHIND,
+    "behind": telemetry.SECONDS_BEHIND,
+    "untaken": telemetry.SECONDS_BEHIND,
+    "freshness": telemetry.FRESHNESS,
+    "age": telemetry.GENERATION_AGE,
+}
+_ROUTER = {"running": "routers", "lag": "unrouted_lag", "behind": "unrouted"}
+"""The numbers of a router, and their fields in the row of its process."""
+
+
 def observations(row: Mapping[str, Any]) -> Iterator[Observation]:
     """The numbers in a row of the survey; those that are not known are left out."""
     kind, name = row["kind"], row["name"]
-    of = member(kind, name)
-    values: list[tuple[Instrument, Any, Mapping[str, str]]] = []
     if kind == "view":
         if "tails" not in row or not row["is_current"]:
             return
-        values = [
-            (telemetry.RUNNING, row["tails"], of),
-            (telemetry.VIEW_ROWS, row["rows"], of),
-            (telemetry.PARKED, len(row["parked"]), of),
-            (telemetry.FRESHNESS, max(0.0, since(row["time"])) if row["time"] else None, of),
-            (telemetry.GENERATION_AGE, since(row["created"]) if row["created"] else None, of),
-        ]
-    elif kind == "decider":
-        values = [
-            (telemetry.RUNNING, row["workers"], of),
-            (telemetry.DEAD_LETTERS, row["dead"], of),
-            (telemetry.LOG_SIZE, row["offsets"], of),
-            (telemetry.STATE_PER_COMMAND, row["per_command"], of),
-        ]
-    elif kind == "process":
-        router = member("router", name)
-        values = [
-            (telemetry.RUNNING, row["workers"], of),
-            (telemetry.RUNNING, row["routers"], router),
-            (telemetry.DEAD_LETTERS, row["dead"], of),
-            (telemetry.LOG_SIZE, row["inputs"], of),
-            (telemetry.TIMERS_OVERDUE, row["overdue"], of),
-            (telemetry.EVENTS_BEHIND, row["unrouted_lag"], router),
-            (telemetry.SECONDS_BEHIND, row["unrouted"], router),
-            (telemetry.SECONDS_BEHIND, row["untaken"], of),
-        ]
-    elif kind in ("reaction", "stream"):
-        values = [(telemetry.RUNNING, row["running"], of), (telemetry.PARKED, row.get("parked"), of)]
-    else:
-        return
-    values += [(telemetry.EVENTS_BEHIND, row.get("lag"), of), (telemetry.SECONDS_BEHIND, row.get("behind"), of)]
-    yield from (Observation(*one) for one in values if one[1] is not None)
+        age, freshness = (since(row[field]) if row[field] else None for field in ("created", "time"))
+        row = {**row, "parked": len(row["parked"]), "age": age, "freshness": freshness and max(0.0, freshness)}
+    if kind == "process":
+        yield from observations({"kind": "router", "name": name, **{new: row[old] for new, old in _ROUTER.items()}})
+    for field, instrument in _NUMBERS.items():
+        if row.get(field) is not None:
+            yield Observation(instrument, row[field], member(kind, name))
 
 
 class ObservedApps:
-    """The survey of Apps as metrics: one at a time, on a thread of its own, at most one in `every` seconds.
-
-    Args:
-        every: the least number of seconds between two surveys, however often they are asked for.
-    """
+    """The survey of Apps as metrics: one at a time, on a thread of its own, at most one in `every` seconds."""
 
     def __init__(
         self, apps: Sequence[App], kafka: str | None, redis: str | None, archive: str = "", every: float = 10.0
@@ -372,8 +356,7 @@ class ObservedApps:
         self._apps, self._servers, self._every = apps, (kafka, redis, archive), every
         self._lock, self._done = threading.Lock(), threading.Event()
         self._found: list[Observation] = []
-        self._began, self._ended = -every, clock()
-        self.surveys = 0
+        self._began, self._ended, self.surveys = -every, clock(), 0
 
     def register(self, meter: Any) -> None:
         """Has a meter ask for the numbers when metrics are collected."""
@@ -384,8 +367,7 @@ class ObservedApps:
     def _observed(self, instrument: Instrument, options: object) -> Iterable[Any]:
         from opentelemetry.metrics import Observation as Observed
 
-        found = self._latest()
-        return [Observed(one.value, one.attributes) for one in found if one.instrument is instrument]
+        return [Observed(one.value, one.attributes) for one in self._latest() if one.instrument is instrument]
 
     def _latest(self) -> list[Observation]:
         """The numbers of the last survey; a scrape waits five seconds at most for a new one."""
@@ -401,8 +383,8 @@ class ObservedApps:
     def _survey(self) -> None:
         from leftfold.runtime.operations.survey import Survey
 
-        found, began, survey = list[Observation](), clock(), Survey(*self._servers, most_states=_MOST_STATES)
-        is_whole = False
+        found, began, is_whole = list[Observation](), clock(), False
+        survey = Survey(*self._servers, most_states=_MOST_STATES)
         try:
             for app in self._apps:
                 before = len(survey.problems)

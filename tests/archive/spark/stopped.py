@@ -18,11 +18,11 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.queries.query_refresh import query_runner
-from leftfold.spark.streaming.projection import StreamPorts, ViewStream
+from leftfold.spark.streaming.projection import ViewStream
 from tests.archive.past import TOPIC, Past
 from tests.domains.ledger import app, by_owner, summary
 from tests.servers import secret_url
-from tests.spark.queries.streams import Streaming, places
+from tests.spark.queries.streams import Streaming, places, ports_of
 from tests.spark.queries.views import owner_sums
 from tests.waiting import step_until, wait_until
 
@@ -76,12 +76,8 @@ class Stopped:
         self, past: Past, view: View[Any, Any], told: list[tuple[str, Any]] | None = None, *, archive: bool = True
     ) -> ViewStream:
         """A stream of a folded view, to be stepped."""
-        ports = StreamPorts(
-            open_store=partial(RedisViewStore, past.redis),
-            open_log=past.log if archive else past.topic,
-            open_reader=past.reader if archive else past.bare_reader,
-            kafka=past.kafka.java(),
-        )
+        archived = {"open_log": past.log, "open_reader": past.reader} if archive else {}
+        ports = ports_of(past.kafka, partial(RedisViewStore, past.redis), **archived)
         heard = told if told is not None else []
         return ViewStream(self.spark, view, ports=ports, report=lambda *what: heard.append(what))
 

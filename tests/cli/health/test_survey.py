@@ -25,7 +25,7 @@ from leftfold.redis.connection import server
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.components import why_late
 from leftfold.runtime.operations.survey import Survey
-from tests.cli.shell import Typed
+from tests.cli.shell import Typing
 from tests.domains.ledger import Moved, Summary, by_owner
 from tests.domains.observed import app_with, order_status
 from tests.servers import Addresses, emptied
@@ -36,10 +36,7 @@ ASKED = {
     "AdminClient": ("list_topics", "describe_topics", "list_offsets", "list_groups", "describe_configs"),
     "Consumer": ("__init__", "committed", "get_watermark_offsets"),
 }
-CLIENTS = [
-    (cluster, "AdminClient"),
-    *((module, "Consumer") for module in (bulk_log, groups, log_reader, states)),
-]
+CLIENTS = [(cluster, "AdminClient"), *((module, "Consumer") for module in (bulk_log, groups, log_reader, states))]
 """Where a survey may make clients."""
 WRITTEN = [
     names.commands("orders"),
@@ -66,8 +63,8 @@ def test_a_view_with_work_under_way_is_not_late(view: object, behind: float) -> 
     ],
 )
 def test_a_view_that_is_late_is_named_with_what_to_type(view: object, tails: int, words: tuple[str, ...]) -> None:
-    told = why_late(view, behind=130.0, lag=1234, tails=tails)  # type: ignore[arg-type]  # it is a view
-    assert all(word in told for word in words), told
+    result = why_late(view, behind=130.0, lag=1234, tails=tails)  # type: ignore[arg-type]  # it is a view
+    assert all(word in result for word in words), result
 
 
 @pytest.mark.parametrize(
@@ -83,33 +80,28 @@ def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -
         Views(store)[view].get("x")
 
 
-def test_verify_names_the_views_that_it_leaves_out(
-    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    told = typed("verify", "--app", "services.reports.app:app", "--redis", "redis://127.0.0.1:1/0").err
-    assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in told
-    assert "compute them again: leftfold rebuild store_daily department_sales" in told
+    result = typed("verify", "--app", "services.reports.app:app", "--redis", "redis://127.0.0.1:1/0").err
+    assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in result
+    assert "compute them again: leftfold rebuild store_daily department_sales" in result
 
 
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
-        (
-            ("confluent_kafka", "hiredis"),
-            "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'",
-        ),
+        (("confluent_kafka", "hiredis"), "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'"),
         (("pyspark",), "without spark (rebuilds run in one process, query views cannot be computed)"),
     ],
     ids=["needed", "useful"],
 )
 def test_doctor_names_all_that_is_not_installed_at_once(
-    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...], said: str
+    typed: Typing, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...], said: str
 ) -> None:
     for module in gone:
         monkeypatch.setitem(sys.modules, module, None)
-    told = typed("doctor")
-    assert said in told.out + told.err
+    result = typed("doctor")
+    assert said in result.out + result.err
 
 
 def _counted(made: type[Any], asked: tuple[str, ...], calls: Counter[str]) -> type[Any]:

@@ -100,22 +100,18 @@ def trimmed(
 ) -> Shell:
     """The project once its log is archived, verified and trimmed away, and one more event is written."""
     for name, place in _places.items():
-        built = bare("rebuild", "--engine", "local", "--as-of", place, "--name", f"{name}_before", "--anyway")
-        assert built.code == 0, built.err
+        bare("rebuild", "--engine", "local", "--as-of", place, "--name", f"{name}_before", "--anyway").ok()
     counted = len(bare("events", "ledgers", "--from-start", "--json").rows())
     assert project("log", "trim", "ledgers", "--older-than", "0d", "--yes").code == 69
-    done = project("log", "archive", "ledgers", "--json")
-    assert done.code == 0, done.err
+    done = project("log", "archive", "ledgers", "--json").ok()
     assert done.rows()[0]["records"] == counted
     assert project("log", "archive", "ledgers").out.startswith("ledgers: 0 events archived")
     checked = project("log", "verify-archive", "ledgers", "--deep")
     assert (checked.code, checked.err) == (0, "")
     assert f"ledgers: {counted} events in 4 files: all is as it was written" in checked.out
     trim = ("log", "trim", "ledgers", "--older-than", "0d", *kept)
-    refused = bare(*trim)
-    assert (refused.code, "say --yes" in refused.err) == (2, True)
-    done = bare(*trim, "--yes", "--json")
-    assert done.code == 0, done.err
+    bare(*trim).ended(2, "say --yes")
+    done = bare(*trim, "--yes", "--json").ok()
     assert done.rows()[0]["records"] == counted
     assert f"so may `leftfold run`; name it once: archive = '{kept[1]}' under [tool.leftfold]" in done.err
     assert len(project("events", "ledgers", "--from-start", "--json").rows()) == counted
@@ -125,12 +121,10 @@ def trimmed(
 
 def test_a_trimmed_log_is_verified_and_folded_again(trimmed: Shell, bare: Shell, kept: list[str]) -> None:
     wait_until(lambda: "view ledger_summary parks p" in bare("status").err, "the tail to park a row")
-    told = bare("verify", *kept, "--json")
-    assert (told.code, [row["equal"] for row in told.rows()]) == (0, [True] * 3), told.out + told.err
-    pinned = bare("verify", "by_owner", "--generation", "noon_before", *kept)
-    assert pinned.code == 0, pinned.err
-    rebuilt = trimmed("rebuild", "--engine", "local", "--json")
-    assert rebuilt.code == 0, rebuilt.err
+    result = bare("verify", *kept, "--json")
+    assert (result.code, [row["equal"] for row in result.rows()]) == (0, [True] * 3), result.out + result.err
+    bare("verify", "by_owner", "--generation", "noon_before", *kept).ok()
+    rebuilt = trimmed("rebuild", "--engine", "local", "--json").ok()
     assert [row["agreement"] for row in rebuilt.rows()] == ["equal", "equal", "equal"]
     assert trimmed("state", "verify").code == 0
     assert "gap in the log" not in trimmed("check").out
@@ -141,8 +135,7 @@ def test_a_view_as_of_a_place_is_what_it_was_before_the_trim(
     trimmed: Shell, bare: Shell, kept: list[str], name: str
 ) -> None:
     words = ("--as-of", _places[name], "--name", f"{name}_after", "--anyway", *kept, "--json")
-    built = bare("rebuild", "--engine", "local", *words)
-    assert built.code == 0, built.err
+    built = bare("rebuild", "--engine", "local", *words).ok()
     rows = {row["view"]: row["rows"] for row in built.rows()}
     assert rows.keys() == set(VIEWS)
     assert {bool(count) for count in rows.values()} == {name != "dawn"}
@@ -171,14 +164,13 @@ def test_a_view_as_of_a_place_is_what_it_was_before_the_trim(
     ],
 )
 def test_without_the_archive_no_command_guesses(trimmed: Shell, bare: Shell, words: str) -> None:
-    told = bare(*(_places.get(word, word) for word in words.split()))
-    assert told.code == 69, told.out
-    assert "gap in the log: ledgers.events[" in told.err
-    assert "--archive DIR" in told.err
+    result = bare(*(_places.get(word, word) for word in words.split())).ended(
+        69, "gap in the log: ledgers.events[", "--archive DIR"
+    )
     if "spark" in words:
-        assert "starting Spark" not in told.err
-        gone = re.search(r"ledgers\.events\[\d\] no longer holds offsets 0 to (\d+)", told.err)
-        assert gone is not None, told
+        assert "starting Spark" not in result.err
+        gone = re.search(r"ledgers\.events\[\d\] no longer holds offsets 0 to (\d+)", result.err)
+        assert gone is not None, result
         assert int(gone[1]) > 0, "all of them, not the first one"
 
 
@@ -187,8 +179,8 @@ def test_a_gap_is_looked_for_in_the_archive_and_an_archive_can_be_left_out(
 ) -> None:
     assert trimmed("events", "ledgers", "--archive", "").code == 0
     assert trimmed("rebuild", "--engine", "local", "--archive", "").code == 69
-    told = bare("check")
-    assert (told.code, "topic ledgers.events: a gap in the log" in told.out) == (1, True), told.out
+    result = bare("check")
+    assert (result.code, "topic ledgers.events: a gap in the log" in result.out) == (1, True), result.out
     assert "gap in the log" not in bare("check", *kept).out
 
 
@@ -197,13 +189,11 @@ def test_a_damaged_archive_is_reported_and_ends_with_3(trimmed: Shell) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     try:
-        told = trimmed("log", "verify-archive", "ledgers", "--json")
-        assert told.code == 3
-        (damage,) = told.rows()[0]["damages"]
+        result = trimmed("log", "verify-archive", "ledgers", "--json")
+        assert result.code == 3
+        (damage,) = result.rows()[0]["damages"]
         assert file.name in damage["path"]
-        told = trimmed("rebuild", "by_tag", "--engine", "local")
-        assert told.code == 69
-        assert f"{file.name} has" in told.err
+        trimmed("rebuild", "by_tag", "--engine", "local").ended(69, f"{file.name} has")
     finally:
         file.write_bytes(whole)
 
@@ -213,25 +203,21 @@ def test_explain_shows_events_that_only_the_archive_has(trimmed: Shell, bare: Sh
     assert [event["version"] for event in events] == list(range(1, len(events) + 1))
 
     def shown() -> bool:
-        told = bare("explain", "ledger_summary", "l-3", *kept, "--json")
-        assert told.code == 0, told.err
-        return [step["version"] for step in told.rows()] == [event["version"] for event in events]
+        result = bare("explain", "ledger_summary", "l-3", *kept, "--json").ok()
+        return [step["version"] for step in result.rows()] == [event["version"] for event in events]
 
     wait_until(shown, "the tail to fold the last event")
 
 
 def test_promote_rollback_and_retry_read_the_archive(trimmed: Shell, bare: Shell, kept: list[str]) -> None:
-    held = bare("rebuild", "by_owner", "--engine", "local", "--hold", *kept)
-    assert held.code == 0, held.err
-    nowhere = bare("promote", "by_owner", "--archive", "carrier-pigeon://loft")
-    assert (nowhere.code, "no file system that pyarrow knows" in nowhere.err) == (78, True), nowhere.err
+    bare("rebuild", "by_owner", "--engine", "local", "--hold", *kept).ok()
+    bare("promote", "by_owner", "--archive", "carrier-pigeon://loft").ended(78, "no file system that pyarrow knows")
     for command in ("promote", "rollback"):
-        done = bare(command, "by_owner", *kept)
-        assert done.code == 0, done.err
+        bare(command, "by_owner", *kept).ok()
     still = bare("retry", "ledger_summary", *kept)
     assert (still.code, "cannot digest" in still.out) == (1, True), still.out + still.err
-    told = bare("retry", "ledger_summary", "p", "--app", "corrected:app", "--json", *kept)
-    assert (told.code, told.rows()[0]["freed"]) == (0, ["p"]), told.err
+    result = bare("retry", "ledger_summary", "p", "--app", "corrected:app", "--json", *kept)
+    assert (result.code, result.rows()[0]["freed"]) == (0, ["p"]), result.err
     assert bare("get", "ledger_summary", "p", "--json").rows()[0]["row"]["balance"] == "69.60"
     assert bare("verify", "ledger_summary", "--app", "corrected:app", *kept).code == 0
 
@@ -250,9 +236,7 @@ def test_promote_rollback_and_retry_read_the_archive(trimmed: Shell, bare: Shell
     ],
 )
 def test_what_cannot_be_meant_is_refused(trimmed: Shell, words: tuple[str, ...], said: str) -> None:
-    told = trimmed("log", *words)
-    assert told.code == 2
-    assert said in told.err
+    trimmed("log", *words).ended(2, said)
 
 
 @pytest.fixture(scope="module")
@@ -280,9 +264,7 @@ def test_sql_is_answered_as_json_as_a_table_and_as_csv(trimmed: Shell, counts: C
     [("DROP TABLE Moved", "only questions are answered here"), ("SELECT x FROM nowhere", "there is no table nowhere")],
 )
 def test_what_is_no_query_is_refused(trimmed: Shell, statement: str, said: str) -> None:
-    told = trimmed("log", "sql", statement)
-    assert told.code == 1
-    assert said in told.err
+    trimmed("log", "sql", statement).ended(1, said)
 
 
 @pytest.mark.usefixtures("_spark")
@@ -302,21 +284,21 @@ def test_what_is_no_query_is_refused(trimmed: Shell, statement: str, said: str) 
 def test_an_answer_that_is_cut_says_so_and_programs_do_not_take_it_for_whole(
     trimmed: Shell, words: tuple[str, ...], code: int, lines: int, why: str
 ) -> None:
-    told = trimmed("log", "sql", *words)
-    assert (told.code, len(told.out.strip().splitlines())) == (code, lines)
-    assert why in told.err
+    result = trimmed("log", "sql", *words)
+    assert (result.code, len(result.out.strip().splitlines())) == (code, lines)
+    assert why in result.err
 
 
 @pytest.mark.usefixtures("_spark")
 def test_statements_are_typed_one_after_another_on_a_terminal(trimmed: Shell, counts: Counter[str]) -> None:
     lines = (".tables", ".schema Moved", "SELECT count(*) AS n", "FROM Opened;", "DROP TABLE x;", ".what", ".quit")
     with keys("".join(f"{line}\n" for line in lines)) as terminal:
-        told = trimmed("log", "sql", "--json", stdin=terminal)
-    assert told.code == 0, told.err
+        result = trimmed("log", "sql", "--json", stdin=terminal)
+    assert result.code == 0, result.err
     for said in ("Closed", "ledgers", "amount  decimal(38,10)", f'{{"n":{counts["ledgers.Opened.v1"]}}}'):
-        assert said in told.out
-    assert "error: only questions are answered here" in told.err
-    assert "'.what' is neither .tables, nor" in told.err
+        assert said in result.out
+    assert "error: only questions are answered here" in result.err
+    assert "'.what' is neither .tables, nor" in result.err
 
 
 @pytest.mark.faults
@@ -380,17 +362,18 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
             assert bare("log", *words).code == 0
         after = ("--after", json.dumps(sent.rows()[0]["position"]), "--timeout")
         assert set(behind(bare).values()) == {None}
-        told = bare("status").err
-        assert "view by_owner stands before the start of what its topic still holds: a gap in the log: ledgers" in told
-        assert "--archive DIR" in told
+        result = bare("status").err
+        assert (
+            "view by_owner stands before the start of what its topic still holds: a gap in the log: ledgers" in result
+        )
+        assert "--archive DIR" in result
         assert all(seconds is not None and seconds > 0 for seconds in behind(bare, *kept).values())
         assert "stands before the start" not in bare("status", *kept).err
         with running(without, "run", "by_owner", "--archive", ""):
             wait_until(lambda: "gap in the log: ledgers.events[" in without.said(), "the tail to refuse")
             assert bare("get", "by_owner", "o/3", *after, "1").code == 4
         with running(whole, "run", "by_owner", *kept) as process:
-            got = bare("get", "by_owner", "o/3", *after, "60")
-            assert got.code == 0, got.err + whole.said()
+            bare("get", "by_owner", "o/3", *after, "60").ok()
             assert bare("verify", "by_owner", *kept).code == 0
             parts = psutil.Process(process.pid).children()
             assert parts
@@ -399,6 +382,5 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
 
 def behind(shell: Shell, *options: str) -> dict[str, float | None]:
     """How many seconds each view is behind; `status` must not fail."""
-    told = shell("status", "--json", *options)
-    assert told.code == 0, told.err
-    return {row["name"]: row["behind"] for row in told.rows() if row["kind"] == "view" and row["live"]}
+    result = shell("status", "--json", *options).ok()
+    return {row["name"]: row["behind"] for row in result.rows() if row["kind"] == "view" and row["live"]}

@@ -19,7 +19,7 @@ from leftfold import local
 from leftfold.cli.run.dev import changes, kept_up, scan
 from leftfold.local.redis import answers_ping
 from leftfold.runtime.discovery import Environment, announced
-from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typing
 from tests.free_ports import free_port
 from tests.project.test_documents import program
 from tests.waiting import wait_until
@@ -64,9 +64,9 @@ def test_a_change_starts_the_app_again_and_ctrl_c_stops_servers_and_app(shop: Sh
         assert "Overview" in http.get("/console/").text
     everything = family(dev)
     password = (shop.place / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
-    told = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
+    result = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
     assert password
-    assert [line for line in told if password in line] == []
+    assert [line for line in result if password in line] == []
     dev.send_signal(signal.SIGINT)
     assert dev.wait(SECONDS) == 130
     assert psutil.wait_procs(everything, timeout=SECONDS)[1] == []
@@ -92,8 +92,7 @@ def test_the_tutorial_ends_with_a_view_as_it_was_and_a_killed_dev_leaves_nothing
             seats = next(free)
             wait_until(lambda w=words, s=seats: re.search(rf"free\s+{s}\b", shell(*w).out), " ".join(words))  # type: ignore[misc]  # a lambda's own names
         else:
-            done = shell(*words)
-            assert done.code == 0, (words, done.err)
+            shell(*words).ok()
     assert next(free, None) is None
     everything = family(dev)
     dev.kill()
@@ -103,17 +102,17 @@ def test_the_tutorial_ends_with_a_view_as_it_was_and_a_killed_dev_leaves_nothing
 
 @pytest.mark.servers
 def test_a_server_that_dies_is_started_again_and_both_are_reported(
-    place: Path, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+    place: Path, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     data, words = place / ".leftfold", ("get", "wound", "x", "--app", "tests.cli.tower:app")
     assert "leftfold up" in typed(*words).err
-    told: list[tuple[str, Mapping[str, Any]]] = []
-    with kept_up(local.embedded(data, want=REDIS), data, lambda *line: told.append(line)):
+    result: list[tuple[str, Mapping[str, Any]]] = []
+    with kept_up(local.embedded(data, want=REDIS), data, lambda *line: result.append(line)):
         local.kill(data, "redis")
-        wait_until(lambda: ("server started again", {"server": "redis"}) in told, "the server to be started again")
+        wait_until(lambda: ("server started again", {"server": "redis"}) in result, "the server to be started again")
         assert answers_ping(announced(place, Environment()).redis, 5.0)
-        assert told[0] == ("restarting a server", {"server": "redis", "why": "was killed (SIGKILL)"})
+        assert result[0] == ("restarting a server", {"server": "redis", "why": "was killed (SIGKILL)"})
     assert local.status(data).keeper is None
     with local.embedded(data, want=REDIS):
         local.kill(data, "redis")
@@ -124,17 +123,13 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
 
 
 @pytest.mark.parametrize("command", ["dev", "up"])
-def test_outside_a_project_nothing_is_started(place: Path, typed: Callable[..., Typed], command: str) -> None:
-    told = typed(command)
-    assert told.code == 78
-    assert f"{place} is in no project" in told.err
+def test_outside_a_project_nothing_is_started(place: Path, typed: Typing, command: str) -> None:
+    typed(command).ended(78, f"{place} is in no project")
     assert list(place.iterdir()) == []
 
 
 @pytest.mark.servers
-def test_data_that_is_named_needs_no_project(
-    place: Path, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_is_named_needs_no_project(place: Path, typed: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("LEFTFOLD_DATA", str(place / "play"))
     try:

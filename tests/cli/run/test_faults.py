@@ -65,14 +65,13 @@ def add(shell: Shell, *carts: str) -> None:
 
 def items(shell: Shell, key: str) -> int:
     """How many items a cart's row counts."""
-    told = shell("get", "cart_summary", key, "--json")
-    return int(told.rows()[0]["row"]["items"]) if told.code == 0 else 0
+    result = shell("get", "cart_summary", key, "--json")
+    return int(result.rows()[0]["row"]["items"]) if result.code == 0 else 0
 
 
 def views(shell: Shell) -> dict[str, dict[str, Any]]:
-    told = shell("status", "--json")
-    assert told.code == 0, told.err
-    return {row["name"]: row for row in told.rows() if row["kind"] == "view" and row["live"]}
+    result = shell("status", "--json").ok()
+    return {row["name"]: row for row in result.rows() if row["kind"] == "view" and row["live"]}
 
 
 def tails(shell: Shell) -> set[int]:
@@ -113,11 +112,9 @@ def test_a_server_that_is_away_for_a_while_is_reported_once_and_waited_for(run: 
     if server == "redis":
         assert (run.count(r"tail +waiting"), run.count("restarting")) == (1, 0)
     # A command is decided and its event folded, within what a new user has patience for.
-    sent = run.shell("send", "AddItem", TEA.format(server), "--timeout", "40")
-    assert sent.code == 0, sent.err
+    sent = run.shell("send", "AddItem", TEA.format(server), "--timeout", "40").ok()
     position = sent.out.rsplit("position ", 1)[1].strip()
-    row = run.shell("get", "cart_summary", server, "--after", position, "--timeout", "20")
-    assert row.code == 0, row.err
+    run.shell("get", "cart_summary", server, "--after", position, "--timeout", "20").ok()
     assert len(run.shell.said().splitlines()) < 20, run.shell.said()
 
 
@@ -153,8 +150,8 @@ def test_status_names_a_tail_that_hangs_and_what_it_says_to_type_takes_over(
     with hung(run.part("tail")):
         add(up, "hung")
         wait_until(lambda: "view cart_summary is " in up("status").err, "status to name it")
-        told = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(up).items()}
-        assert told == dict.fromkeys(VIEWS, (0, True, True))
+        result = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(up).items()}
+        assert result == dict.fromkeys(VIEWS, (0, True, True))
         assert items(up, "hung") == 2
         line = re.compile(
             r"view cart_summary is \d+ s behind, lag \d+, and no tail is at work on it, or one that hangs \(.*\); "

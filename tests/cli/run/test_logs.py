@@ -89,16 +89,16 @@ def test_an_exception_is_shown_whole() -> None:
 
 
 def test_trouble_is_told_once_and_its_end_once() -> None:
-    told: list[tuple[str, Mapping[str, Any]]] = []
+    result: list[tuple[str, Mapping[str, Any]]] = []
     stop = threading.Event()
     stop.set()
-    trouble = Outage(lambda *line: told.append(line), stop)
+    trouble = Outage(lambda *line: result.append(line), stop)
     for why in ("redis is away", "redis is away", "redis is still away"):
-        trouble.met(InfrastructureError(why))
-    trouble.told("")
-    trouble.told("")
-    assert [what for what, _ in told] == ["waiting", "going on"]
-    assert told[0][1] == {"why": "redis is away"}
+        trouble.pause_after(InfrastructureError(why))
+    trouble.report_cause("")
+    trouble.report_cause("")
+    assert [what for what, _ in result] == ["waiting", "going on"]
+    assert result[0][1] == {"why": "redis is away"}
 
 
 def test_lines_within_a_span_name_its_trace_and_others_none() -> None:

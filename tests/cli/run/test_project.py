@@ -173,10 +173,10 @@ def test_a_project_of_another_user_is_not_run(
         monkeypatch.chdir(above)
     for words in (["status"], ["check"], ["up"], ["dev"]):
         assert run(words) == ConfigurationError.exit_code, words
-        told = capfd.readouterr().err
-        assert f"{above / 'pyproject.toml'} belongs to another user" in told
-        assert f"LEFTFOLD_TRUST={above}" in told
-        assert "--app" in told
+        result = capfd.readouterr().err
+        assert f"{above / 'pyproject.toml'} belongs to another user" in result
+        assert f"LEFTFOLD_TRUST={above}" in result
+        assert "--app" in result
     assert not (above / "ran").exists()
     assert find_project().root == (mine if where == "above" else above)
     assert not find_project().written

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typing
 
 TESTED = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
 FORMATTED = ("-m", "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml"))
 
 
 def test_a_new_project_passes_its_own_tests_agrees_with_its_lock_and_is_typed_and_formatted(shop: Shell) -> None:
-    tested = shop.python(*TESTED)
-    assert tested.code == 0, tested.out + tested.err
+    tested = shop.python(*TESTED).ok()
     assert "12 passed" in tested.out
     checked = shop("check")
     assert (checked.code, checked.out) == (0, "ok: 1 decider, 2 events, 2 views, as in leftfold.lock\n"), checked
-    formatted = shop.python(*FORMATTED, "shop", "tests")
-    assert formatted.code == 0, formatted.out
+    shop.python(*FORMATTED, "shop", "tests").ok()
     config = f"--config-file={ROOT / 'pyproject.toml'}"
-    typed = shop.python("-m", "mypy", "--strict", config, "--explicit-package-bases", "shop")
-    assert typed.code == 0, typed.out
+    shop.python("-m", "mypy", "--strict", config, "--explicit-package-bases", "shop").ok()
 
 
 def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_an_app(place: Path) -> None:
@@ -36,8 +32,7 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
     )
     tested = both.python(*TESTED, "--import-mode=importlib", "cinema", "blank")
     assert "13 passed" in tested.out, tested.out + tested.err
-    formatted = shell.python(*FORMATTED, "cinema", "blank")
-    assert formatted.code == 0, formatted.out
+    shell.python(*FORMATTED, "cinema", "blank").ok()
     cinema, blank = Shell(place / "cinema"), Shell(place / "blank")
     assert cinema("check").out == "ok: 1 decider, 2 events, 2 views, as in leftfold.lock\n"
     written = [path for path in cinema.place.rglob("*") if path.suffix in (".py", ".md", ".toml", ".lock")]
@@ -46,8 +41,7 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
     assert 'class _BookingEvent(Event, category="bookings", key="booking_id"):' in events
     assert '"booking_id": "b-1"' in (cinema.place / "README.md").read_text("utf-8")
     assert blank("check").out == "ok: 0 deciders, 0 events, 0 views, as in leftfold.lock\n"
-    run = blank("run", "--kafka", "127.0.0.1:1")
-    assert (run.code, "app blank has no deciders" in run.err) == (2, True)
+    blank("run", "--kafka", "127.0.0.1:1").ended(2, "app blank has no deciders")
     mixed = shell("new", "other", "--empty", "--category", "tours")
     assert (mixed.code, (place / "other").exists()) == (2, False)
     assert shell("new", "museum", "--category", "tours").code == 0
@@ -58,23 +52,21 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
 @pytest.mark.parametrize(
     "words", [("Bookings", "booking"), ("bookings", "class"), ("products", "product"), ("2s", "x")]
 )
-def test_a_word_that_is_no_name_is_refused(place: Path, typed: Callable[..., Typed], words: tuple[str, str]) -> None:
-    told = typed("new", "cinema", "--category", words[0], "--key", words[1])
-    assert told.code == 78
+def test_a_word_that_is_no_name_is_refused(place: Path, typed: Typing, words: tuple[str, str]) -> None:
+    result = typed("new", "cinema", "--category", words[0], "--key", words[1])
+    assert result.code == 78
     assert not (place / "cinema").exists()
 
 
-def test_nothing_is_overwritten(place: Path, typed: Callable[..., Typed]) -> None:
+def test_nothing_is_overwritten(place: Path, typed: Typing) -> None:
     (place / "shop").mkdir()
     (place / "shop" / "mine.txt").write_text("mine", "utf-8")
-    told = typed("new", "shop")
-    assert told.code == 78
-    assert "is there already and not empty; nothing was written" in told.err
+    typed("new", "shop").ended(78, "is there already and not empty; nothing was written")
     assert [path.name for path in (place / "shop").iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("name", ["Shop", "my-shop", "1st", "class", "json", "leftfold", "tests", ""])
-def test_a_name_that_is_no_package_is_refused(typed: Callable[..., Typed], name: str) -> None:
-    told = typed("new", name)
-    assert told.code == 78
-    assert "choose another name" in told.err or "cannot name a package" in told.err
+def test_a_name_that_is_no_package_is_refused(typed: Typing, name: str) -> None:
+    result = typed("new", name)
+    assert result.code == 78
+    assert "choose another name" in result.err or "cannot name a package" in result.err

@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from leftfold.http.tokens import position_in, token_of
+from leftfold.http.routes import position_in, token_of
 from leftfold.local import embedded, kill, restart
 from leftfold.model.position import Position
 from tests.cli.shell import Shell, serving

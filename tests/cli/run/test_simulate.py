@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
-from tests.cli.shell import Typed
+from tests.cli.shell import Typing
 
 pytest_plugins = ["pytester"]
 
@@ -15,20 +14,20 @@ APP = "tests.simulation.theatre:app"
 DOMAIN = ("--commands", "tests.simulation.theatre:commands", "--check", "tests.simulation.theatre:one_each")
 
 
-def test_an_app_that_keeps_its_promises_is_said_to(typed: Callable[..., Typed]) -> None:
-    told = typed("simulate", APP, "--schedules", "10", *DOMAIN)
-    assert (told.code, told.out.split(" (")[0]) == (0, "theatre: 10 schedules from seed 0 kept every promise")
+def test_an_app_that_keeps_its_promises_is_said_to(typed: Typing) -> None:
+    result = typed("simulate", APP, "--schedules", "10", *DOMAIN)
+    assert (result.code, result.out.split(" (")[0]) == (0, "theatre: 10 schedules from seed 0 kept every promise")
 
 
-def test_commands_are_drawn_by_their_classes(typed: Callable[..., Typed]) -> None:
-    told = typed("simulate", "services.loyalty.app:app", "--schedules", "3", "--json")
-    assert (told.code, json.loads(told.out)["failure"]) == (0, None)
+def test_commands_are_drawn_by_their_classes(typed: Typing) -> None:
+    result = typed("simulate", "services.loyalty.app:app", "--schedules", "3", "--json")
+    assert (result.code, json.loads(result.out)["failure"]) == (0, None)
 
 
-def test_the_first_broken_promise_is_shown_with_its_fewest_faults(typed: Callable[..., Typed]) -> None:
-    told = typed("simulate", APP, "--schedules", "500", *DOMAIN, "--new-ids", "--json")
-    failure = json.loads(told.out)["failure"]
-    assert told.code == 3
+def test_the_first_broken_promise_is_shown_with_its_fewest_faults(typed: Typing) -> None:
+    result = typed("simulate", APP, "--schedules", "500", *DOMAIN, "--new-ids", "--json")
+    failure = json.loads(result.out)["failure"]
+    assert result.code == 3
     assert "has two tickets for tonight" in failure["wrong"][0]
     assert failure["faults"]
     again = typed("simulate", APP, "--schedules", "1", "--seed", str(failure["seed"]), *DOMAIN, "--new-ids")
@@ -36,10 +35,8 @@ def test_the_first_broken_promise_is_shown_with_its_fewest_faults(typed: Callabl
 
 
 @pytest.mark.parametrize("spec", ["tests.simulation.theatre:nothing", "no.such.module:at_all", "a word"])
-def test_a_function_that_is_not_there_is_named(typed: Callable[..., Typed], spec: str) -> None:
-    told = typed("simulate", APP, "--check", spec)
-    assert told.code == 2
-    assert f"{spec!r} names no function" in told.err
+def test_a_function_that_is_not_there_is_named(typed: Typing, spec: str) -> None:
+    typed("simulate", APP, "--check", spec).ended(2, f"{spec!r} names no function")
 
 
 def test_the_fixture_fails_with_the_trace_and_how_to_repeat_it(pytester: pytest.Pytester) -> None:

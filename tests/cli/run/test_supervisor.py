@@ -33,17 +33,17 @@ MISTAKEN = PATIENT.replace("sys.stdin.read()", "sys.exit(78)")
 
 
 class Running:
-    """A supervisor in a thread, with what it told."""
+    """A supervisor in a thread, with its reports."""
 
     def __init__(self, tmp_path: Path, *scripts: str, grace: float = 5.0) -> None:
         self.files = [tmp_path / f"part{n}" for n in range(len(scripts))]
-        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.stop = threading.Event()
         parts = [
             Part(file.name, (sys.executable, "-c", script, str(file)))
             for file, script in zip(self.files, scripts, strict=True)
         ]
-        supervisor = Supervisor(parts, stop=self.stop, grace=grace, report=lambda *line: self.told.append(line))
+        supervisor = Supervisor(parts, stop=self.stop, grace=grace, report=lambda *line: self.reports.append(line))
         self._pool = ThreadPoolExecutor(1)
         self.code: Future[int] = self._pool.submit(supervisor.run)
 
@@ -85,7 +85,7 @@ def test_a_killed_part_is_started_again_and_the_others_are_left_alone(running: C
     os.kill(two.pids(0)[0], signal.SIGKILL)
     wait_until(lambda: len(two.pids(0)) == 2, "a new process of the killed part")
     assert len(two.pids(1)) == 1
-    assert [(what, details["exit"]) for what, details in two.told] == [("restarting", "SIGKILL")]
+    assert [(what, details["exit"]) for what, details in two.reports] == [("restarting", "SIGKILL")]
 
 
 def test_a_part_whose_configuration_is_wrong_stops_everything(running: Callable[..., Running]) -> None:
@@ -101,7 +101,7 @@ def test_told_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Ru
     one.stop.set()
     assert one.code.result(240.0) == 0
     assert not runs(one.pids(0)[0])
-    assert one.told == []
+    assert one.reports == []
 
 
 def test_a_part_that_does_not_leave_is_killed(running: Callable[..., Running]) -> None:
@@ -110,7 +110,7 @@ def test_a_part_that_does_not_leave_is_killed(running: Callable[..., Running]) -
     one.stop.set()
     assert one.code.result(240.0) == 0
     assert not runs(one.pids(0)[0])
-    assert [what for what, _ in one.told] == ["killed"]
+    assert [what for what, _ in one.reports] == ["killed"]
 
 
 def test_pauses_double_up_to_five_seconds_and_shorten_after_good_health() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +16,7 @@ from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.errors import ConfigurationError
 from leftfold.runtime.project import Usage
 from leftfold.runtime.rebuilding import Rebuilding, engine_for_rebuild
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import Shell, Typing
 from tests.domains.ledger import by_owner
 from tests.engine.rebuild.test_planner import plan_of
 
@@ -73,26 +71,24 @@ def test_a_named_master_means_spark_and_what_was_said_is_done_if_it_can_be(monke
 
 
 @pytest.mark.parametrize("words", ["explain store_daily 367/2017-03-01", "retry store_daily", "verify store_daily"])
-def test_a_computed_view_cannot_be_looked_at_event_by_event(typed: Callable[..., Typed], words: str) -> None:
-    told = typed(*words.split(), REPORTS)
-    assert told.code == 2
-    assert "view store_daily is computed as a whole by Spark" in told.err
-    assert told.err.endswith(
+def test_a_computed_view_cannot_be_looked_at_event_by_event(typed: Typing, words: str) -> None:
+    result = typed(*words.split(), REPORTS).ended(2, "view store_daily is computed as a whole by Spark")
+    assert result.err.endswith(
         "leftfold rebuild store_daily\nfor these commands: export LEFTFOLD_APP=services.reports.app:app\n"
     )
 
 
 @pytest.mark.parametrize("option", ["--hold", "--sample=1%"])
-def test_a_computed_view_cannot_be_held_back_or_sampled(typed: Callable[..., Typed], option: str) -> None:
-    told = typed("rebuild", "store_daily", option, REPORTS)
-    assert (told.code, "--hold and --sample are for views that are folded" in told.err) == (2, True)
+def test_a_computed_view_cannot_be_held_back_or_sampled(typed: Typing, option: str) -> None:
+    result = typed("rebuild", "store_daily", option, REPORTS)
+    assert (result.code, "--hold and --sample are for views that are folded" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("words", ["rebuild", "verify --engine spark", "rebuild --sample 1%"])
 def test_without_servers_spark_is_not_even_started(shop: Shell, words: str) -> None:
-    told = shop(*words.split())
-    assert told.code == 78
-    assert told.err.startswith("error: no Kafka address: start servers with `leftfold up`")
+    result = shop(*words.split())
+    assert result.code == 78
+    assert result.err.startswith("error: no Kafka address: start servers with `leftfold up`")
 
 
 def test_a_share_is_typed_as_a_part_or_in_percent_and_the_message_names_the_option(shop: Shell) -> None:
@@ -100,23 +96,21 @@ def test_a_share_is_typed_as_a_part_or_in_percent_and_the_message_names_the_opti
     for text in ("", "0", "200%", "-1%", "much", "nan", "inf"):
         with pytest.raises(Usage, match=f"--share '{text}' is no share of one core"):
             share_of(text, "--share", "one core")
-    told = shop("verify", "--continuous", "--share", "200%")
-    assert (told.code, "--share '200%' is no share of one core" in told.err) == (2, True), told.err
-    told = shop("rebuild", "cart_summary", "--engine", "local", "--sample", "lots")
-    assert (told.code, "--sample 'lots' is no share of the rows" in told.err) == (2, True), told.err
+    shop("verify", "--continuous", "--share", "200%").ended(2, "--share '200%' is no share of one core")
+    shop("rebuild", "cart_summary", "--engine", "local", "--sample", "lots").ended(
+        2, "--sample 'lots' is no share of the rows"
+    )
 
 
-def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Callable[..., Typed]) -> None:
-    told = typed("plan", "--json", *BASKETS)
-    assert told.code == 0, told.err
-    rows = [json.loads(line) for line in told.out.splitlines()]
+def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Typing) -> None:
+    rows = typed("plan", "--json", *BASKETS).ok().rows()
     views = {row["view"] for row in rows}
     assert len(rows) == 3 * len(views) == 12
     assert {row["events"] for row in rows} == {10**6, 10**9, 10**12}
     assert all(row["seconds"] > 0 and row["tasks"] >= 1 and row["machine_mb"] > 0 for row in rows)
 
 
-def test_hardware_and_sizes_are_options_of_a_plan(typed: Callable[..., Typed]) -> None:
+def test_hardware_and_sizes_are_options_of_a_plan(typed: Typing) -> None:
     words = ("plan", "basket_summary", "--events", "1e12", "--partitions", "512", *BASKETS)
     many = ("--cores", "512", "--machines", "32", "--brokers", "9", "--stores", "64")
     small, large, slip = typed(*words), typed(*words, *many), typed("plan", "basket_sumary", *BASKETS)

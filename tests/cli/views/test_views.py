@@ -28,8 +28,7 @@ VIEWS = ("cart_summary", "customer_spend")
 def built(served: Shell) -> Shell:
     """The project with its topics and both views, and with nothing at work."""
     assert served("topics", "ensure").code == 0
-    made = served("rebuild", "--engine", "local")
-    assert made.code == 0, made.err
+    served("rebuild", "--engine", "local").ok()
     return served
 
 
@@ -94,9 +93,9 @@ def damage(built: Shell, place: str) -> Iterator[Damage]:
 
 @pytest.mark.parametrize("words", ["verify", "explain cart_summary c", "retry cart_summary"])
 def test_without_a_broker_no_command_waits_a_minute(served: Shell, words: str) -> None:
-    told = served(*words.split(), "--kafka", "127.0.0.1:1")
-    assert (told.code, told.out) == (69, "")
-    assert told.err.startswith("error: no broker at 127.0.0.1:1: nothing listens")
+    result = served(*words.split(), "--kafka", "127.0.0.1:1")
+    assert (result.code, result.out) == (69, "")
+    assert result.err.startswith("error: no broker at 127.0.0.1:1: nothing listens")
 
 
 @pytest.mark.parametrize(
@@ -109,18 +108,15 @@ def test_without_a_broker_no_command_waits_a_minute(served: Shell, words: str) -
     ],
 )
 def test_a_slip_in_a_position_builds_no_view_of_something_else(built: Shell, where: str, why: str) -> None:
-    told = built("rebuild", "cart_summary", "--engine", "local", "--as-of", where, "--name", "slip")
-    assert told.code == 2, told.out
-    assert why in told.err
+    built("rebuild", "cart_summary", "--engine", "local", "--as-of", where, "--name", "slip").ended(2, why)
     assert built("get", "cart_summary@slip", "c").code == 1
 
 
 def test_a_time_that_has_not_come_is_said_to_mean_now_and_a_generation_that_is_not_there_how_to_make_one(
     built: Shell,
 ) -> None:
-    told = built("rebuild", "cart_summary", "--engine", "local", "--as-of", "2100-01-01", "--name", "then")
-    assert told.code == 0, told.err
-    assert "2100-01-01 has not come yet: that is everything up to now" in told.err
+    result = built("rebuild", "cart_summary", "--engine", "local", "--as-of", "2100-01-01", "--name", "then").ok()
+    assert "2100-01-01 has not come yet: that is everything up to now" in result.err
     assert "pinned: @then" in built("status").out, "the name is what it is read and dropped by"
     held, kept = built("promote", "customer_spend"), built("rollback", "customer_spend")
     assert held.err.rstrip().endswith("(live); make one: leftfold rebuild customer_spend --hold")
@@ -128,19 +124,17 @@ def test_a_time_that_has_not_come_is_said_to_mean_now_and_a_generation_that_is_n
 
 
 def test_explain_shows_each_event_and_what_it_changed(built: Shell, place: str) -> None:
-    told = built("explain", "cart_summary", "a")
-    assert told.code == 0, told.err
-    assert "items: 1 -> 3" in told.out
-    assert "total: 11.00 -> 13.50" in told.out
-    assert "this is the row that is stored, at carts.events[" in told.err
+    result = built("explain", "cart_summary", "a").ok()
+    assert "items: 1 -> 3" in result.out
+    assert "total: 11.00 -> 13.50" in result.out
+    assert "this is the row that is stored, at carts.events[" in result.err
     steps = built("explain", "cart_summary", "a", "--json").rows()
     assert [step["after"]["items"] for step in steps] == [1, 3, 4]
     assert steps[0]["before"] is None
 
 
 def test_a_view_as_of_a_position_is_read_like_any_other(built: Shell, place: str) -> None:
-    made = built("rebuild", "cart_summary", "--engine", "local", "--as-of", place, "--name", "then_a")
-    assert made.code == 0, made.err
+    built("rebuild", "cart_summary", "--engine", "local", "--as-of", place, "--name", "then_a").ok()
     row = built("get", "cart_summary@then_a", "a", "--json").rows()[0]["row"]
     assert (row["items"], row["total"]) == (3, "11.00")
     assert built("get", "cart_summary@then_a", "c").code == 1, "that cart came later"
@@ -153,11 +147,11 @@ def test_a_view_as_of_a_position_is_read_like_any_other(built: Shell, place: str
 
 def deep(shell: Shell, *words: str) -> list[dict[str, Any]]:
     """What a deep verification finds of each view, which is something, and no bucket wrong."""
-    told = shell("verify", *words, "--deep", "--json")
-    assert told.code == 3, told.out + told.err
-    for row in told.rows():
+    result = shell("verify", *words, "--deep", "--json")
+    assert result.code == 3, result.out + result.err
+    for row in result.rows():
         assert (row["equal"], row["wrong"], row["stored"]) == (False, [], row["folded"]), TWIN
-    return told.rows()
+    return result.rows()
 
 
 def test_what_was_done_to_rows_and_indexes_is_found_by_comparing_rows_only(built: Shell, damage: Damage) -> None:
@@ -196,16 +190,16 @@ def test_a_wrong_checksum_is_found_without_reading_rows(built: Shell, damage: Da
     with damage.done(("HSET", checkpoint, "checksum", "0" * 32)):
         plain = built("verify", "--json")
         assert (plain.code, [row["equal"] for row in plain.rows()]) == (3, [True, False])
-        told = built("verify", "customer_spend", "--deep")
-        assert (told.code, "differs in 1 bucket, no row differs" in told.out) == (3, True), told.out + told.err
+        result = built("verify", "customer_spend", "--deep")
+        assert (result.code, "differs in 1 bucket, no row differs" in result.out) == (3, True), result.out + result.err
 
 
 def test_any_generation_can_be_verified_by_its_id(built: Shell, damage: Damage) -> None:
     before = built("verify", "cart_summary", "--json").rows()[0]["generation"]
     after = built("rebuild", "cart_summary", "--engine", "local", "--json").rows()[0]["generation"]
     with damage.done(("HSET", damage.key(f"v:{{cart_summary:{before}:*}}:d"), "items", "7")):
-        (told,) = deep(built, "cart_summary", "--generation", before)
-        assert (told["generation"], [row["key"] for row in told["rows"]]) == (before, ["d"])
+        (result,) = deep(built, "cart_summary", "--generation", before)
+        assert (result["generation"], [row["key"] for row in result["rows"]]) == (before, ["d"])
         assert built("verify", "cart_summary", "--deep", "--generation", after).code == 0
         assert built("verify", "cart_summary", "--deep").code == 0
     missing = built("verify", "cart_summary", "--generation", "9-none")
@@ -224,6 +218,6 @@ def test_a_continuous_verification_reports_what_it_finds_until_it_is_interrupted
         other.wait_until(verifying, lambda said: '"equal":false' in said)
     verifying.send_signal(signal.SIGINT)
     assert verifying.wait(240.0) == 130
-    told = [json.loads(line) for line in other.said().splitlines() if line.startswith("{")]
-    wrong = next(row for row in told if not row["equal"])
+    result = [json.loads(line) for line in other.said().splitlines() if line.startswith("{")]
+    wrong = next(row for row in result if not row["equal"])
     assert (wrong["view"], [row["key"] for row in wrong["rows"]]) == ("customer_spend", ["cat"])

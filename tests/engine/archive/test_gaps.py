@@ -74,9 +74,9 @@ class Shortened(CommittedLog):
         """Where it begins."""
         return Position({topic: {0: self._low} for topic in topics})
 
-    def identity(self, topic: str) -> str:
-        """That of the archive."""
-        return "one"
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """Those of the archive."""
+        return dict.fromkeys(topics, "one")
 
     def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """Nothing but the refusal."""

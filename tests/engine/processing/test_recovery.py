@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from leftfold import ContractError, InfrastructureError
-from leftfold.engine.processing import recovery as process_refold
+from leftfold.engine.processing import worker_tasks as process_refold
 from leftfold.engine.processing.process_wire import ACK, NACK
-from leftfold.engine.processing.recovery import Refold
 from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
+from leftfold.engine.processing.worker_tasks import Refold
 from leftfold.memory import MemoryStates
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, CheckOut, Open, baskets

@@ -16,9 +16,9 @@ from leftfold.engine.processing.log_time import SILENCE, LogTime, SourceTime, Wa
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
 from leftfold.engine.processing.process_reactor import InputAccepted, InputSkipped, Outcome, Reactor
 from leftfold.engine.processing.process_wire import Router, due_record, read_input
-from leftfold.engine.processing.recovery import ProcessRefold
 from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
+from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.memory.event_log import MemoryLog
 from leftfold.model.position import Position
 from leftfold.model.state_encoding import time_at

@@ -10,7 +10,8 @@ import pytest
 
 from leftfold import FoldView
 from leftfold.engine.rebuild.planner import RebuildPlan
-from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
+from leftfold.engine.rebuild.promotion import Promotion
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally

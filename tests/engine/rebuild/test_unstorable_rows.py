@@ -215,7 +215,8 @@ def test_twin_parking_a_row_for_an_intermediate_value_finds_false_differences(mo
         fail(self, error, at)
 
     monkeypatch.setattr(StepwiseFold, "_failed_at", for_good)
-    monkeypatch.setattr(BulkJob, "_folded", lambda self, log, part, tell: self._folded_again(log, part, {"a0", "b0"}))
+    fold = BulkJob._fold
+    monkeypatch.setattr(BulkJob, "_fold", lambda self, log, part, tell: fold(self, log, part, tell, {"a0", "b0"}))
     result = Verify(by_name, store, open_log=lambda: CommittedLog(log.reader()), open_store=lambda: store).run(
         generation
     )

@@ -5,13 +5,14 @@ A row of the view without a new version spells which code folded each of its eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from leftfold import FoldView
-from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
+from leftfold.engine.rebuild.promotion import Promotion
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.views.projector import Projector
 from leftfold.ports.bulk import CommittedLog
@@ -89,7 +90,7 @@ class Deploys:
         """How the rows that readers see are spelled."""
         return self.rows(self.generation(Phase.LIVE))
 
-    def reports_of(self, what: str) -> list[dict[str, Any]]:
+    def reports_of(self, what: str) -> list[Mapping[str, Any]]:
         """The details of reports of a kind."""
         return [details for said, details in self.bench.reports if said == what]
 

@@ -267,12 +267,7 @@ def test_a_spark_stream_claims_generations_as_a_projector_does(shop: Deploys) ->
     assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
     assert courses["a"].look() == {}
     assert courses["a"].checkpoints(seen) is None
-    assert [details["generation"] for details in shop.reports_of("standing by")] == [
-        held.id,
-        seen.id,
-        held.id,
-        seen.id,
-    ]
+    assert [details["generation"] for details in shop.reports_of("standing by")] == [held.id, seen.id, held.id, seen.id]
 
 
 def lifecycle_of(shop: Deploys, code: str) -> GenerationLifecycle:

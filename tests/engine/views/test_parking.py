@@ -17,16 +17,7 @@ from leftfold.testing import fold
 from tests.domains.ledger import Move, Moved, Total, add, by_owner, by_tag
 from tests.domains.ledger_world import folded, ledger_world, live, rebuild, retry, rows_of, steps_of, verify
 from tests.domains.ledger_world import parked as parked_in
-from tests.domains.shop import (
-    Added,
-    Opened,
-    Spend,
-    Summary,
-    household_spend,
-    open_baskets,
-    product_sales,
-    spend,
-)
+from tests.domains.shop import Added, Opened, Spend, Summary, household_spend, open_baskets, product_sales, spend
 from tests.engine.fold_bench import PARTITIONS, TOPIC, Batches, FoldBench, checksum, out
 
 ONE = Decimal(1)

@@ -26,11 +26,7 @@ EVENTS, NOW = names.events("orders"), datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def routing(
-    settings: KafkaSettings,
-    process: str = "checkout",
-    of: App = app,
-    *,
-    skipped: Callable[[], Collection[str]] = tuple,
+    settings: KafkaSettings, process: str = "checkout", of: App = app, *, skipped: Callable[[], Collection[str]] = tuple
 ) -> AbstractContextManager[list[BaseException]]:
     """A router at work while the block runs, and what it failed of."""
 

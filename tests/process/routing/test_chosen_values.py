@@ -16,8 +16,8 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
 from leftfold.runtime.workers.processors import route_events
+from tests.cli.shell import Typing
 from tests.domains.trade import Input, app, checkout_with
-from tests.process.conftest import Typing
 from tests.process.routing.routers import EVENTS, plant, routed
 from tests.process.trading import committed
 from tests.threads import working
@@ -91,20 +91,19 @@ def test_values_that_a_client_may_choose_stop_no_router(settings: KafkaSettings,
 def check_shown(typed: Typing, found: dict[str, Any]) -> None:
     """Looks whether an operator finds the letters, and what can be done about them."""
     of = ("--app", f"{__name__}:shelves")
-    told = typed("status", "--json", *of)
-    assert [row["dead"] for row in told.rows() if row["kind"] == "process"] == [4]
-    assert "process shelf: 4 dead letters, the last one " in told.err
-    told = typed("dead", "list", "shelf", "--json")
-    listed = told.rows()
-    assert (told.code, {row["source"] for row in listed}) == (1, set(found))
+    result = typed("status", "--json", *of)
+    assert [row["dead"] for row in result.rows() if row["kind"] == "process"] == [4]
+    assert "process shelf: 4 dead letters, the last one " in result.err
+    result = typed("dead", "list", "shelf", "--json")
+    listed = result.rows()
+    assert (result.code, {row["source"] for row in listed}) == (1, set(found))
     place, source = listed[0]["letter"], listed[0]["source"]
-    told = typed("dead", "resend", place, "--yes")
-    assert told.code == 2
+    result = typed("dead", "resend", place, "--yes")
+    assert result.code == 2
     remedy = f"leftfold dead discard '{place}' --reason WHY"
-    assert f"cannot be sent again; note what was done about it: {remedy}" in told.err
+    assert f"cannot be sent again; note what was done about it: {remedy}" in result.err
     assert "no dead letter waits there" in typed("dead", "resend", "shelf", "--yes").err
-    told = typed("log", "skip", "shelf", source, "--reason", "why", "--yes", *of)
-    assert (told.code, "go on behind orders.events[" in told.err) == (2, True), told
+    typed("log", "skip", "shelf", source, "--reason", "why", "--yes", *of).ended(2, "go on behind orders.events[")
     assert typed("dead", "discard", place, "--reason", "ticket 4711", "--yes").code == 0
     assert len(typed("dead", "list", "shelf", "--json").rows()) == 3
 

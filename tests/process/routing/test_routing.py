@@ -20,12 +20,12 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka import input_producer, process_router
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.groups import Groups
-from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
+from leftfold.ports.protocols import PartitionId
 from tests.domains.trade import Placed, app
 from tests.process.routing.routers import EVENTS, plant, routed, routing
 from tests.process.trading import Trading, committed

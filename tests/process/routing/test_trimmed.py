@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.log_identity import KnownLogs
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
+from tests.cli.shell import Typing, typing_with
 from tests.domains.trade import app, checkout_with, orders, payments, stock
 from tests.process import alarms
 from tests.process.routing.routers import EVENTS, member_with, plant, routed, routing
@@ -34,7 +36,6 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-Typing = Callable[..., tuple[int, str]]
 audited = App(
     "trade", partitions=app.partitions, deciders=[orders, stock, payments], processes=[checkout_with(name="audit")]
 )
@@ -54,15 +55,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def typed(
     settings: KafkaSettings, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Typing:
-    """Types `leftfold log ...` in the project; exit code, and what was said beside the result."""
+    """Types `leftfold log ...` in the project."""
     monkeypatch.chdir(project)
-
-    def type_(*words: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = run(["log", *words, "--kafka", settings.bootstrap_servers])
-        return code, capsys.readouterr().err
-
-    return type_
+    return partial(typing_with(capsys, "--kafka", settings.bootstrap_servers), "log")
 
 
 def write(settings: KafkaSettings, *keys: str) -> None:
@@ -121,7 +116,7 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(
     write(settings, "a", "b", "c", "d")
     write(settings, "e", "f")
     assert typed("archive", "orders")[0] == 0
-    code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
+    code, _, said = typed("trim", "orders", "--older-than", "0d", "--yes")
     assert code == 69
     assert "process checkout has read orders.events[" in said
     assert "up to 0 only" in said
@@ -129,7 +124,7 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(
     with routing(settings) as failures:
         for key in "abcdef":
             await_routed(settings, failures, key)
-    code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
+    code, _, said = typed("trim", "orders", "--older-than", "0d", "--yes")
     assert (code, "6 events deleted" in said) == (0, True), said
     # A trace finds in the archive what topics have lost, and says what is nowhere.
     assert traced("id-a-0") == ["event", "input"]
@@ -175,14 +170,14 @@ def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_th
     told = capsys.readouterr().err
     assert "process checkout stands before the start of a topic: a gap in the log: orders.events[" in told
     assert "leftfold log skip checkout" in told
-    code, said = typed("skip", "checkout")
+    code, _, said = typed("skip", "checkout")
     assert (code, "these events will never reach the process" in said) == (2, True)
     with member(settings):
-        code, said = typed("skip", "checkout", "--yes")
+        code, _, said = typed("skip", "checkout", "--yes")
         assert (code, "process checkout has 1 router at work; stop what runs them" in said) == (69, True), said
-    code, said = typed("skip", "checkout", "--yes")
+    code, _, said = typed("skip", "checkout", "--yes")
     assert (code, "are lost" in said) == (0, True)
-    assert "nothing is lost that routers of checkout should read" in typed("skip", "checkout")[1]
+    assert "nothing is lost that routers of checkout should read" in typed("skip", "checkout").err
     with routing(settings) as failures:
         await_routed(settings, failures, behind)
     assert "gone" not in routed(settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,34 +10,16 @@ import pytest
 from redis.crc import key_slot
 
 from leftfold.errors import InfrastructureError
-from leftfold.ports.flush import BucketFlush, Generation, Registry
+from leftfold.ports.flush import Generation, Registry
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import RawConnection
 from leftfold.redis.flusher import commands_of
 from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.testing.contracts.readers import changed, flush_of, row
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.flushes import BUCKETS, Line, flushes, new_spread, rows, slot_of, tokens
+from tests.redis.flushes import BUCKETS, Line, flushes, rows, slot_of, tokens
 
 pytestmark = pytest.mark.servers
-
-
-@pytest.fixture(autouse=True)
-def everything_runs(cluster: ClusterSet) -> None:
-    """Every test begins with a cluster that is whole."""
-    cluster.bring_back()
-
-
-@pytest.fixture
-def store(cluster: ClusterSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
-    """A store on it."""
-    return stores(cluster.settings)
-
-
-@pytest.fixture
-def generation(cluster: ClusterSet, store: RedisViewStore) -> Generation:
-    """An empty generation with buckets on every master."""
-    return new_spread(cluster, store)
 
 
 @pytest.mark.parametrize("warm", [True, False])
@@ -82,9 +63,10 @@ def test_while_a_slot_moves_its_bucket_is_written_whole_or_not_at_all(
         move.carry(keys.checkpoint)
         assert not store.flush([flush_of(generation, 0, "t2", "t3", *blue)])
         assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
-        assert found_red(store, generation) == ["a", "b", "c"]
+        assert store.found(generation, 0, "color", "=red") == ["a", "b", "c"]
     assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
-    wait_flushed(store, [flush_of(generation, 0, "t2", "t3", *blue)])
+    moved = [flush_of(generation, 0, "t2", "t3", *blue)]
+    assert store.flush(moved) or store.flush(moved), "the first attempt may learn only where the bucket is"
     assert told() == ("t3", ["a", "b", "c"], [b"blue", b"blue", b"red", b""])
 
 
@@ -152,13 +134,3 @@ def test_a_slot_that_moves_for_too_long_is_an_error(
         impatient.change_registry(generation.view, Registry(), Registry().with_generation(generation))
     assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
     impatient.close()
-
-
-def found_red(store: RedisViewStore, generation: Generation) -> list[str]:
-    """What the index says."""
-    return store.found(generation, 0, "color", "=red")
-
-
-def wait_flushed(store: RedisViewStore, wanted: list[BucketFlush]) -> None:
-    """Flushes; the first attempt may learn only where the bucket is."""
-    assert store.flush(wanted) or store.flush(wanted)

@@ -29,28 +29,15 @@ from tests.redis.ledgers import KEY, NOW, assert_equal_to_the_log, busy, happen,
 pytestmark = pytest.mark.servers
 
 
-@pytest.fixture(autouse=True)
-def everything_runs(cluster: ClusterSet) -> None:
-    """Every test begins with a cluster that is whole and empty."""
-    cluster.bring_back()
+@pytest.fixture
+def world(cluster: ClusterSet) -> Iterator[World]:
+    """A log of its own, and an empty cluster."""
     cluster.empty()
-
-
-@pytest.fixture
-def store(cluster: ClusterSet, stores: Callable[..., RedisViewStore]) -> RedisViewStore:
-    """A store on it."""
-    return stores(cluster.settings)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    """A log of its own."""
     with memory(app, now=NOW) as world:
         yield world
 
 
 def live(store: RedisViewStore) -> Generation:
-    """The live generation of the summaries."""
     found = store.registry(summary.name).live_of(summary.hash)
     assert found is not None
     return found

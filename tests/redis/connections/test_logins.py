@@ -25,7 +25,6 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server with a password."""
     server = RedisServer(tmp_path_factory.mktemp("locked") / "data", password="s3cret")
     server.start()
     yield server
@@ -33,7 +32,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 def certificate(place: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key."""
     cert, key = place / "cert.pem", place / "key.pem"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key), "-out"]
@@ -134,6 +132,11 @@ def test_an_address_where_nobody_listens_is_told(locked: RedisServer) -> None:
             await nowhere.aread(new_generation(), [(0, "a")])
 
     asyncio.run(ask())
-    with pytest.raises(InfrastructureError, match="leftfold up"):
-        nowhere.listen(new_generation(), None)
+    for blocked in (
+        lambda: nowhere.listen(new_generation(), None),
+        lambda: nowhere.checkpoints(new_generation()),
+        lambda: nowhere.flush([flush_of(new_generation(), 0, "", "t", row("a"))]),
+    ):
+        with pytest.raises(InfrastructureError, match="leftfold up"):
+            blocked()
     nowhere.close()

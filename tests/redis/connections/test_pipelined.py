@@ -18,7 +18,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.ports.queries import Registered
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.asyncio import Multiplexer, PipelinedConnection, open_pipelined
-from leftfold.redis.connection.protocol import packed
+from leftfold.redis.connection.protocol import RedisQuery, packed
 from leftfold.redis.reads import compile_query
 from leftfold.testing.contracts.readers import new_generation
 from tests.redis.server import RedisServer
@@ -35,11 +35,9 @@ class Collected(asyncio.Transport):
         self.aborted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keeps it."""
         self.writes.append(bytes(data))
 
     def abort(self) -> None:
-        """Says so."""
         self.aborted = True
 
 
@@ -71,7 +69,6 @@ def opened(
 
 
 async def tick(times: int = 2) -> None:
-    """Lets the loop go round."""
     for _ in range(times):
         await asyncio.sleep(0)
 
@@ -191,66 +188,12 @@ def test_on_a_real_server_every_one_gets_its_own(server: RedisServer, asked: lis
 
 
 @pytest.mark.servers
-def test_a_killed_server_fails_what_is_under_way_and_the_next_question_connects_again(server: RedisServer) -> None:
-    async def through_a_death() -> None:
-        multiplexer = Multiplexer(server.settings)
-        question = compile_query(Registered("nothing"))
-        before = await multiplexer.ask(question)
-        with server.client() as client:
-            client.execute_command("CLIENT", "PAUSE", 60_000)
-        asked = [asyncio.create_task(multiplexer.ask(question)) for _ in range(50)]
-        await asyncio.sleep(0.05)
-        assert not any(task.done() for task in asked)
-        await asyncio.to_thread(server.kill)
-        for found in await asyncio.gather(*asked, return_exceptions=True):
-            assert isinstance(found, InfrastructureError)
-            assert f"127.0.0.1:{server.port} is not reachable" in str(found)
-            assert "leftfold up" in str(found)
-        with pytest.raises(InfrastructureError, match="leftfold up"):
-            await multiplexer.ask(question)
-        await asyncio.to_thread(server.start)
-        assert await asyncio.gather(*(multiplexer.ask(question) for _ in range(50))) == [before] * 50
-        await multiplexer.aclose()
-
-    asyncio.run(through_a_death())
-
-
-@pytest.mark.servers
-def test_a_server_that_says_nothing_is_given_up_and_asked_again_later(server: RedisServer) -> None:
-    async def through_a_silence() -> None:
-        multiplexer = Multiplexer(server.settings.model_copy(update={"timeout": 3.0}))
-        question = compile_query(Registered("nothing"))
-        before = await multiplexer.ask(question)
-        with server.hanging():
-            early = asyncio.create_task(multiplexer.ask(question))
-            await asyncio.sleep(0.01)
-            early.cancel()
-            with pytest.raises(InfrastructureError, match="no reply for 3 s"):
-                await multiplexer.ask(question)
-        deadline = asyncio.get_running_loop().time() + 240.0
-        while True:
-            assert asyncio.get_running_loop().time() < deadline, "the server did not come back"
-            try:
-                assert await multiplexer.ask(question) == before
-                break
-            except InfrastructureError:
-                continue
-        await multiplexer.aclose()
-
-    asyncio.run(through_a_silence())
-
-
-@pytest.mark.servers
 def test_one_that_is_given_up_while_connecting_or_refused_fails_alone(server: RedisServer) -> None:
-    class Wrong:
-        commands = ((b"HGETALL", b"a string"),)
-
-        def answer(self, replies: Sequence[Any], /) -> None:
-            raise AssertionError("an error is no answer")
+    wrong = RedisQuery[Any]([(b"HGETALL", b"a string")], lambda replies: pytest.fail("an error is no answer"))
 
     async def ask() -> None:
         multiplexer, right = Multiplexer(server.settings), compile_query(Registered("nothing"))
-        tasks = [asyncio.create_task(multiplexer.ask(one)) for one in (right, right, Wrong(), right)]
+        tasks = [asyncio.create_task(multiplexer.ask(one)) for one in (right, right, wrong, right)]
         await tick()
         tasks[0].cancel()
         given_up, first, refused, second = await asyncio.gather(*tasks, return_exceptions=True)

@@ -240,9 +240,9 @@ def test_run_refuses_it_before_anything_starts_and_the_doctor_says_that_it_is_wr
     words = ["--app", "tests.cli.tower:app", "--redis", evicting.settings.url]
     refused = shell.here("run", "--kafka", "127.0.0.1:1", *words)
     assert (refused.code, why in refused.err) == (ConfigurationError.exit_code, True)
-    told = shell.here("doctor", "--json", *words)
-    found = {row["about"]: row for row in told.rows()}["redis"]
-    assert (told.code, found["well"], why in found["message"]) == (1, False, True)
+    result = shell.here("doctor", "--json", *words)
+    found = {row["about"]: row for row in result.rows()}["redis"]
+    assert (result.code, found["well"], why in found["message"]) == (1, False, True)
 
 
 def test_a_tail_refuses_it_whenever_it_connects(evicting: RedisServer) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from leftfold.engine.processing.partition_processor import PartitionProcessor
-from leftfold.engine.processing.recovery import TaskSpec
+from leftfold.engine.processing.worker_tasks import TaskSpec
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model.app import App
 from leftfold.model.messages import Command

@@ -311,7 +311,7 @@ PLANTED = {
     "interruption": Bug(_interruption, SLOW),
     "hanging": Bug(_hanging, DECIDED),
     "held readers": Bug(_held_readers, RESTARTS),
-    "generation": Bug(_generation),
+    "generation": Bug(_generation, SLOW),
     "token alone": Bug(_token_alone),
     "failed is done": Bug(_failed_is_done),
     "unstable offsets": Bug(_unstable_offsets),

@@ -29,13 +29,13 @@ from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.core.job import spark_runner
 from leftfold.spark.queries.query_stream import QueryStream
-from leftfold.spark.streaming.projection import StreamPorts, ViewStream
+from leftfold.spark.streaming.projection import ViewStream
 from tests.domains.ledger import app
 from tests.engine.streaming.test_careless_batches import Forgetful
 from tests.servers import patient
 from tests.spark.cluster.doomed import Doom
 from tests.spark.cluster.standalone import ROOT
-from tests.spark.queries.streams import places
+from tests.spark.queries.streams import places, ports_of
 from tests.spark.queries.views import owner_sums
 
 IDLE_SECONDS = 0.05
@@ -79,12 +79,7 @@ class Work:
         end()
 
     def _stream(self, order: Mapping[str, Any], redis: RedisSettings, doom: Doom) -> dict[str, Any]:
-        ports = StreamPorts(
-            open_store=partial(RedisViewStore, redis, doom),
-            open_log=partial(KafkaBulkLog, self._kafka),
-            open_reader=partial(KafkaLogReader, self._kafka),
-            kafka=self._kafka.java(),
-        )
+        ports = ports_of(self._kafka, partial(RedisViewStore, redis, doom))
         job = Forgetful if order.get("forgetful") else MicroBatchTask
         stream = ViewStream(self._spark, app.view(order["view"]), ports=ports, job=job)
         self._step, self._end = partial(stream.step, IDLE_SECONDS), stream.close

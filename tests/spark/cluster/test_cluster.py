@@ -96,18 +96,6 @@ def test_a_verification_sends_the_code_that_workers_lack(cluster: StandaloneClus
     assert typed(cluster, shop, command).returncode not in (0, 3), "the twin: without the code no task runs"
 
 
-def test_the_command_line_sends_the_code_that_workers_lack(cluster: StandaloneCluster, shop: Shop) -> None:
-    cluster.fill(2)
-    command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, by_tag.name]
-    command += ["--app", "tests.domains.ledger:app"]
-    done = typed(cluster, shop, command, *SENT)
-    assert done.returncode == 0, done.stderr
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(result["view"], result["agreement"]) for result in results] == [
-        (summary.name, Agreement.EQUAL.value), (by_tag.name, Agreement.EQUAL.value),
-    ]  # fmt: skip
-
-
 def test_spark_submit_runs_the_command_line(cluster: StandaloneCluster, shop: Shop) -> None:
     cluster.fill(2)
     folder, before = cluster.folder, cluster.applications()

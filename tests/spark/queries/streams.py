@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,17 @@ from pyspark.sql import SparkSession
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.views.generations import change
 from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation
+from leftfold.ports.protocols import ViewStore
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.queries.incremental_batches import CheckpointDirectory, StreamPlaces
 from leftfold.spark.queries.query_stream import QueryStream
+from leftfold.spark.streaming.projection import StreamPorts
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries.views import owner_sums
 from tests.waiting import wait_until
@@ -35,6 +38,7 @@ __all__ = [
     "made_elsewhere",
     "newest",
     "places",
+    "ports_of",
     "streaming",
     "wait_committed",
 ]
@@ -42,6 +46,12 @@ __all__ = [
 
 def places(kafka: KafkaSettings, redis: RedisSettings, store: BulkStore, checkpoints: Path) -> StreamPlaces:
     return StreamPlaces(store, partial(KafkaBulkLog, kafka), partial(RedisBulkSink, redis), kafka.java(), checkpoints)
+
+
+def ports_of(kafka: KafkaSettings, open_store: Callable[[], ViewStore], **others: Any) -> StreamPorts:
+    """What a stream of a folded view is given."""
+    readers = {"open_log": partial(KafkaBulkLog, kafka), "open_reader": partial(KafkaLogReader, kafka)}
+    return StreamPorts(open_store=open_store, kafka=kafka.java(), **{**readers, **others})
 
 
 def made_elsewhere(shop: Shop, view: Any, *, id_: str = "elsewhere") -> Generation:

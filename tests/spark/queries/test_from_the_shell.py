@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,12 @@ import pytest
 
 from tests.cli.shell import Shell, Typed
 from tests.spark.conftest import WAIT_SECONDS, Shop
-from tests.spark.queries.views import app, owner_frame, owner_sums, still_open
+from tests.spark.queries.views import owner_frame, owner_sums, still_open
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
 APP = "--app=tests.spark.queries.views:app"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(shop: Shop) -> Iterator[None]:
-    yield
-    shop.forget(*(view.name for view in app.views))
 
 
 def leftfold(shop: Shop, *words: str) -> Typed:
@@ -36,18 +29,15 @@ def leftfold(shop: Shop, *words: str) -> Typed:
 
 
 def test_rebuild_computes_a_query_view_and_json_says_what_came_of_it(shop: Shop) -> None:
-    done = leftfold(shop, "rebuild", "owner_sums", "still_open", "--json", "--keep", "0")
-    assert done.code == 0, done.err
-    first, second = map(json.loads, done.out.splitlines())
+    first, second = leftfold(shop, "rebuild", "owner_sums", "still_open", "--json", "--keep", "0").ok().rows()
     assert (first["view"], first["agreement"], first["swapped"]) == ("owner_sums", "no predecessor", True)
     assert first["rows"] == shop.views[owner_sums].describe().rows >= 7
     assert second["checksum"] == shop.views[still_open].describe().checksum
 
 
 def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
-    done = leftfold(shop, "rebuild", "--plan", "--json", "--engine", "spark")
-    assert done.code == 0, done.err
-    told = {line["view"]: line for line in map(json.loads, done.out.splitlines())}
+    done = leftfold(shop, "rebuild", "--plan", "--json", "--engine", "spark").ok()
+    told = {line["view"]: line for line in done.rows()}
     assert {name: line["incremental"] for name, line in told.items()} == {
         "owner_sums": True,
         "balances": False,
@@ -61,9 +51,9 @@ def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
 
 
 def test_without_spark_a_query_view_cannot_be_computed(shop: Shop) -> None:
-    done = leftfold(shop, "rebuild", "owner_sums", "--engine", "local")
-    assert done.code == 78
-    assert "view owner_sums is computed by Spark; leave --engine local out" in done.err
+    leftfold(shop, "rebuild", "owner_sums", "--engine", "local").ended(
+        78, "view owner_sums is computed by Spark; leave --engine local out"
+    )
 
 
 @pytest.mark.faults

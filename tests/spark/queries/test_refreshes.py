@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from tests.spark.oracle import logged
 from tests.spark.queries.streams import made_elsewhere
 from tests.spark.queries.views import (
     OwnerSums,
-    app,
     balances,
     but_one,
     initial,
@@ -37,14 +35,7 @@ from tests.spark.queries.views import (
     sums_of,
 )
 
-pytestmark = pytest.mark.servers
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(shop: Shop) -> Iterator[None]:
-    """Each test begins without generations of these views."""
-    yield
-    shop.forget(*(view.name for view in app.views), "sums")
+pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("forgotten")]
 
 
 @pytest.mark.parametrize("view", [owner_sums, owner_frame, still_open], ids=repr)

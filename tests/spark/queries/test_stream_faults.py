@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,11 @@ from tests.spark.queries.streams import (
 from tests.spark.queries.views import owner_sums
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults, pytest.mark.usefixtures("forgotten")]
 
 BY_MARKS = pytest.mark.parametrize(
     ("kind", "expected"), [(Streaming, Agreement.EQUAL), (Trusting, Agreement.DIFFERENT)], ids=["marks", "twin"]
 )
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(shop: Shop) -> Iterator[None]:
-    yield
-    shop.forget(owner_sums.name)
 
 
 def keys_of(shop: Shop) -> dict[bytes, bytes]:

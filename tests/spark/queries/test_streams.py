@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -22,16 +21,9 @@ from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.spark.queries.streams import agreement, caught_up, streaming
-from tests.spark.queries.views import OwnerSums, balances, but_one, hourly, initial, owner_sums, regions, sums_of
+from tests.spark.queries.views import OwnerSums, balances, but_one, hourly, owner_sums, regions, sums_of
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(shop: Shop) -> Iterator[None]:
-    """Each test begins without generations of these views."""
-    yield
-    shop.forget(owner_sums.name, hourly.name, "regions", "sums")
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
 
 def test_a_stream_gives_the_rows_of_the_batch_also_behind_a_restart(shop: Shop, tmp_path: Path) -> None:
@@ -75,12 +67,6 @@ def test_a_reference_file_that_changed_makes_a_new_generation(shop: Shop, tmp_pa
         again.wait_heard("generation live")
         assert again.heard("computed from the start")
     assert set(dict(shop.views[view].items())) == {"south", "nowhere"}
-
-
-def test_two_groups_with_one_key_end_the_stream(shop: Shop, tmp_path: Path) -> None:
-    view = sums_of("sums", key=initial)
-    with streaming(shop, tmp_path, view) as stream:
-        assert "the query gives several rows for the key " in str(stream.wait_ended())
 
 
 def test_a_stream_leaves_rows_without_a_key_out_and_names_them(shop: Shop, tmp_path: Path) -> None:

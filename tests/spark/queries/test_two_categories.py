@@ -17,7 +17,6 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.flush import Phase, covered
@@ -28,9 +27,10 @@ from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import events_of, logged
 from tests.spark.queries.kin import Settle, app, joined, lone, people, region_sums
 from tests.spark.queries.streams import streaming
+from tests.threads import all_working, deciding
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
 TOPICS = {names.events("ledgers"): ledgers_app.partitions, names.events("people"): app.partitions}
 
@@ -61,28 +61,14 @@ class Kin:
 
 
 @pytest.fixture(scope="module")
-def at_work(shop: Shop) -> Iterator[Kin]:
+def kin(shop: Shop) -> Iterator[Kin]:
     """The people's worker beside that of the ledgers, and some who have settled."""
     ensure(app, shop.kafka)
-    stop = threading.Event()
-    worker = threading.Thread(target=Worker(app, people.name, KafkaClientSupplier(shop.kafka), stop=stop).run)
-    worker.start()
-    try:
-        with closing(Kin(shop)) as kin:
-            for number in range(7):
-                kin.settle(f"o/{number}", "north" if number % 2 else "south")
-            kin.settle("o/0", "west")
-            yield kin
-    finally:
-        stop.set()
-        worker.join()
-
-
-@pytest.fixture
-def kin(at_work: Kin) -> Iterator[Kin]:
-    """Both Apps, without a row of the views."""
-    yield at_work
-    at_work.shop.forget(*(view.name for view in app.views))
+    with all_working(deciding(app, people.name, KafkaClientSupplier(shop.kafka))), closing(Kin(shop)) as kin:
+        for number in range(7):
+            kin.settle(f"o/{number}", "north" if number % 2 else "south")
+        kin.settle("o/0", "west")
+        yield kin
 
 
 def test_rows_of_a_join_equal_those_of_plain_python_at_a_position_of_both_topics(kin: Kin) -> None:

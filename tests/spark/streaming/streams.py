@@ -8,35 +8,20 @@ from functools import partial
 from typing import Any
 
 from leftfold.client import Views
-from leftfold.engine.streaming.microbatch import MicroBatchDriver
-from leftfold.engine.streaming.microbatch_task import MicroBatchTask
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.bulk_log import KafkaBulkLog
-from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.spark.streaming.projection import StreamPorts, ViewStream
-from leftfold.spark.streaming.query import BatchQuery, QueryOptions
+from leftfold.spark.streaming.projection import ViewStream
 from tests.domains.ledger import by_owner, by_tag, histories, stranger, summary
-from tests.redis.server import RedisServer
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import truth
+from tests.spark.queries.streams import ports_of
 from tests.whole import assert_whole
 
-__all__ = ["VIEWS", "Streams", "begin_run", "dump"]
+__all__ = ["VIEWS", "Streams"]
 
 VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
-
-
-def ports_of(shop: Shop, redis: RedisSettings) -> StreamPorts:
-    """What streams are given."""
-    return StreamPorts(
-        open_store=partial(RedisViewStore, redis),
-        open_log=partial(KafkaBulkLog, shop.kafka),
-        open_reader=partial(KafkaLogReader, shop.kafka),
-        kafka=shop.kafka.java(),
-    )
 
 
 class Streams:
@@ -47,9 +32,9 @@ class Streams:
         self.store = RedisViewStore(redis)
         self.views = Views(self.store)
         self.told: list[tuple[str, dict[str, Any]]] = []
+        ports = ports_of(shop.kafka, partial(RedisViewStore, redis))
         self.streams = [
-            ViewStream(shop.spark, view, ports=ports_of(shop, redis), report=self._tell, **options)
-            for view in views or VIEWS
+            ViewStream(shop.spark, view, ports=ports, report=self._tell, **options) for view in views or VIEWS
         ]
 
     def write(self, seed: int, count: int = 120) -> Position:
@@ -92,12 +77,6 @@ class Streams:
         for stream in self.streams:
             assert_whole(self.store, stream.view, truth(self.shop, stream.view, self.store))
 
-    def is_wrong(self, view: View[Any, Any]) -> bool:
-        """Whether rows are not those of the log."""
-        parked = self.views[view].describe().parked
-        rows = {key: row for key, row in self.views[view].items() if key not in parked}
-        return rows != truth(self.shop, view, self.store)
-
     def said(self, what: str) -> int:
         """How often something was reported."""
         return sum(1 for told, _ in self.told if told == what)
@@ -110,35 +89,3 @@ class Streams:
 
     def _tell(self, what: str, details: Any) -> None:
         self.told.append((what, dict(details)))
-
-
-def begin_run(streams: Streams, view: View[Any, Any], run: str, **options: Any) -> BatchQuery:
-    """One run of a view's live generation, without a stream that would begin another one.
-
-    Args:
-        options: `job` and `told` are those of the course and of the query, the rest are options of the query.
-    """
-    ports = ports_of(streams.shop, streams.redis)
-    live = streams.store.registry(view.name).live_of(view.hash)
-    assert live is not None
-    course = MicroBatchDriver(
-        view, live, streams.store.checkpoints(live), run,
-        open_store=ports.open_store, open_log=ports.open_log, job=options.pop("job", MicroBatchTask),
-    )  # fmt: skip
-    told: Callable[[MicroBatchDriver], None] = options.pop("told", lambda course: None)
-    return BatchQuery(streams.shop.spark, [course], streams.store, QueryOptions(ports.kafka, **options), told)
-
-
-def dump(server: RedisServer) -> dict[bytes, Any]:
-    """Everything in a Redis."""
-    with server.client() as client:
-        found: dict[bytes, Any] = {}
-        for key in client.scan_iter(count=1000):
-            match client.type(key):
-                case b"hash":
-                    found[key] = client.hgetall(key)
-                case b"stream":
-                    found[key] = client.xrange(key)
-                case _:
-                    found[key] = client.zrange(key, 0, -1)
-        return found

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from leftfold import memory
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, rebuild_together
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
-from leftfold.engine.views.projector import Projector
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import RedisBulkSink
@@ -25,6 +24,7 @@ from leftfold.spark.core.job import spark_pass_runner
 from tests.domains.ledger import Close, LedgerCommand, Move, Open, app, by_owner, summary
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.streaming.streams import VIEWS, Streams
+from tests.threads import all_working, projecting
 
 pytestmark = pytest.mark.servers
 
@@ -98,18 +98,8 @@ def mine(views: Any, view: Any, prefix: str) -> dict[Any, Any]:
 
 def test_a_stream_and_a_projector_of_one_view_do_no_harm(start: Start, shop: Shop) -> None:
     streams = start(summary, by_owner)
-    stop = threading.Event()
-
-    def follow() -> None:
-        tail = Projector((summary, by_owner), lambda: KafkaLogReader(shop.kafka), streams.store)
-        while not stop.is_set():
-            tail.step()
-        tail.close()
-
     streams.settle(streams.write(41, 60))
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
+    with all_working(projecting((summary, by_owner), partial(KafkaLogReader, shop.kafka), streams.store)):
         streams.settle(streams.write(42, 60))
         numbers = itertools.count(43)
 
@@ -118,30 +108,8 @@ def test_a_stream_and_a_projector_of_one_view_do_no_harm(start: Start, shop: Sho
             return streams.said("out of step") > 0
 
         streams.until(is_noticed, "the stream to notice the projector")
-    finally:
-        stop.set()
-        thread.join()
     streams.settle(streams.write(40, 60))
     streams.assert_equal_to_the_log()
-
-
-@pytest.mark.faults
-def test_two_drivers_of_one_view_do_no_harm(start: Start) -> None:
-    one, other = start(by_owner, summary), start(by_owner, summary)
-    for seed in (51, 52, 53):
-        position = one.write(seed, 60)
-
-        def both(at: Any = position) -> bool:
-            for stream in other.streams:
-                stream.step(0.05)
-            return all(one.covers(view, at) for view in (by_owner, summary))
-
-        one.until(both, "either of them to fold it")
-    one.assert_equal_to_the_log()
-    assert one.said("out of step") + other.said("out of step") > 0
-    other.close()
-    one.settle(one.write(54, 60))
-    one.assert_equal_to_the_log()
 
 
 def test_a_rebuild_goes_live_under_a_stream(start: Start, shop: Shop) -> None:

@@ -22,10 +22,10 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import UNREADABLE, header
 from leftfold.ports.protocols import RawRecord
+from tests.cli.shell import Typing
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
-from tests.worker.conftest import Typing
 from tests.worker.running import Running
 
 pytestmark = pytest.mark.servers

@@ -133,9 +133,5 @@ def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
 
 
 def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool) -> Paced:
-    config = {
-        "bootstrap.servers": broker.proxied,
-        "socket.timeout.ms": SOCKET_MS,
-        "transaction.timeout.ms": 60_000,
-    }
+    config = {"bootstrap.servers": broker.proxied, "socket.timeout.ms": SOCKET_MS, "transaction.timeout.ms": 60_000}
     return Paced(config, f"late-{uuid4().hex}", watchdog, timeout=60.0, rotate=rotate)

@@ -11,8 +11,8 @@ from typing import Literal
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold.engine.processing.recovery import CommandTask
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, MemoryStates
+from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.worker import state_restore as restore

@@ -10,13 +10,13 @@ import pytest
 from leftfold.kafka.administration.states import forget_states
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.kafka.worker import restorations
+from leftfold.kafka.worker import restore_scheduler
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
+from tests.cli.shell import Typing
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
-from tests.worker.conftest import Typing
 from tests.worker.running import Running
 
 pytestmark = pytest.mark.servers
@@ -56,7 +56,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
 
     Meanwhile topics that take packed batches, or keep letters for another time than the App says, are named.
     """
-    monkeypatch.setattr(restorations, "_PAUSE", 0.2)
+    monkeypatch.setattr(restore_scheduler, "_PAUSE", 0.2)
     with Running(bank, broker.address):
         for account in ACCOUNTS.values():
             assert client.send(bank.deposit(account), timeout=SECONDS).version == 1

@@ -13,33 +13,28 @@ import typer
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
-from leftfold.runtime.console import Styled, styled
+from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.console import Styled, emit, note, say_lines, styled
 from leftfold.runtime.operations.events import EventLog, fields_of, key_in, value_in
+from leftfold.runtime.project import Usage, archive_of
 
 __all__ = ["fields_of"]
 
 
 def line_of(record: RawRecord) -> Sequence[str | Styled]:
     """A record as a line for people."""
-    place, time, key, version, decision, name, body = _parts(record)
+    values = (header(record.headers, f"ce_{name}") for name in ("time", "sequence", "decision", "type"))
+    time, version, decision, type_ = (value.decode(errors="replace") or "?" for value in values)
     return (
-        styled(f"{place:<9} {time:<24}", dim=True),
+        styled(f"{f'{record.partition}:{record.offset}':<9} {_brief(time):<24}", dim=True),
         " ",
-        styled(f"{key:<12}", fg="cyan"),
+        styled(f"{key_in(record) or '?':<12}", fg="cyan"),
         " ",
         styled(f"v{version:<4} {decision:<5}", dim=True),
         " ",
-        styled(f"{name:<20}", bold=True),
-        f" {body}",
+        styled(f"{type_.partition('.')[2].removesuffix('.v1') or type_:<20}", bold=True),
+        f" {json.dumps(value_in(record), ensure_ascii=False)}",
     )
-
-
-def _parts(record: RawRecord) -> tuple[str, ...]:
-    values = (header(record.headers, f"ce_{name}") for name in ("time", "sequence", "decision", "type"))
-    moment, version, decision, type_ = (value.decode(errors="replace") or "?" for value in values)
-    body = json.dumps(value_in(record), ensure_ascii=False)
-    name = type_.partition(".")[2].removesuffix(".v1") or type_
-    return f"{record.partition}:{record.offset}", _brief(moment), key_in(record) or "?", version, decision, name, body
 
 
 def _brief(moment: str) -> str:
@@ -79,10 +74,6 @@ def events(
     are in order; those of different partitions are sorted by time as far as they are read together. Exit code 1 when
     the stream of a KEY has no event.
     """
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.console import emit, note, say_lines
-    from leftfold.runtime.project import Usage, archive_of
-
     if from_start and tail is not None:
         raise Usage("say --from-start or --tail, not both")
     last = None if from_start or (key and tail is None) else _TAIL if tail is None else tail
@@ -93,8 +84,7 @@ def events(
             found = found or bool(records)
             shown = records if left is None else records[:left]
             if as_json:
-                for record in shown:
-                    emit(fields_of(record))
+                emit(*map(fields_of, shown))
                 sys.stdout.flush()
             else:
                 say_lines(map(line_of, shown))
@@ -102,13 +92,8 @@ def events(
                 break
     if key and last != 0 and not found:
         with EventLog(settings, category, archive=past) as log:
-            others = [
-                (record.key or b"").decode(errors="replace")
-                for part in log.read(_NEAR, follow=False)
-                for record in part
-            ]
-        near = (
-            f"the last events there are of: {', '.join(dict.fromkeys(others))}" if others else "it has no events at all"
-        )
+            others = [key_in(record) or "" for part in log.read(_NEAR, follow=False) for record in part]
+        known = ", ".join(dict.fromkeys(others))
+        near = f"the last events there are of: {known}" if others else "it has no events at all"
         note(f"no event of stream {key!r} is in category {category}; {near}")
         raise typer.Exit(1)

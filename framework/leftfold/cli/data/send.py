@@ -9,25 +9,33 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, seconds
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.engine.processing.command_wire import command_id, nack
+from leftfold.errors import (
+    ConflictError,
+    ContractError,
+    DecisionFailed,
+    DomainError,
+    InfrastructureError,
+    LeftfoldError,
+    OutcomeUnknown,
+)
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import Unreachable
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
 from leftfold.ports.codec import utc_text
-from leftfold.runtime.connect import kafka_settings
-from leftfold.runtime.project import Usage, unknown
-
-if TYPE_CHECKING:
-    from leftfold.model.position import Receipt
+from leftfold.runtime.connect import connect, kafka_settings
+from leftfold.runtime.console import amount, emit, note, say, styled
+from leftfold.runtime.project import Unanswered, Usage, load_app, unknown
 
 __all__ = ["command_class", "compose", "read_object", "sample"]
 
@@ -53,9 +61,8 @@ def command_class(app: App, name: str) -> type[Command]:
     if not found:
         raise unknown(f"command in app {app.name} called", name, (c.__leftfold__.name for c in known.values()))
     if len(found) > 1:
-        raise Usage(
-            f"several commands are called {name}: say {' or '.join(n for n in known if n.endswith('.' + name))}"
-        )
+        full = " or ".join(n for n in known if n.endswith(f".{name}"))
+        raise Usage(f"several commands are called {name}: say {full}")
     return found[0]
 
 
@@ -71,7 +78,8 @@ def compose(cls: type[Command], text: str, *, id_: str = "") -> Composed:
     filled = ""
     if _CLOCK not in fields and _wants_clock(cls):
         if id_:
-            raise Usage(f"with an id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
+            now = json.dumps({_CLOCK: utc_text(datetime.now(UTC).replace(microsecond=0))})
+            raise Usage(f"with an id the command must be the same each time: say {_CLOCK}, such as {now}")
         fields[_CLOCK] = filled = utc_text(datetime.now(UTC))
     return Composed(checked(cls, fields), filled)
 
@@ -107,10 +115,6 @@ def sample(cls: type[Command]) -> str:
     return json.dumps({name: _placeholder(schema["properties"][name]) for name in required})
 
 
-def _example_time() -> str:
-    return json.dumps({_CLOCK: utc_text(datetime.now(UTC).replace(microsecond=0))})
-
-
 def _wants_clock(cls: type[Command]) -> bool:
     field = cls.model_fields.get(_CLOCK)
     if field is None or not field.is_required():
@@ -131,18 +135,15 @@ def _problem(cls: type[Command], problem: ErrorDetails) -> str:
 def _placeholder(schema: Mapping[str, Any]) -> object:
     kinds: dict[str, object] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
     options = [schema, *schema.get("anyOf", ())]
-    if any("Decimal" in str(o.get("title", "")) for o in options) or {o.get("type") for o in options} >= {
-        "number",
-        "string",
-    }:
+    types = {o.get("type") for o in options}
+    if any("Decimal" in str(o.get("title", "")) for o in options) or types >= {"number", "string"}:
         return "1.00"
     return next((kinds[o["type"]] for o in options if o.get("type") in kinds), "...")
 
 
 def explained(error: InfrastructureError, app: App, kafka: str | None) -> InfrastructureError:
     """The error itself, or a plainer one when a broker answers but has no topics of the App."""
-    unreachable: type[InfrastructureError] = Unreachable
-    if isinstance(error, unreachable):
+    if isinstance(error, Unreachable):
         return error
     try:
         settings = kafka_settings(kafka)
@@ -207,19 +208,6 @@ def send(
         return
     if not name:
         raise typer.BadParameter("name a command, or a file of commands with --file")
-    from leftfold.engine.processing.command_wire import command_id
-    from leftfold.errors import (
-        ConflictError,
-        ContractError,
-        DecisionFailed,
-        DomainError,
-        InfrastructureError,
-        OutcomeUnknown,
-    )
-    from leftfold.runtime.connect import connect
-    from leftfold.runtime.console import emit
-    from leftfold.runtime.project import Unanswered, Usage, load_app
-
     whole = load_app(app, having=[name])
     cls = command_class(whole, name)
     text = _typed(fields)
@@ -245,9 +233,6 @@ def send(
 
 def _whole_file(file: str, app: str, kafka: str | None, *, window: int, timeout: float, as_json: bool) -> None:
     from leftfold.cli.data.send_file import send_lines
-    from leftfold.errors import InfrastructureError
-    from leftfold.runtime.connect import connect
-    from leftfold.runtime.project import load_app
 
     whole = load_app(app)
     with connect(whole, kafka=kafka) as leftfold:
@@ -267,8 +252,6 @@ def _typed(fields: str) -> str:
 
 
 def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_json: bool) -> None:
-    from leftfold.runtime.console import amount, emit, note, say, styled
-
     if filled:
         note(f"at = {filled} (now, since it was not given)")
     if as_json:
@@ -286,10 +269,6 @@ def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_j
 
 def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
     """Reports a rule that rejected the command, a stream at another version, or a command that cannot be decided."""
-    from leftfold.engine.processing.command_wire import nack
-    from leftfold.errors import DomainError
-    from leftfold.runtime.console import emit, note, styled
-
     if as_json:
         emit({"id": id_, **nack(error)})
     elif isinstance(error, DomainError):

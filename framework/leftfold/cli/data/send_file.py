@@ -6,17 +6,20 @@ import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-if TYPE_CHECKING:
-    from leftfold.client.commands import Client
-    from leftfold.errors import LeftfoldError
-    from leftfold.model.app import App
-    from leftfold.model.messages import Command
-    from leftfold.model.position import Receipt
+from leftfold.cli.data.send import command_class, compose, read_object
+from leftfold.client.commands import Client
+from leftfold.engine.processing.command_wire import command_id, nack
+from leftfold.engine.progress import Stopwatch
+from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.model.app import App
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
+from leftfold.runtime.console import amount, emit, note, shown
+from leftfold.runtime.project import Usage
 
 __all__ = ["SHAPE", "send_lines"]
 
@@ -41,8 +44,6 @@ class _Lines:
         self.trouble: LeftfoldError | None = None
 
     def __iter__(self) -> Iterator[_Line]:
-        from leftfold.runtime.project import Usage
-
         for number, text in enumerate(self._file, 1):
             if text.strip():
                 try:
@@ -53,10 +54,6 @@ class _Lines:
                 yield line
 
     def _read(self, number: int, text: str) -> _Line:
-        from leftfold.cli.data.send import command_class, compose, read_object
-        from leftfold.engine.processing.command_wire import command_id
-        from leftfold.runtime.project import Usage
-
         found = read_object(text.strip(), f"a line looks like {SHAPE}")
         for field in found:
             if field not in _KNOWN:
@@ -79,8 +76,6 @@ def send_lines(client: Client, app: App, source: str, *, window: int, timeout: f
         Usage: the file cannot be read, or a line of it is no command; the lines before it are answered first.
         InfrastructureError: there is no broker or no such topic.
     """
-    from leftfold.runtime.project import Usage
-
     try:
         file: Any = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")  # noqa: SIM115  # closed below
     except OSError as error:
@@ -88,10 +83,13 @@ def send_lines(client: Client, app: App, source: str, *, window: int, timeout: f
     with file:
         lines = _Lines(app, file)
         counts: Counter[str] = Counter()
-        with _bar(source) as show:
+        with shown("send") as report:
+            watch = Stopwatch(report)
+            watch.begin("commands", _count(source))
             for line, outcome in _sent(client, lines, window, timeout):
                 counts[_report_line(line, outcome, as_json=as_json)] += 1
-                show(counts.total())
+                watch.tell(1)
+            watch.end()
     return _ended(counts, lines.trouble)
 
 
@@ -114,10 +112,6 @@ def _sent(
 
 def _report_line(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool) -> str:
     """Prints the outcome of a line and returns the word under which it is counted."""
-    from leftfold.engine.processing.command_wire import nack
-    from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
-    from leftfold.runtime.console import emit, note
-
     head = {"line": line.number, "id": line.id}
     if not isinstance(outcome, LeftfoldError):
         if as_json:
@@ -132,8 +126,6 @@ def _report_line(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool
 
 
 def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
-    from leftfold.runtime.console import amount, note
-
     words = ", ".join(f"{counts[what]:,} {what}" for what in ("accepted", "refused", "unanswered") if counts[what])
     note(f"{amount(counts.total(), 'command')}: {words or 'none'}")
     if counts["unanswered"]:
@@ -143,23 +135,9 @@ def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
     return 75 if counts["unanswered"] else 1 if counts["refused"] else 0
 
 
-@contextmanager
-def _bar(source: str) -> Iterator[Any]:
-    from leftfold.engine.progress import Stopwatch
-    from leftfold.runtime.console import shown
-
-    total = 0
-    if source != "-" and sys.stderr.isatty():
-        with Path(source).open("rb") as file:
-            total = sum(1 for line in file if line.strip())
-    with shown("send") as report:
-        watch, done = Stopwatch(report), 0
-        watch.begin("commands", total)
-
-        def show(count: int) -> None:
-            nonlocal done
-            watch.tell(count - done)
-            done = count
-
-        yield show
-        watch.end()
+def _count(source: str) -> int:
+    """How many commands are in a file, for a progress bar; 0 where there is none, or the number is not known."""
+    if source == "-" or not sys.stderr.isatty():
+        return 0
+    with Path(source).open("rb") as file:
+        return sum(1 for line in file if line.strip())

@@ -20,21 +20,20 @@ from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOptio
 from leftfold.engine.views.cleanup import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import dead_commands
-from leftfold.kafka.administration.topics import topics_of
+from leftfold.kafka.administration.topics import dead_commands, topics_of
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
 from leftfold.redis import RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
-from leftfold.runtime.console import amount
+from leftfold.runtime.console import amount, emit, say_lines, styled
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
 from leftfold.runtime.operations.survey import generation_problems, look_for_others
 from leftfold.runtime.operations.topics import known_settings
-from leftfold.runtime.project import find_project, load_apps, local_settings, needed
+from leftfold.runtime.project import find_project, load_apps, local_settings, note_apps, servers_to_start
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 
@@ -42,8 +41,7 @@ __all__ = ["Examination", "Finding", "look_for_open"]
 
 
 EXAMPLES = examples(
-    "leftfold doctor",
-    "leftfold doctor --app services.payments.app:app     another App than the project's",
+    "leftfold doctor", "leftfold doctor --app services.payments.app:app     another App than the project's"
 )
 
 _ABOUT = len("transactions")
@@ -58,9 +56,6 @@ def doctor(
     behind, transactions that stay open, generations of views that are left over or in no registry. Nothing is started
     or changed. Exit code 1 when something is wrong.
     """
-    from leftfold.runtime.console import emit, say_lines, styled
-    from leftfold.runtime.project import note_apps
-
     wrong, messages = False, list[str]()
     for finding in Examination(app or [], kafka, redis).run():
         wrong = wrong or not finding.well
@@ -241,14 +236,11 @@ class Examination:
     def _look_at_redis(self) -> str:
         settings = redis_settings(self._redis)
         policy = refuse_eviction(settings) or "not known"
-        store = RedisViewStore(settings)
-        try:
+        with closing(RedisViewStore(settings)) as store:
             servers = store.servers()
             began = time.perf_counter()
             store.registry("leftfold doctor")
             took = (time.perf_counter() - began) * 1000
-        finally:
-            store.close()
         return f"{servers}: answered in {took:.0f} ms, maxmemory-policy {policy}"
 
     def _look_at_views(self) -> str:
@@ -342,7 +334,7 @@ def _packages() -> str:
 
 def _disk() -> str:
     data = local_settings().data.resolve()
-    if not needed().want:
+    if not servers_to_start(quiet=True):
         return "servers are configured elsewhere"
     place: Path = next(p for p in (data, *data.parents) if p.exists())
     free = shutil.disk_usage(place).free

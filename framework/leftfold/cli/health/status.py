@@ -7,6 +7,9 @@ from typing import Any
 import typer
 
 from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.runtime.console import emit, lasting, note, say, since, styled, table
+from leftfold.runtime.operations.survey import Survey
+from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps
 
 __all__ = ["EXAMPLES", "status"]
 
@@ -81,17 +84,12 @@ def status(
     the start of a trimmed topic, the archive shows how far it is behind. Exit code 69 when a server does not
     answer.
     """
-    from leftfold.runtime.console import emit, note, styled
-    from leftfold.runtime.operations.survey import Survey
-    from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps
-
     survey = Survey(kafka, redis, archive_of(archive))
     project = find_project()
     apps = load_apps(app or []) if app or project.app or project.refused else {}
     rows = survey.rows(apps)
     if as_json:
-        for row in rows:
-            emit(row)
+        emit(*rows)
     else:
         _show(rows)
     for problem in survey.problems:
@@ -103,8 +101,6 @@ def status(
 
 def _show(rows: list[dict[str, Any]]) -> None:
     """Prints a table per kind; the column `kept up` appears only when Spark computes one of the views."""
-    from leftfold.runtime.console import say, table
-
     for number, (kind, columns) in enumerate(_COLUMNS.items()):
         shown = [_shown(row) for row in rows if row["kind"] == kind]
         if number and shown:
@@ -114,8 +110,6 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:
     """A row for the table: its name under its kind, units added, empty values left out."""
-    from leftfold.runtime.console import lasting, since
-
     shown = {row["kind"]: row["name"], **{k: v for k, v in row.items() if v is not None}}
     if "kept" in shown:
         shown["kept up"] = shown.pop("kept")  # a phase is called kept, too

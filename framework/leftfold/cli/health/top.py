@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -20,7 +20,11 @@ from leftfold.cli.options import (
     examples,
     seconds,
 )
+from leftfold.runtime.console import draw, emit
 from leftfold.runtime.operations.metrics import Rates, Scrape
+from leftfold.runtime.operations.survey import Survey
+from leftfold.runtime.project import Usage, archive_of, load_apps
+from leftfold.runtime.telemetry import check_address
 from leftfold.safety import printable, veiled
 
 __all__ = ["EXAMPLES", "ranked", "top"]
@@ -63,40 +67,32 @@ def top(
     since the last look, what is parked, and dead letters. The numbers are those of leftfold status; with --json each
     look is one line. Exit code 69 with --once when a server does not answer.
     """
-    from leftfold.runtime.console import draw, emit
-    from leftfold.runtime.project import Usage, archive_of, load_apps
-    from leftfold.runtime.telemetry import check_address
-
     if not (once or as_json or sys.stdout.isatty()):
         raise Usage("standard output is no terminal: say --once, or --json for one line per look")
     if metrics:
         check_address(metrics)
     apps, rates = list(load_apps(app or []).values()), Rates()
     look = _Look(apps, kafka, redis, archive_of(archive), metrics, rates)
-    if once or as_json:
-        while True:
-            began, found = time.monotonic(), look.taken()
-            if as_json:
-                emit(found)
-                sys.stdout.flush()
-            else:
-                draw(_drawn(found))
-            if once:
-                raise typer.Exit(69 if found["missing"] else 0)
-            time.sleep(max(0.0, every - (time.monotonic() - began)))
-    _live(look, every)
+    if not (once or as_json):
+        _live(look, every)
+    for found in look.every(every):
+        if as_json:
+            emit(found)
+            sys.stdout.flush()
+        else:
+            draw(_drawn(found))
+        if once:
+            raise typer.Exit(69 if found["missing"] else 0)
 
 
-def _live(look: _Look, every: float) -> None:
+def _live(look: _Look, seconds: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, screen=True) as live:
-        while True:
-            began = time.monotonic()
-            live.update(_drawn(look.taken()), refresh=True)
-            time.sleep(max(0.0, every - (time.monotonic() - began)))
+        for found in look.every(seconds):
+            live.update(_drawn(found), refresh=True)
 
 
 class _Look:
@@ -107,10 +103,15 @@ class _Look:
     ) -> None:
         self._apps, self._servers, self._metrics, self._rates = apps, (kafka, redis, archive), metrics, rates
 
+    def every(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """A look in every interval, without end."""
+        while True:
+            began = time.monotonic()
+            yield self.taken()
+            time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+
     def taken(self) -> dict[str, Any]:
         """One look: `time`, `rows`, further `problems`, and whether a server is `missing`."""
-        from leftfold.runtime.operations.survey import Survey
-
         survey = Survey(*self._servers)
         rows = [one for app in self._apps for row in survey.members(app) for one in _members(row)]
         scrape = Scrape.read(self._metrics) if self._metrics else None
@@ -159,19 +160,18 @@ def _drawn(found: Mapping[str, Any]) -> Any:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    def number(value: float | None, form: str = ",.0f") -> str:
-        return "–" if value is None else format(value, form)
+    def number(value: float | None, form: str = ",.0f", unit: str = "") -> str:
+        return "–" if value is None else f"{value:{form}}{unit}"
 
     def lasting(value: float | None) -> str:
-        return "–" if value is None else f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
+        return number(value, ",.1f", " s") if value is None or value >= 1 else number(value * 1000, unit=" ms")
 
-    behind = "–" if row["behind"] is None else f"{row['behind']:,.1f} s"
     return [
         f"{row['kind']} {row['name']}",
         number(row["running"]),
         number(row["rate"], ",.1f"),
         number(row["lag"]),
-        behind,
+        number(row["behind"], ",.1f", " s"),
         lasting(row["p50"]),
         lasting(row["p99"]),
         number(row["parked"]),

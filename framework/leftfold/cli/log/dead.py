@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppsOption, ByOption, JsonOption, KafkaOption, ReasonOption, YesOption, examples
+from leftfold.cli.options import (
+    AppsOption,
+    ByOption,
+    JsonOption,
+    KafkaOption,
+    ReasonOption,
+    YesOption,
+    agreed,
+    examples,
+    signed,
+)
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Letter
-from leftfold.runtime.console import amount, lasting
+from leftfold.runtime.console import amount, emit, lasting, note, pairs, say, say_lines, styled
 from leftfold.runtime.operations.dead_letters import AllDeadLetters, Retention, checked_value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from leftfold.runtime.project import Usage, load_apps
 
 __all__ = ["dead"]
 
@@ -49,8 +61,6 @@ def list_(
     Events of which routers could make no input are among them: they cannot be sent again. Not among them are events
     parked by reactions: leftfold reactions parked, and events that routers skip: leftfold log skip.
     """
-    from leftfold.runtime.console import emit, note, say, styled
-
     burials = AllDeadLetters(kafka)
     found = [letter for letter in burials.letters(category) if handled or not letter.handled]
     kept = burials.kept(category)
@@ -87,12 +97,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a dead letter: reason, headers, bytes."""
-    import base64
-    import json
-    from datetime import UTC, datetime
-
-    from leftfold.runtime.console import emit, pairs, say, say_lines
-
     burials = AllDeadLetters(kafka)
     (letter,) = burials.chosen([which])
     value = burials.original(letter).value or b""
@@ -149,9 +153,6 @@ def resend(
     once. It does not count as late, and no client is answered. The letter stays, marked as sent again; if it fails
     again, that makes another letter. Of two operators at work on the letters of a category, one is stopped.
     """
-    from leftfold.cli.options import agreed, signed
-    from leftfold.runtime.console import emit, note, say
-
     why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", AllDeadLetters(kafka)
     letters = burials.sendable(which)
     other = _other_body(letters, body, app) if body else None
@@ -168,8 +169,6 @@ def resend(
 
 
 def _other_body(letters: list[Letter], body: str, apps: list[str] | None) -> bytes:
-    from leftfold.runtime.project import Usage, load_apps
-
     if len(letters) != 1:
         raise Usage(f"--body is for one letter, and these are {len(letters)}; name one: leftfold dead list")
     return checked_value(load_apps(apps or []).values(), letters[0], body)
@@ -193,9 +192,6 @@ def discard(
 
     They stay in their topic, and are no longer listed.
     """
-    from leftfold.cli.options import agreed, signed
-    from leftfold.runtime.console import emit, note, say
-
     why, burials = f"{signed(by, reason)}: {reason}", AllDeadLetters(kafka)
     letters = burials.waiting(which)
     if letters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,23 +14,27 @@ from leftfold.cli.options import (
     KafkaOption,
     ReasonOption,
     YesOption,
+    agreed,
     examples,
+    signed,
 )
+from leftfold.engine.archive.gaps import unreachable
 from leftfold.engine.processing.process_wire import Router, Unusable
-from leftfold.errors import ContractError
+from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import DeadLetters, record_at, write_record
 from leftfold.kafka.administration.groups import Groups
 from leftfold.model import keys as names
+from leftfold.model.app import App
 from leftfold.model.keys import partition_of
-from leftfold.model.position import RecordAddress
+from leftfold.model.position import Position, RecordAddress
+from leftfold.model.process import Process
 from leftfold.ports.outgoing import Letter, dead_letter
 from leftfold.ports.protocols import RawRecord
-from leftfold.runtime.project import Usage, read_address
-
-if TYPE_CHECKING:
-    from leftfold.model.app import App
-    from leftfold.model.process import Process
+from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.console import amount, emit, note
+from leftfold.runtime.operations.timers import process_of
+from leftfold.runtime.project import Usage, load_app, read_address
 
 __all__ = ["EXAMPLES", "skip"]
 
@@ -70,9 +74,6 @@ def skip(
     names the event. Name it here: workers then skip it wherever it cannot be folded, and serve the partition within a
     minute. Do not skip an event of your own that your code cannot fold: correct the code, since later events need it.
     """
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.project import load_app
-
     whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
     if any(decider.name == name for decider in whole.deciders):
         _skip_folded(name, events or [], reason, by, settings, yes=yes, as_json=as_json)
@@ -85,10 +86,6 @@ def skip(
 def _skip_named(
     app: App, name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
 ) -> None:
-    from leftfold.cli.options import agreed, signed
-    from leftfold.runtime.console import amount, emit, note
-    from leftfold.runtime.operations.timers import process_of
-
     actor, process = signed(by, reason), process_of(app, name)
     found = [_unroutable(app.name, process, read_address(text), settings) for text in dict.fromkeys(events)]
     for event in found:
@@ -106,9 +103,6 @@ def _skip_named(
 def _skip_folded(
     name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
 ) -> None:
-    from leftfold.cli.options import agreed, signed
-    from leftfold.runtime.console import emit, note
-
     if not events:
         raise Usage(f"which event? leftfold status names those at which workers of {name} stand still")
     actor = signed(by, reason)
@@ -128,11 +122,6 @@ def _skip_folded(
 
 
 def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:
-    from leftfold.cli.options import agreed
-    from leftfold.model.position import Position
-    from leftfold.runtime.console import emit, note
-    from leftfold.runtime.operations.timers import process_of
-
     topics = [names.events(category) for category in process_of(app, name).categories]
     with Groups(settings) as groups:
         lost = _lost(groups, app.name, name, topics)
@@ -150,9 +139,6 @@ def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) 
 
 
 def _check_idle(groups: Any, app: str, process: str) -> None:
-    from leftfold.errors import InfrastructureError
-    from leftfold.runtime.console import amount
-
     router = f"{process}.router"
     at_work = groups.owners(router).get(names.group(app, router), 0)
     if at_work:
@@ -163,8 +149,6 @@ def _check_idle(groups: Any, app: str, process: str) -> None:
 
 def _lost(groups: Any, app: str, process: str, topics: list[str]) -> list[tuple[str, int, int, int]]:
     """Events deleted from topics before routers read them: topic, partition, first offset, end offset."""
-    from leftfold.engine.archive.gaps import unreachable
-
     there = [topic for topic in topics if topic in groups.topics()]
     at = groups.committed(names.group(app, f"{process}.router"), there)
     return [(gap.topic, gap.partition, gap.start, gap.end) for gap in unreachable(groups.starts(there), at)]
@@ -183,11 +167,7 @@ class _Unroutable(NamedTuple):
 
 
 def _unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress, settings: Any) -> _Unroutable:
-    """The event at an address that routers of a process cannot route.
-
-    Raises:
-        Usage: the process does not read that topic, or the event can be routed. ContractError: no record is there.
-    """
+    """The event at an address that routers of a process cannot route."""
     topics = [names.events(category) for category in process.categories]
     if place.topic not in topics:
         raise Usage(f"process {process.name} does not listen to {place.topic}; it does to {', '.join(topics)}")
@@ -205,11 +185,7 @@ def _unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress,
 
 
 def _stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> list[Letter]:
-    """The dead letters of workers that stopped a partition at these events of their category, which they cannot fold.
-
-    Raises:
-        Usage: no worker has written a dead letter for one of the addresses.
-    """
+    """The dead letters of workers that stopped at these events of their category, which they cannot fold."""
     events, found = names.events(decider), list[Letter]()
     letters = DeadLetters(decider, settings).read()
     waiting = [letter for letter in letters if not letter.handled]

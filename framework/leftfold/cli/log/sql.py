@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from leftfold.errors import LeftfoldError
-from leftfold.model.app import App
-from leftfold.runtime.console import csv_rows, emit, note, say_lines
+from leftfold.runtime.console import csv_rows, draw, emit, note, say_lines
 from leftfold.runtime.operations.queries import LogQuery, json_value
 from leftfold.runtime.project import Cut
+from leftfold.safety import printable
 
 if TYPE_CHECKING:
     from leftfold.spark.sql.results import Answer
@@ -24,9 +23,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
-
-    from leftfold.runtime.console import draw
-    from leftfold.safety import printable
 
     rows = list(rows)
     shown = Table(box=SIMPLE_HEAD)
@@ -45,29 +41,11 @@ class Asking:
     """Runs SQL queries over the log and prints their answers.
 
     Args:
-        form: `table`, `json` or `csv`. rows: most rows of an answer. megabytes: largest size of all its rows.
+        form: `table`, `json` or `csv`. rows, megabytes: the limits of an answer, which `queries` keep.
     """
 
-    def __init__(
-        self,
-        app: App,
-        kafka: str | None,
-        archive: str | None,
-        master: str | None,
-        *,
-        form: str,
-        rows: int,
-        megabytes: int,
-    ) -> None:
-        self._queries = LogQuery(app, kafka, archive, master, rows=rows, megabytes=megabytes)
-        self._form, self._rows, self._megabytes = form, rows, megabytes
-
-    def __enter__(self) -> Self:
-        self._queries.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._queries.close()
+    def __init__(self, queries: LogQuery, *, form: str, rows: int, megabytes: int) -> None:
+        self._queries, self._form, self._rows, self._megabytes = queries, form, rows, megabytes
 
     def answer(self, statement: str) -> None:
         """Runs a query on the log as it is now and prints the rows.
@@ -126,11 +104,7 @@ class Asking:
         return count
 
     def _tell_cut(self, cut: str, shown: int) -> None:
-        """Prints that the answer was cut at a limit.
-
-        Raises:
-            Cut: the answer is printed as JSON or CSV, and a program must not take it for complete.
-        """
+        """Prints that the answer was cut at a limit."""
         of_rows = f"--limit {self._rows} lets an answer have no more rows"
         of_bytes = f"--max-mb {self._megabytes} lets its values be no larger; ask for fewer columns, or for sums"
         why = f"only the first {shown:,} rows are shown: {of_rows if cut == 'rows' else of_bytes}"

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples, read_time
-from leftfold.engine.causation import TraceNode, TraceStep
+from leftfold.engine.causation import Trace, TraceNode, TraceStep
 from leftfold.model.position import RecordAddress
 from leftfold.model.state_encoding import time_at
-from leftfold.runtime.console import shown
+from leftfold.runtime.console import draw, emit, shown
 from leftfold.runtime.operations.traces import traced
+from leftfold.runtime.project import Usage, archive_of
 from leftfold.safety import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from leftfold.engine.causation import Trace
 
 __all__ = ["EXAMPLES", "fields_of", "line_of", "trace"]
 
@@ -53,10 +52,6 @@ def trace(
     Reads headers of all topics of the cluster, and from the archive the events that topics have lost; no App is needed.
     The requested id is marked with >.
     """
-    from leftfold.engine.causation import Trace
-    from leftfold.runtime.console import emit
-    from leftfold.runtime.project import Usage, archive_of
-
     if not id_:
         raise Usage(
             "whose trace? give the id of a command, an event or an input; `leftfold send` prints that of a command"
@@ -73,8 +68,6 @@ def trace(
 def _show(found: Trace, wanted: str) -> None:
     """Draws the trees at full width: a terminal wraps long lines, and `less -S` does not."""
     from rich.tree import Tree
-
-    from leftfold.runtime.console import draw
 
     drawn: dict[object, Tree] = {}
     deepest = 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
@@ -15,17 +15,16 @@ from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOpt
 from leftfold.compatibility import CheckFinding, Lock, compare, lock_of
 from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.topics import ensure, topics_of
 from leftfold.model.app import App
 from leftfold.model.computed_views import TableView
 from leftfold.model.position import Position
 from leftfold.runtime.connect import kafka_settings, open_archive
-from leftfold.runtime.console import amount, note
-from leftfold.runtime.project import archive_of
+from leftfold.runtime.console import Styled, amount, emit, note, say, styled
+from leftfold.runtime.project import archive_of, find_project, load_apps
 from leftfold.runtime.rebuilding import kept, spark_settings
-
-if TYPE_CHECKING:
-    from leftfold.runtime.console import Styled
-    from leftfold.runtime.project import Project
+from leftfold.runtime.servers import Servers
 
 __all__ = ["compared", "unbounded"]
 
@@ -52,47 +51,35 @@ def check(
     query views is checked on Spark; how each of them is kept up to date depends also on its topics, which are read if a
     broker answers. Exit code 1 when something differs.
     """
-    from leftfold.runtime.project import find_project, load_apps
-
-    project, asked = find_project(), _Asked(archive, kafka, redis, write, as_json)
-    well = [_is_well(one, spec, project, asked) for spec, one in load_apps(app or []).items()]
+    servers = kafka, redis, archive
+    well = [_is_well(one, spec, servers, write=write, as_json=as_json) for spec, one in load_apps(app or []).items()]
     if not all(well):
         raise typer.Exit(1)
 
 
-class _Asked(NamedTuple):
-    """The options that were given besides the App."""
-
-    archive: str | None
-    kafka: str | None
-    redis: str | None
-    write: bool
-    as_json: bool
-
-
-def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
+def _is_well(app: App, spec: str, servers: Servers, *, write: bool, as_json: bool) -> bool:
     """Prints how an App compares with its lock and its topics; true when nothing differs."""
-    from leftfold.runtime.console import emit, note, say, styled
-
+    kafka, redis, archive = servers
+    project = find_project()
     lock = project.lock_of(app, spec)
-    findings, accepted = compared(app, lock, write=asked.write)
+    findings, accepted = compared(app, lock, write=write)
     if lock != project.lock:
         name = str(lock.relative_to(project.root))
         findings, accepted = ([_meant(finding, name, spec) for finding in found] for found in (findings, accepted))
-    topics, remark = topic_findings(app, asked.kafka, asked.archive)
-    queries, kept = query_findings(app, asked.kafka, asked.redis)
+    topics, remark = topic_findings(app, kafka, archive)
+    queries, kept = query_findings(app, kafka, redis)
     for finding in [*accepted, *findings, *queries, *topics]:
-        if asked.as_json:
+        if as_json:
             wrong = finding.wrong and finding not in accepted
             emit({"about": finding.about, "message": finding.message, "wrong": wrong})
         else:
             say(*_line(finding, accepted=finding in accepted))
     for line in [*kept, *filter(None, [remark, unbounded(app)])]:
         note(line)
-    if asked.write:
+    if write:
         note(f"wrote {_near(lock)}; commit it")
     differs = bool(topics or queries or findings)
-    if not (asked.write or asked.as_json or differs):
+    if not (write or as_json or differs):
         say(styled("ok", fg="green"), f": {_counted(app)}, as in {_near(lock)}")
     return not differs
 
@@ -100,27 +87,19 @@ def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
 def _meant(finding: CheckFinding, lock: str, app: str) -> CheckFinding:
     """The finding with the file and the command of an App that is not the project's own."""
     message = finding.message.replace("leftfold check --write", f"leftfold check --write --app {app}")
-    return replace(
-        finding,
-        about=finding.about.replace("leftfold.lock", lock),
-        message=message.replace("leftfold.lock", lock),
-    )
+    about, message = (text.replace("leftfold.lock", lock) for text in (finding.about, message))
+    return replace(finding, about=about, message=message)
 
 
 def _line(finding: CheckFinding, *, accepted: bool) -> tuple[str | Styled, ...]:
-    from leftfold.runtime.console import styled
-
     if accepted:
         return styled("accepted", fg="green"), f" {finding.difference}"
     return styled("error", fg="red") if finding.wrong else styled("note", fg="yellow"), f" {finding}"
 
 
 def _counted(app: App) -> str:
-    from leftfold.runtime.console import amount
-
-    read: list[tuple[type[Any], ...]] = [d.events for d in app.deciders]
-    read += [p.events for p in app.processes] + [v.events for v in app.views]
-    events = set().union(*read)
+    members: list[Any] = [*app.deciders, *app.processes, *app.views]
+    events = {event for member in members for event in member.events}
     counts = [(len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view")]
     if app.processes:
         counts.insert(1, (len(app.processes), "process"))
@@ -211,27 +190,25 @@ def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> t
         settings = kafka_settings(kafka)
     except ConfigurationError:
         return [], "topics were not looked at: no Kafka is configured or running here"
-    from leftfold.kafka.administration import topics
-    from leftfold.kafka.administration.cluster import ClusterAdmin
-
-    wanted = topics.topics_of(app)
+    wanted = topics_of(app)
     try:
         with ClusterAdmin(settings) as cluster:
             there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
             missing = [topic for topic in wanted if topic.name not in there]
             if not missing:
-                topics.ensure(app, settings)
+                ensure(app, settings)
             trimmed = list(_trimmed(cluster, [n for n in there if n.endswith(".events")], archive_of(archive)))
     except InfrastructureError as error:
         return [], f"topics were not looked at: {error}"
     except ConfigurationError as error:
         return [CheckFinding("topics", str(error))], ""
-    wrong = [t for t in wanted if t.fixed and there.get(t.name, t.partitions) != t.partitions]
     found = [
         CheckFinding(f"topic {t.name}", f"has {there[t.name]} partitions, but app {app.name} says {t.partitions}")
-        for t in wrong
+        for t in wanted
+        if t.fixed and there.get(t.name, t.partitions) != t.partitions
     ]
-    return found + trimmed, _to_make([f"{t.name} ({t.partitions} partitions)" for t in missing])
+    to_make = ", ".join(f"{t.name} ({t.partitions} partitions)" for t in missing)
+    return found + trimmed, f"leftfold run would make: {to_make}" if to_make else ""
 
 
 def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[CheckFinding]:
@@ -244,7 +221,3 @@ def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[CheckFin
             if start > (end := ends.get(partition, 0)):
                 yield CheckFinding(f"topic {topic}", str(log_gap(topic, partition, end, start, archive=archive)))
                 break
-
-
-def _to_make(missing: list[str]) -> str:
-    return f"leftfold run would make: {', '.join(missing)}" if missing else ""

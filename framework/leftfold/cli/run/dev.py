@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
+from leftfold import local
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, LogsOption, RedisOption, examples
+from leftfold.cli.run.child_process import handover
 from leftfold.errors import LeftfoldError
-from leftfold.runtime.logging import Report
-from leftfold.runtime.supervisor import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from leftfold.local.settings import is_free
+from leftfold.runtime.console import emit, note, pairs, say
+from leftfold.runtime.discovery import Environment
+from leftfold.runtime.lifecycle import Stopping
+from leftfold.runtime.logging import Report, open_report
+from leftfold.runtime.project import find_project, local_settings, servers_to_start
+from leftfold.runtime.supervisor import Backoff, Part, PartProcess, end_processes
+from leftfold.safety import veiled
 
 __all__ = ["changes", "kept_up", "scan"]
 
@@ -49,12 +52,6 @@ def dev(
     already run are used and left alone. The command needs a project, or --app with the App of this directory. Gateway
     and console need the extras http and console; when the port is taken, they have the next one that is free.
     """
-    from leftfold.cli.run.child_process import handover
-    from leftfold.errors import LeftfoldError
-    from leftfold.runtime.lifecycle import Stopping
-    from leftfold.runtime.logging import open_report
-    from leftfold.runtime.project import find_project
-
     project = find_project()
     if not app:
         project.require()
@@ -83,7 +80,7 @@ def _gateway(port: int, report: Report) -> list[str]:
     has_console = find_spec("nicegui") is not None
     if find_spec("fastapi") is None:
         return []
-    free = next((one for one in range(port, port + _PORTS) if _is_free(one)), 0)
+    free = next((one for one in range(port, port + _PORTS) if is_free(one)), 0)
     if not free:
         report("no free port for the gateway", {"from": port, "to": port + _PORTS - 1})
         return []
@@ -92,36 +89,19 @@ def _gateway(port: int, report: Report) -> list[str]:
     return ["serve", f"--port={free}", *(["--console", "--allow-acts"] if has_console else [])]
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
     """Embedded servers that are neither configured nor running, while the block runs; `shown` = a progress line."""
-    from contextlib import nullcontext
-
-    from leftfold import local
-    from leftfold.runtime.project import local_settings, needed
-    from leftfold.safety import veiled
-
-    need, settings = needed(kafka, redis), local_settings()
-    need.tell()
-    if not need.want:
+    want, settings = servers_to_start(kafka, redis), local_settings()
+    if not want:
         return nullcontext()
     if local.status(settings.data).keeper is not None:
         # The command that started them may have wanted one of them only, and one may have died.
-        servers = local.up(settings, want=need.want)
+        servers = local.up(settings, want=want)
         report("servers were there", {"kafka": servers.kafka, "redis": veiled(servers.redis)})
         return nullcontext()
     report("starting servers", {"data": str(settings.data)})
     progress = None if shown else _reported(report)
-    embedded = local.embedded(settings.data, settings=settings, want=need.want, progress=progress)
+    embedded = local.embedded(settings.data, settings=settings, want=want, progress=progress)
     return kept_up(embedded, settings.data, report)
 
 
@@ -143,12 +123,8 @@ DOWN_EXAMPLES = examples("leftfold down", "rm -r .leftfold      afterwards, to d
 
 def down(as_json: JsonOption = False) -> None:
     """Stop what `leftfold up` started; data stays."""
-    from leftfold.local import down
-    from leftfold.runtime.console import emit, say
-    from leftfold.runtime.project import local_settings
-
     settings = local_settings()
-    stopped = down(settings.data, settings=settings)
+    stopped = local.down(settings.data, settings=settings)
     if as_json:
         emit({"stopped": stopped, "data": str(settings.data)})
     else:
@@ -176,22 +152,15 @@ def up(
     .leftfold/secure/PART.env. Commands typed here log in as admin, who may do everything; the others may do in Kafka
     what `leftfold topics acl --apply` grants them. The data directory stays so until you delete .leftfold/secure.
     """
-    from leftfold.local import up
-    from leftfold.runtime.console import emit, note, pairs
-    from leftfold.runtime.discovery import Environment
-    from leftfold.runtime.project import find_project, local_settings, needed
-    from leftfold.safety import veiled
-
-    need = needed()
-    need.tell()
-    if not need.want:
+    want = servers_to_start()
+    if not want:
         return
     if Environment().data is None:
         find_project().require()
     settings = local_settings()
     if secure:
         settings = settings.model_copy(update={"secure": True})
-    servers = up(settings, want=need.want)
+    servers = local.up(settings, want=want)
     fields = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
     if as_json:
         emit(fields)
@@ -219,8 +188,6 @@ def kept_up(servers: AbstractContextManager[object], data: Path, report: Report)
 
 
 def _watch(data: Path, over: threading.Event, report: Report) -> None:
-    from leftfold import local
-
     backoff = Backoff()
     while not over.wait(_CHECK_SECONDS):
         try:
@@ -289,9 +256,10 @@ class Reloading:
         report: Report,
     ) -> None:
         self._root, self._stop, self._report = root, stop, report
-        self._commands = [[sys.executable, "-m", "leftfold.cli", *command, "--with-parent"] for command in commands]
-        self._environment = {**os.environ, **environment}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._children = [
+            PartProcess(Part(words[0], (sys.executable, "-m", "leftfold.cli", *words, "--with-parent"), environment))
+            for words in commands
+        ]
 
     def run(self) -> None:
         """Runs until `stop` is set."""
@@ -305,35 +273,17 @@ class Reloading:
                 now, looked = scan(self._root), time.monotonic()
                 if changed := changes(seen, now):
                     self._report("reloading", {"changed": ", ".join(changed[:3]) + (", …" if changed[3:] else "")})
-                    self._end()
+                    end_processes(self._children, _GRACE)
                     self._start()
                 seen = now
         finally:
-            self._end()
+            end_processes(self._children, _GRACE)
 
     def _start(self) -> None:
-        for command in self._commands:
-            self._processes[command[3]] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
-            )
+        for child in self._children:
+            child.start()
 
     def _look_after(self) -> None:
-        for name, process in list(self._processes.items()):
-            if (code := process.poll()) is not None:
-                del self._processes[name]
-                if not self._stop.is_set():
-                    self._report("waiting for a change", {"command": name, "exit": code})
-
-    def _end(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        deadline = time.monotonic() + _GRACE
-        for process in self._processes.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                process.kill()
-                process.wait()
-        self._processes.clear()
+        for child in self._children:
+            if (code := child.ended()) is not None and not self._stop.is_set():
+                self._report("waiting for a change", {"command": child.part.name, "exit": code})

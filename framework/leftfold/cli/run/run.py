@@ -26,11 +26,16 @@ from leftfold.cli.options import (
     examples,
     seconds,
 )
-from leftfold.cli.run.child_process import handover, logs_of, spark_handover
+from leftfold.cli.run.child_process import end_with_parent, handover, logs_of, spark_handover
+from leftfold.errors import InfrastructureError
 from leftfold.model.app import App
 from leftfold.redis import refuse_eviction
-from leftfold.runtime.project import Usage, archive_of, names_in, unknown
-from leftfold.runtime.supervisor import Part
+from leftfold.runtime.connect import kafka_settings, redis_settings
+from leftfold.runtime.lifecycle import Outage, Stopping, begin_reactions, ensure_topics
+from leftfold.runtime.logging import open_report
+from leftfold.runtime.project import Usage, archive_of, load_apps, names_in, unknown
+from leftfold.runtime.supervisor import Part, Supervisor
+from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
 
 __all__ = ["chosen", "chosen_of", "parts_of"]
 
@@ -40,11 +45,7 @@ TAIL, STREAM, QUERIES = "tail", "stream", "queries"
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
-    """The App with only the members of these names, and the streams of such views; all of it without names.
-
-    Raises:
-        Usage: the App has no member of a name.
-    """
+    """The App with only the members of these names, and the streams of such views; all of it without names."""
     return next(iter(chosen_of({"": app}, names).values()))
 
 
@@ -172,15 +173,6 @@ def run(
     the log but on as many machines as its master has; also beside a projector. A reaction that has never run begins
     now: it acts on events from here on. With --metrics one address has the metrics of all parts.
     """
-    from leftfold.cli.run.child_process import end_with_parent
-    from leftfold.errors import InfrastructureError
-    from leftfold.runtime.connect import kafka_settings, redis_settings
-    from leftfold.runtime.lifecycle import Stopping, begin_reactions, ensure_topics
-    from leftfold.runtime.logging import open_report
-    from leftfold.runtime.project import Usage, load_apps
-    from leftfold.runtime.supervisor import Supervisor
-    from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
-
     if engine is ViewEngine.TAIL and (master or py_files or trigger):
         raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
     if metrics:
@@ -212,7 +204,7 @@ def run(
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event.set)
-    ensure_topics(apps.values(), settings, stopping.event, report)
+    ensure_topics(apps.values(), settings, Outage(report, stopping.event))
     for one in wanted.values():
         begin_reactions(one, settings)
     called = ", ".join(one.name for one in wanted.values())

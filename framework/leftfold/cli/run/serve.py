@@ -1,9 +1,10 @@
-"""`leftfold serve`: answers commands and reads of Apps over HTTP."""
+"""`leftfold serve` and `leftfold console`: answer commands and reads over HTTP, and show Apps in a browser."""
 
 from __future__ import annotations
 
 import re
 import resource
+import secrets
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,24 +13,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leftfold.cli.options import AppsOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOption, ScrapeOption, examples
 from leftfold.cli.run.child_process import end_with_parent
 from leftfold.errors import LeftfoldError
-from leftfold.runtime.connect import connect, extras
-from leftfold.runtime.console import note
-from leftfold.runtime.project import Usage, load_apps
-from leftfold.runtime.telemetry import TelemetrySettings, collected
+from leftfold.model.app import App
+from leftfold.runtime.connect import Connection, connect, extras
+from leftfold.runtime.console import note, say
+from leftfold.runtime.logging import open_report
+from leftfold.runtime.project import Usage, find_project, load_apps
+from leftfold.runtime.telemetry import TelemetrySettings, check_address, collected
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from leftfold.http import Access
-    from leftfold.model.app import App
-    from leftfold.runtime.connect import Connection
+    from leftfold.runtime.servers import Servers
 
-__all__ = ["EXAMPLES", "serve"]
+__all__ = ["CONSOLE_EXAMPLES", "SERVE_EXAMPLES", "console", "serve"]
 
-EXAMPLES = examples(
+SERVE_EXAMPLES = examples(
     "leftfold serve",
     "leftfold serve --port 9000 --origin https://shop.example      pages of that site may call",
     'LEFTFOLD_HTTP_KEYS="$(leftfold serve --new-key shop)" leftfold serve --host 0.0.0.0',
@@ -83,8 +85,12 @@ def serve(
         hosts = local_names(host) if access.is_open and not insecure else ()
         api = gateway(connections, access=access, origins=origin or (), metrics=shown if metrics else None, hosts=hosts)
         if console:
-            roles = console_role, acts_role
-            _add_console(api, apps, connections, access, (kafka, redis), roles, allow_acts=allow_acts, specs=app)
+            named, roles = {one.name: connection for one, connection in connections}, (console_role, acts_role)
+            servers = kafka, redis, None
+            scraped = TelemetrySettings().metrics
+            _add_console(
+                api, "/console", apps, named, servers, access, roles, allow_acts=allow_acts, specs=app, metrics=scraped
+            )
         if not with_parent:
             note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
         _raise_file_limit()
@@ -106,33 +112,6 @@ def _load(specs: list[str], *, is_silent: bool) -> Mapping[str, App]:
         raise
 
 
-def _add_console(
-    api: FastAPI,
-    apps: Mapping[str, App],
-    connections: Sequence[tuple[App, Connection]],
-    access: Access,
-    servers: tuple[str | None, str | None],
-    roles: tuple[str, str],
-    *,
-    allow_acts: bool,
-    specs: Sequence[str] | None,
-) -> None:
-    """Adds the console at /console; visitors say who they are as callers of the gateway do."""
-    from leftfold.cli.run.console import console_of
-    from leftfold.runtime.logging import open_report
-
-    with extras():
-        from leftfold.http.console import mount_console
-
-    named = {app.name: connection for app, connection in connections}
-    state = console_of(
-        apps, named, (*servers, None), access, roles,
-        allow_acts=allow_acts, specs=specs or (), metrics=TelemetrySettings().metrics,
-    )  # fmt: skip
-    mount_console(api, state, "/console", access=access)
-    open_report("console")  # for errors of pages that were not foreseen
-
-
 def _raise_file_limit() -> None:
     """Lets the process have as many files as it may have: each connection is one, and a shell often allows 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -145,10 +124,7 @@ _NAME_OF_KEY = re.compile(r"[^,=:\s](?:[^,=:]*[^,=:\s])?(?::[^,=:+\s]+(?:\+[^,=:
 
 def _show_new_key(name: str) -> None:
     """Prints a new API key to stderr, once, and its entry for the environment to stdout."""
-    import secrets
-
     from leftfold.http import hash_of
-    from leftfold.runtime.console import say
 
     if not _NAME_OF_KEY.fullmatch(name):
         raise Usage(
@@ -158,3 +134,104 @@ def _show_new_key(name: str) -> None:
     key = secrets.token_urlsafe(32)
     note(f"the key of {name}, which is not shown again: {key}")
     say(f"{name}={hash_of(key)}")
+
+
+_DRAIN_SECONDS = 2
+CONSOLE_EXAMPLES = examples(
+    "leftfold console",
+    "leftfold console --allow-acts                    also rebuild, promote, resend and the like, after a question",
+    "leftfold console --app shop.orders:app --app shop.stock:app --port 9000",
+)
+
+
+def console(
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8090,
+    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="Only visitors with this role may look.")] = "",
+    allow_acts: Annotated[bool, typer.Option("--allow-acts", help="Let visitors act, and not only read.")] = False,
+    acts_role: Annotated[str, typer.Option("--acts-role", metavar="ROLE", help="Only those with it may act.")] = "",
+    metrics: ScrapeOption = "",
+    app: AppsOption = None,
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+) -> None:
+    """Show Apps, their log and their views in a browser until Ctrl-C.
+
+    Beyond this machine visitors say who they are as callers of `leftfold serve` do: a browser sends an API key
+    (LEFTFOLD_HTTP_KEYS) as the password, and a TLS proxy a token or a certificate.
+    """
+    with extras():
+        import uvicorn
+        from fastapi import FastAPI
+
+        from leftfold.http.access import is_loopback, local_names
+        from leftfold.http.settings import HttpSettings
+
+    access = HttpSettings().access()
+    if access.is_open and not is_loopback(host):
+        raise Usage(
+            f"--host {host} can be reached by others, and visitors need no credentials: make an API key with leftfold "
+            f"serve --new-key NAME, and set LEFTFOLD_HTTP_KEYS"
+        )
+    apps = load_apps(app or [])
+    if metrics:
+        check_address(metrics)
+    with ExitStack() as opened:
+        connections = {a.name: opened.enter_context(connect(a, kafka=kafka, redis=redis)) for a in apps.values()}
+        servers, roles = (kafka, redis, archive), (role, acts_role)
+        hosts = local_names(host) if access.is_open else ()
+        api = FastAPI(title="Leftfold console", openapi_url=None)
+        _add_console(
+            api, "/", apps, connections, servers, access, roles,
+            allow_acts=allow_acts, specs=app, hosts=hosts, metrics=metrics,
+        )  # fmt: skip
+        note(f"the console of {', '.join(one.name for one in apps.values())}: http://{host}:{port}")
+        uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
+
+
+def _add_console(
+    api: FastAPI,
+    path: str,
+    apps: Mapping[str, App],
+    connections: Mapping[str, Connection],
+    servers: Servers,
+    access: Access,
+    roles: tuple[str, str],
+    *,
+    allow_acts: bool,
+    specs: Sequence[str] | None,
+    hosts: Sequence[str] = (),
+    metrics: str = "",
+) -> None:
+    """Adds the console of Apps to an application, at a path.
+
+    Args:
+        access: who visitors are. roles: which role may look, and which may act; '' = every visitor.
+        allow_acts: whether visitors may act at all. specs: the Apps that were named, for the commands on pages.
+        hosts: the names under which it answers; empty = any. metrics: where `leftfold run --metrics` answers.
+    """
+    with extras():
+        from leftfold.http import Access
+        from leftfold.http.console import Console, mount_console
+
+    looking, acting = roles
+    if (looking or acting) and access.is_open:
+        raise Usage("a role needs visitors that say who they are; make an API key: leftfold serve --new-key NAME")
+    if access.authorize is not Access().authorize and not looking:
+        raise Usage(
+            "the console shows everything, and LEFTFOLD_HTTP_AUTHORIZE is not asked for its pages; name the role of "
+            "those who may look: --role ROLE, or --console-role ROLE of leftfold serve"
+        )
+    project = find_project()
+    locks = {spec: project.lock_of(one, spec) for spec, one in apps.items()}
+    kafka, redis, _ = servers
+    named = {"--kafka": kafka or "", "--redis": "" if redis is None or "@" in redis else redis}
+    given = [f"--app={one}" for one in specs or ()] + [f"{option}={value}" for option, value in named.items() if value]
+    state = Console(
+        apps, connections, servers, locks=locks, given=given, metrics=metrics,
+        may_look=lambda who: not looking or looking in who.roles,
+        may_act=lambda who: allow_acts and (not acting or acting in who.roles),
+    )  # fmt: skip
+    mount_console(api, state, path, access=access, hosts=hosts)
+    open_report("console")  # for errors of pages that were not foreseen

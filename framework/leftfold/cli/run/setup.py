@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,8 @@ from leftfold.errors import ConfigurationError
 from leftfold.model.app import App
 from leftfold.model.rights import ROLES, Right, redis_rules, rights_of
 from leftfold.runtime.connect import kafka_settings
-from leftfold.runtime.console import amount, emit, note, say
+from leftfold.runtime.console import amount, emit, note, say, table
+from leftfold.runtime.project import Usage, find_project, load_app, load_apps
 
 __all__ = ["EXAMPLES", "User", "grant", "new", "print_rights", "topics", "users_of"]
 
@@ -48,11 +50,9 @@ def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[U
             try:
                 name = template.format(app=app.name, part=role)
             except (KeyError, IndexError, ValueError) as error:
-                raise ConfigurationError(
-                    f"--user {template!r} names more than {{app}} and {{part}}, such as 'svc-{{app}}-{{part}}'"
-                ) from error
-            rights = rights_of(app, role, answers=apps)
-            if rights:
+                why = "names more than {app} and {part}, such as 'svc-{app}-{part}'"
+                raise ConfigurationError(f"--user {template!r} {why}") from error
+            if rights := rights_of(app, role, answers=apps):
                 user = found.setdefault(name, User(name, role))
                 user.rights += [right for right in rights if right not in user.rights]
                 user.views += [view.name for view in app.views]
@@ -131,12 +131,8 @@ def new(
 
     It passes its own tests and runs: one package with events, a service and two views. No existing file is overwritten.
     """
-    from pathlib import Path
-
     from leftfold.cli.run.check import compared
     from leftfold.cli.scaffold import write_project
-    from leftfold.runtime.console import amount, note, say
-    from leftfold.runtime.project import Usage, find_project, load_app
 
     if empty and (category or key):
         raise Usage("--empty writes no service, so --category and --key have nothing to name; leave them out")
@@ -158,9 +154,6 @@ def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption
     """List the topics of Apps, created or not."""
     from leftfold.kafka.administration.cluster import ClusterAdmin
     from leftfold.kafka.administration.topics import topics_of
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.console import emit, table
-    from leftfold.runtime.project import load_apps
 
     apps = load_apps(app or []).values()
     wanted = [topic for one in apps for topic in topics_of(one)]
@@ -168,13 +161,10 @@ def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption
         there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
     rows = [{"topic": t.name, "partitions": there.get(t.name), "wanted": t.partitions} for t in wanted]
     if as_json:
-        for row in rows:
-            emit(row)
+        emit(*rows)
     else:
-        table(
-            [{**row, "partitions": row["partitions"] or "not made yet"} for row in rows],
-            ("topic", "partitions", "wanted"),
-        )
+        shown = [{**row, "partitions": row["partitions"] or "not made yet"} for row in rows]
+        table(shown, ("topic", "partitions", "wanted"))
 
 
 @topics.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))
@@ -184,13 +174,10 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     `leftfold run` does the same when it starts.
     """
     from leftfold.kafka.administration.topics import topics_of
-    from leftfold.runtime.connect import kafka_settings
-    from leftfold.runtime.console import amount, say
-    from leftfold.runtime.lifecycle import ensure_now
-    from leftfold.runtime.project import load_apps
+    from leftfold.runtime.lifecycle import ensure_topics
 
     apps = load_apps(app or []).values()
-    ensure_now(apps, kafka_settings(kafka))
+    ensure_topics(apps, kafka_settings(kafka))
     names = sorted(topic.name for one in apps for topic in topics_of(one))
     say(f"{amount(len(names), 'topic')} as they should be: {', '.join(names)}")
 
@@ -218,8 +205,6 @@ def acl(
     No right is revoked: further rights of a user are named. Processes of several Apps that send commands to each other,
     and clients of one App that send to another, are known when all these Apps are given at once.
     """
-    from leftfold.runtime.project import load_apps
-
     users = users_of(load_apps(app or []).values(), part or ROLES, user)
     if apply:
         grant(users, kafka, as_json=as_json)

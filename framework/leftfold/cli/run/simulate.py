@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from leftfold.cli.options import JsonOption, examples
+from leftfold.engine.progress import Stopwatch
+from leftfold.runtime.console import emit, say, shown
+from leftfold.runtime.project import Usage, load_app
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation import Report
@@ -48,29 +51,22 @@ def simulate(
     schedule that breaks a promise is shrunk to the fewest faults and shown with its trace. No server is needed. Only
     deciders are simulated so far. Exit code 3 when a promise is broken.
     """
-    from leftfold.runtime.project import load_app
     from leftfold.testing.simulation import simulate as run
 
     whole = load_app(app)
     options: dict[str, Any] = {"schedules": schedules, "seed": seed, "workers": workers, "clients": clients}
     options |= {name: _named(spec) for name, spec in (("commands", commands), ("check", check)) if spec}
-    with _progress(schedules) as progress:
-        report = run(whole, same_ids=not new_ids, progress=progress, **options)
-    _print(report, as_json=as_json)
-    if report.failure is not None:
+    with shown("simulate") as report:
+        watch = Stopwatch(report)
+        watch.begin("schedules", schedules)
+        found = run(whole, same_ids=not new_ids, progress=lambda done: watch.tell(done - watch.done), **options)
+    _print(found, as_json=as_json)
+    if found.failure is not None:
         raise typer.Exit(3)
 
 
 def _named(spec: str) -> Callable[..., Any]:
-    """A function by `module:name`.
-
-    Raises:
-        Usage: there is no such function.
-    """
-    import importlib
-
-    from leftfold.runtime.project import Usage
-
+    """A function by `module:name`."""
     module, _, name = spec.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -80,8 +76,6 @@ def _named(spec: str) -> Callable[..., Any]:
 
 
 def _print(report: Report, *, as_json: bool) -> None:
-    from leftfold.runtime.console import emit, say
-
     if not as_json:
         say(str(report))
         return
@@ -95,20 +89,3 @@ def _print(report: Report, *, as_json: bool) -> None:
             "trace": [{"at": at, "process": p, "what": what, "details": str(d)} for at, p, what, d in failure.trace],
         }
     emit({"app": report.app, "schedules": report.count, "first_seed": report.first, "failure": found})
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error while schedules run, if that is a terminal."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("schedules"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("schedules", total=total)
-        yield lambda done: bar.update(task, completed=done)

@@ -75,11 +75,7 @@ def _check(name: str) -> None:
 
 
 def _renaming(category: str, key: str) -> Callable[[str], str]:
-    """A function that replaces the template's names by these in a text.
-
-    Raises:
-        ConfigurationError: a word is no valid Python name, or the template uses it for something else.
-    """
+    """A function that replaces the template's names by these in a text."""
     for word in (category, key):
         if not _NAME.fullmatch(word) or keyword.iskeyword(word):
             raise ConfigurationError(f"{word!r} cannot be a name: lower case letters, digits and _, such as 'booking'")

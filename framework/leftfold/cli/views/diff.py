@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples
-from leftfold.engine.verify.row_differences import RowDifference
-from leftfold.runtime.console import say
-
-if TYPE_CHECKING:
-    from leftfold.engine.verify.row_differences import Diff
+from leftfold.engine.verify.row_differences import Diff, RowDifference
+from leftfold.engine.verify.row_differences import diff as compared
+from leftfold.engine.views.generations import resolve
+from leftfold.runtime.console import amount, emit, say
+from leftfold.runtime.project import Usage, load_app, view_of
+from leftfold.runtime.servers import store_of
 
 __all__ = ["show_rows"]
 
@@ -44,11 +45,6 @@ def diff(
     Where both follow the log, rows are compared at one position of it, so that writes meanwhile are no difference. Exit
     code 3 when rows differ.
     """
-    from leftfold.engine.verify.row_differences import diff as compared
-    from leftfold.engine.views.generations import resolve
-    from leftfold.runtime.project import load_app, view_of
-    from leftfold.runtime.servers import store_of
-
     names = _names(live=live, held=held, kept=kept, between=between)
     meant = view_of(load_app(app, having=[view]), view)
     with store_of(redis) as store:
@@ -60,8 +56,6 @@ def diff(
 
 
 def _names(*, live: bool, held: bool, kept: bool, between: tuple[str, str] | None) -> tuple[str, str]:
-    from leftfold.runtime.project import Usage
-
     chosen = [name for name, wanted in (("live", live), ("held", held), ("kept", kept)) if wanted]
     if between is not None and not chosen:
         return between
@@ -73,8 +67,6 @@ def _names(*, live: bool, held: bool, kept: bool, between: tuple[str, str] | Non
 
 
 def _tell(found: Diff, names: tuple[str, str], *, as_json: bool) -> None:
-    from leftfold.runtime.console import amount, emit, say
-
     counts = {name: getattr(found, name) for name in ("equal", "only_one", "only_other", "different", "unsettled")}
     if as_json:
         emit({"view": found.one.view, "one": found.one.id, "other": found.other.id, **counts})
@@ -104,7 +96,8 @@ def show_rows(rows: Sequence[RowDifference], one: str, other: str) -> None:
     for row in rows[:_SHOWN]:
         say(f"  {row.key}")
         if row.one is None or row.other is None:
-            say(f"    only in {other if row.one is None else one}: {_text(row.one or row.other or {})}")
+            fields = ", ".join(f"{name}={value}" for name, value in (row.one or row.other or {}).items())
+            say(f"    only in {other if row.one is None else one}: {fields}")
             continue
         for name in row.fields:
             say(f"    {name}")
@@ -112,7 +105,3 @@ def show_rows(rows: Sequence[RowDifference], one: str, other: str) -> None:
             say(f"      {other:<{width}}  {row.other.get(name, '')}")
     if len(rows) > _SHOWN:
         say(f"  ... and {len(rows) - _SHOWN:,} more")
-
-
-def _text(fields: object) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dict(fields).items())  # type: ignore[call-overload]

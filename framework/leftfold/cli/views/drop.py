@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from leftfold.cli.options import AppOption, RedisOption, examples
 from leftfold.engine.views.cleanup import orphans, remove, remove_orphans, remove_undeclared, tails_of, undeclared_view
 from leftfold.engine.views.generations import resolve
+from leftfold.model.app import App
+from leftfold.model.view import View
+from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.runtime.console import amount, say
-from leftfold.runtime.project import Usage, unknown
-
-if TYPE_CHECKING:
-    from leftfold.model.app import App
-    from leftfold.model.view import View
-    from leftfold.ports.bulk import BulkStore
+from leftfold.runtime.project import Usage, load_app, unknown, view_of
+from leftfold.runtime.servers import store_of
 
 __all__ = ["remove_one", "remove_unlisted"]
 
@@ -37,8 +36,7 @@ def drop(
         bool, typer.Option("--orphans", help="Instead: generations that have keys but are in no registry.")
     ] = False,
     yes: Annotated[
-        bool,
-        typer.Option("--yes", help="Also the live one of other code, a kept one, orphans, or the whole view."),
+        bool, typer.Option("--yes", help="Also the live one of other code, a kept one, orphans, or the whole view.")
     ] = False,
     app: AppOption = "",
     redis: RedisOption = None,
@@ -50,9 +48,6 @@ def drop(
     scanned; nothing is removed without --yes. A view that the App does not declare is removed as a whole; without --yes
     its generations are only listed.
     """
-    from leftfold.runtime.project import Usage, load_app, view_of
-    from leftfold.runtime.servers import store_of
-
     whole = load_app(app, having=[view])
     declared = any(known.name == view for known in whole.views)
     if (generation and orphans) or (declared and not generation and not orphans):

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from pydantic_core import to_jsonable_python
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, encoded_key, examples
 from leftfold.engine.verify.history import RowStep
+from leftfold.model.keys import NO_ROW
 from leftfold.model.view import View
-from leftfold.runtime.console import shown
+from leftfold.runtime.console import emit, note, say, shown, styled
 from leftfold.runtime.operations.generations import Explaining
+from leftfold.runtime.project import folded_view_of, load_app
 
 __all__ = ["EXAMPLES", "explain"]
 
@@ -43,9 +46,6 @@ def explain(
     Folds them in this process, with this code, up to the position of the view. Exit code 3 when the result is not the
     row that is stored, 1 when no event touches the row.
     """
-    from leftfold.cli.options import encoded_key
-    from leftfold.runtime.project import folded_view_of, load_app
-
     plain, _, named = name.partition("@")
     view = folded_view_of(load_app(app, having=[plain]), plain)
     work = Explaining(view, (kafka, redis, archive), named or "live", shown)
@@ -59,10 +59,6 @@ def explain(
 
 
 def _tell(view: View[Any, Any], step: RowStep, *, as_json: bool) -> None:
-    from pydantic_core import to_jsonable_python
-
-    from leftfold.runtime.console import emit, say, styled
-
     record, event = step.touch.record, step.touch.decoded
     place = f"{record.topic}[{record.partition}]@{record.offset}"
     before, after = (to_jsonable_python(row) for row in (step.before, step.after))
@@ -95,9 +91,6 @@ def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) 
 
 
 def _tell_end(work: Any, last: RowStep | None, key: str, *, as_json: bool) -> None:
-    from leftfold.model.keys import NO_ROW
-    from leftfold.runtime.console import note
-
     if last is None:
         near = f"rows there are: {', '.join(work.near)}" if work.near else "it has no rows at all"
         note(f"no event touches row {key!r} of view {work.view.name} up to {work.position}; {near}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from leftfold.cli.options import AppOption, JsonOption, examples
-
-if TYPE_CHECKING:
-    from leftfold.engine.rebuild.planner import Forecast, Hardware, Workload
-    from leftfold.model.app import App
-    from leftfold.model.view import View
+from leftfold.engine.rebuild.planner import Forecast, Hardware, Workload, forecast
+from leftfold.model.app import App
+from leftfold.model.view import View
+from leftfold.runtime.console import emit, say, table
+from leftfold.runtime.project import load_app, view_of
 
 __all__ = ["EXAMPLES", "plan"]
 
@@ -45,9 +46,6 @@ def plan(
     Nothing is read from any server. The rates were measured with the reference application on a machine of two cores;
     for the cost on an existing log see `leftfold rebuild --plan`.
     """
-    from leftfold.engine.rebuild.planner import Hardware, Workload, forecast
-    from leftfold.runtime.project import load_app
-
     whole, on = load_app(app, having=names or ()), Hardware(cores, machines, brokers, stores)
     found = []
     for view in _views(whole, names or []):
@@ -59,18 +57,12 @@ def plan(
 
 
 def _views(app: App, names: list[str]) -> Iterator[View[Any, Any]]:
-    from leftfold.runtime.project import view_of
-
     for name in names:
         view_of(app, name)
     return (view for view in app.views if view.folded and (not names or view.name in names))
 
 
 def _tell(found: list[tuple[str, Workload, Forecast]], on: Hardware, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from leftfold.runtime.console import emit, say, table
-
     if as_json:
         for name, work, cost in found:
             emit({"view": name, **asdict(work), "rows": work.keys, "hardware": asdict(on), **asdict(cost)})

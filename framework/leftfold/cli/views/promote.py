@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, KeepOption, RedisOption, examples
-
-if TYPE_CHECKING:
-    from leftfold.engine.rebuild.result import RebuildResult
-    from leftfold.runtime.servers import Servers
+from leftfold.engine.rebuild.result import RebuildResult
+from leftfold.runtime.console import amount, emit, say, shown
+from leftfold.runtime.operations.generations import promote_generation
+from leftfold.runtime.project import load_app
+from leftfold.runtime.servers import Servers
 
 __all__ = ["PROMOTE_EXAMPLES", "ROLLBACK_EXAMPLES", "promote", "rollback"]
 
@@ -19,7 +20,7 @@ PROMOTE_EXAMPLES = examples(
     "leftfold promote household_spend --generation 4-ab12",
 )
 ROLLBACK_EXAMPLES = examples(
-    "leftfold rollback household_spend                      back to the rows before the last swap, kept up to date",
+    "leftfold rollback household_spend                      back to the rows before the last swap, kept up to date"
 )
 
 
@@ -63,10 +64,6 @@ def rollback(
 
 
 def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float, as_json: bool) -> None:
-    from leftfold.runtime.console import shown
-    from leftfold.runtime.operations.generations import promote_generation
-    from leftfold.runtime.project import load_app
-
     whole = load_app(app, having=[name])
     with shown(name) as report:
         result = promote_generation(whole, name, generation, servers, keep=keep, report=report)
@@ -74,8 +71,6 @@ def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float
 
 
 def _tell(result: RebuildResult, keep: float, *, as_json: bool) -> None:
-    from leftfold.runtime.console import amount, emit, say
-
     if as_json:
         fields = {name: getattr(result, name) for name in ("view", "generation", "kept", "rows", "swapped")}
         emit({**fields, "agreement": result.agreement.value})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,15 +23,18 @@ from leftfold.cli.options import (
     examples,
 )
 from leftfold.cli.views.diff import show_rows
-from leftfold.runtime.console import amount, emit, say
-from leftfold.runtime.project import Usage
-
-if TYPE_CHECKING:
-    from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan
-    from leftfold.engine.rebuild.result import RebuildResult
-    from leftfold.engine.verify.verification import Sample
-    from leftfold.model.app import App
-    from leftfold.model.view import View
+from leftfold.cli.views.stream_rebuild import StreamRebuilt, rebuild_streams
+from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, joint_plan
+from leftfold.engine.rebuild.rebuilder import RebuildOptions
+from leftfold.engine.rebuild.result import RebuildResult
+from leftfold.engine.verify.verification import Sample
+from leftfold.model.app import App
+from leftfold.model.computed_views import TableView
+from leftfold.model.view import View
+from leftfold.runtime.console import amount, emit, note, say, say_lines
+from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.project import Usage, load_app, view_of
+from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild, kept
 
 __all__ = ["EngineOption", "given_options", "share_of", "views_meant"]
 
@@ -110,30 +115,18 @@ def rebuild(
     A rebuild runs in this process unless Spark, with its start, is expected to finish earlier, a view is computed by
     Spark, or a master is named.
     """
-    from dataclasses import replace
-
-    from leftfold.engine.rebuild.rebuilder import RebuildOptions
-    from leftfold.runtime.console import note
-    from leftfold.runtime.lifecycle import folds_of
-    from leftfold.runtime.project import load_app
-    from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild
-
     _check(as_of, name, hold=hold, sample=sample)
     whole = load_app(app, having=names or ())
+    cores_at_once = cores or cores_of("spark" if engine == "auto" else engine, master)
     options = RebuildOptions(
-        cores=cores or cores_of("spark" if engine == "auto" else engine, master),
-        keep=keep,
-        max_parked=max_parked,
-        swap_anyway=anyway,
-        hold=hold,
-        pin=name,
-        fresh=fresh,
+        cores=cores_at_once, keep=keep, max_parked=max_parked, swap_anyway=anyway, hold=hold, pin=name, fresh=fresh
     )
     work = Rebuilding(kafka, redis, options, archive, given=given_options(context))
     views = views_meant(whole, names or [])
     if streamed := [view for view in views if view.streamed]:
         _check_streamed(names or [], plan=plan or hold or bool(as_of or sample), views=len(views) > len(streamed))
-        raise typer.Exit(_run_streams(whole, streamed, (kafka, redis), keep=keep, anyway=anyway, as_json=as_json))
+        rebuilt = rebuild_streams(whole, streamed, kafka, redis, keep=keep, anyway=anyway)
+        raise typer.Exit(_tell_streamed(rebuilt, as_json=as_json))
     _check_folded(views, wanted=hold or bool(sample))
     share = share_of(sample, "--sample", "the rows") if sample else 0.0
     groups = _groups(views, alone=bool(as_of or sample))
@@ -150,28 +143,24 @@ def rebuild(
         return
     if engine == "auto" and not as_json:
         note(str(chosen))
-    code = 0
-    folds = folds_of(whole)
+    codes, folds = [0], folds_of(whole)
     with work.engine("spark" if chosen.spark else "local", master, py_files or ()):
         for group in groups:
+            fold = folds.get(group[0].name, "")
             if sample:
-                code = max(
-                    code, tell_sample(work.sampled(group[0], share, folds.get(group[0].name, "")), as_json=as_json)
-                )
+                codes.append(tell_sample(work.sampled(group[0], share, fold), as_json=as_json))
                 continue
             if len(group) > 1:
                 results = work.run_together(group, folds=folds, quiet=as_json)
             else:
-                results = [work.run(group[0], fold=folds.get(group[0].name, ""), quiet=as_json)]
+                results = [work.run(group[0], fold=fold, quiet=as_json)]
             for result in results:
                 _tell(result, as_json=as_json)
-                code = max(code, result.exit_code)
-    raise typer.Exit(code)
+                codes.append(result.exit_code)
+    raise typer.Exit(max(codes))
 
 
 def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
-    from leftfold.runtime.project import Usage
-
     if bool(as_of) is not bool(name):
         raise Usage("--as-of and --name go together: leftfold rebuild VIEW --as-of KEY@5 --name then")
     if name and not (name.isascii() and name.isidentifier() and name not in ("live", "held", "kept")):
@@ -181,8 +170,6 @@ def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
 
 
 def _check_folded(views: list[View[Any, Any]], *, wanted: bool) -> None:
-    from leftfold.runtime.project import Usage
-
     for view in views if wanted else ():
         if not view.folded:
             raise Usage(f"view {view.name} is computed as a whole; --hold and --sample are for views that are folded")
@@ -201,8 +188,6 @@ def _groups(views: list[View[Any, Any]], *, alone: bool) -> list[list[View[Any, 
 
 def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
     """The App's views of these names; all folded and query views when no name is given."""
-    from leftfold.runtime.project import Usage, view_of
-
     for name in names:
         view_of(app, name)
     if not app.views:
@@ -211,8 +196,6 @@ def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
 
 
 def _check_streamed(names: list[str], *, plan: bool, views: bool) -> None:
-    from leftfold.runtime.project import Usage
-
     if plan or views:
         raise Usage(
             f"{' '.join(names)}: a view that a stream keeps is rebuilt by that stream; rebuild it without other "
@@ -220,19 +203,11 @@ def _check_streamed(names: list[str], *, plan: bool, views: bool) -> None:
         )
 
 
-def _run_streams(
-    app: App, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool, **options: Any
-) -> int:
-    import threading
-
-    from leftfold.cli.views.stream_rebuild import StreamRebuild, keepers
-    from leftfold.runtime.console import emit, say_lines
-
+def _tell_streamed(results: Iterable[StreamRebuilt], *, as_json: bool) -> int:
     code = 0
-    for stream in keepers(app, views):
-        for result in StreamRebuild(app, stream, *servers).run(threading.Event(), **options):
-            emit(result._asdict()) if as_json else say_lines(str(result).split("\n"))
-            code = max(code, 0 if result.swapped else 3)
+    for result in results:
+        emit(result._asdict()) if as_json else say_lines(str(result).split("\n"))
+        code = max(code, 0 if result.swapped else 3)
     return code
 
 
@@ -261,11 +236,6 @@ def _plan(
     as_json: bool,
 ) -> None:
     """Prints plans; with servers, and Spark, also how Spark would keep the query views."""
-    from leftfold.engine.rebuild.planner import joint_plan
-    from leftfold.model.computed_views import TableView
-    from leftfold.runtime.console import emit, say, say_lines
-    from leftfold.runtime.rebuilding import kept
-
     for views, plans in zip(groups, planned, strict=True):
         if not as_json:
             say_lines(joint_plan(plans).split("\n"))
@@ -287,8 +257,6 @@ def _plan(
 
 
 def _tell(result: RebuildResult, *, as_json: bool) -> None:
-    from leftfold.runtime.console import emit, say_lines
-
     if not as_json:
         say_lines(str(result).split("\n"))
         return

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, encoded_key, examples
 from leftfold.engine.progress import RebuildProgress
 from leftfold.model.app import App
 from leftfold.runtime.console import amount, emit, say, shown
+from leftfold.runtime.operations.generations import retried
 from leftfold.runtime.operations.reactions import retry_parked as retry_reaction
-from leftfold.runtime.project import Usage
+from leftfold.runtime.project import Usage, folded_view_of, load_app, unknown
 
 __all__ = ["EXAMPLES", "retry", "retry_parked"]
 
@@ -43,11 +44,6 @@ def retry(
     may run meanwhile. Events of a reaction are tried once each, with the same idempotency keys as before. Exit code 1
     when something stays parked.
     """
-    from leftfold.cli.options import encoded_key
-    from leftfold.runtime.console import amount, emit, say
-    from leftfold.runtime.operations.generations import retried
-    from leftfold.runtime.project import folded_view_of, load_app, unknown
-
     whole = load_app(app, having=[name])
     if name in {reaction.name for reaction in whole.reactions}:
         raise typer.Exit(retry_parked(whole, name, keys or [], kafka, as_json=as_json))

@@ -8,15 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, YesOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, YesOption, agreed, examples
+from leftfold.cli.run.run import chosen
 from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_locally
+from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.engine.progress import Report, Stopwatch
 from leftfold.kafka.administration.states import forget_states
 from leftfold.model.decider import Decider
 from leftfold.model.keys import events
-from leftfold.runtime.connect import kafka_settings, open_bulk
-from leftfold.runtime.project import archive_of
+from leftfold.runtime.connect import kafka_settings, open_bulk, open_reader
+from leftfold.runtime.console import amount, emit, say, shown
+from leftfold.runtime.project import archive_of, load_app
 from leftfold.runtime.rebuilding import spark_settings
 
 __all__ = ["EXAMPLES", "REBUILD_EXAMPLES", "checked", "rebuild", "state", "verify"]
@@ -49,10 +52,6 @@ def verify(
 
     Exit code 3 when they differ; to have workers fold all of them again from the events: leftfold state rebuild.
     """
-    from leftfold.cli.run.run import chosen
-    from leftfold.runtime.console import amount, emit, say, shown
-    from leftfold.runtime.project import load_app
-
     whole = load_app(app, having=names or ())
     wrong = 0
     for decider in chosen(whole, names or []).deciders:
@@ -106,12 +105,6 @@ def rebuild(
     when they start. For a log that was restored, cut or copied, and for states that are wrong. Answers that no event
     records are forgotten: a refused command that is sent again is decided again.
     """
-    from leftfold.cli.options import agreed
-    from leftfold.engine.processing.recovery import task_for
-    from leftfold.runtime.connect import kafka_settings, open_reader
-    from leftfold.runtime.console import emit, say
-    from leftfold.runtime.project import archive_of, load_app
-
     whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
     task_for(whole, name)
     agreed(f"delete what {name} remembers of its streams, and have workers fold it again?", yes=yes)

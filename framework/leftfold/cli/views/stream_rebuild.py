@@ -1,13 +1,15 @@
-"""Rebuild of a stream's views: the stream reads the log again into new generations, which then go live."""
+"""Rebuild of the views that streams keep: a stream reads the log again into new generations, which then go live."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Event
+from typing import Any, NamedTuple
 
 from leftfold.client.results import Description, describe
+from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.engine.views.cleanup import remove, sweep
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -19,33 +21,12 @@ from leftfold.redis import RedisViewStore
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.project import Usage
 
-if TYPE_CHECKING:
-    from leftfold.engine.streaming.external_rows import ExternalRows
-
-__all__ = ["Rebuilt", "StreamRebuild", "keepers"]
+__all__ = ["StreamRebuilt", "rebuild_streams"]
 
 _LOOKS, _LOOK_SECONDS = 4, 0.5
 
 
-def keepers(app: App, views: Sequence[View[Any, Any]]) -> list[Streaming]:
-    """The streams that keep these views.
-
-    Raises:
-        Usage: a program of the user's own keeps one of them.
-    """
-    found: dict[str, Streaming] = {}
-    for view in views:
-        stream = app.keeper(view)
-        if stream is None:
-            raise Usage(
-                f"view {view.name} is kept by a program of your own; name its stream, App(streams=[Streaming(...)]), "
-                f"so that rebuild can run it, or raise the view's version to have it begin again"
-            )
-        found[stream.name] = stream
-    return list(found.values())
-
-
-class Rebuilt(NamedTuple):
+class StreamRebuilt(NamedTuple):
     """The result for one view; `equal` is None where the old rows advanced meanwhile, or there were none."""
 
     view: str
@@ -69,59 +50,68 @@ class Rebuilt(NamedTuple):
         return "\n".join(lines)
 
 
-class StreamRebuild:
-    """Rebuilds the views of one stream, beside the process that keeps them."""
+def rebuild_streams(
+    app: App, views: Sequence[View[Any, Any]], kafka: str | None, redis: str | None, *, keep: float, anyway: bool
+) -> Iterator[StreamRebuilt]:
+    """Has the streams that keep these views read the log again, beside the processes that keep them.
 
-    def __init__(self, app: App, stream: Streaming, kafka: str | None, redis: str | None) -> None:
-        self._app, self._stream = app, stream
-        self._kafka, self._redis = kafka_settings(kafka), redis_settings(redis)
+    Args:
+        keep: seconds for which a replaced generation is kept. anyway: goes live even if the rows differ.
 
-    def run(self, stop: threading.Event, *, keep: float, anyway: bool) -> list[Rebuilt]:
-        """Rebuilds the views and swaps the new generations in.
+    Raises:
+        Usage: a program of the user's own keeps one of the views.
+        InfrastructureError: another process rebuilds one of them, or a stream ended before it had caught up.
+    """
+    from leftfold.faust.streams import streams_of
 
-        Args:
-            keep: seconds for which a replaced generation is kept. anyway: goes live even if the rows differ.
-
-        Raises:
-            InfrastructureError: another process rebuilds one of the views, or `stop` was set before the end.
-        """
-        from leftfold.faust.streams import streams_of
-
-        with closing(RedisViewStore(self._redis)) as store:
-            with ClusterAdmin(self._kafka) as cluster:
-                dialect = self._kafka.aiokafka()
-                streams = streams_of(self._app, self._stream, dialect, store, cluster.partitions, anew=True)
-            found: tuple[ExternalRows[Any, Any], ...] = streams.rows
+    of_kafka, of_redis = kafka_settings(kafka), redis_settings(redis)
+    for stream in _keepers(app, views):
+        with closing(RedisViewStore(of_redis)) as store:
+            with ClusterAdmin(of_kafka) as cluster:
+                streams = streams_of(app, stream, of_kafka.aiokafka(), store, cluster.partitions, anew=True)
             with closing(streams):
-                for view in self._stream.views:
+                for view in stream.views:
                     sweep(store, view, keep)
                 try:
-                    if not streams.run(stop, once=True):
-                        raise InfrastructureError(f"stream {self._stream.name} was stopped before it had caught up")
-                    return [self._swapped(store, rows, stop, anyway=anyway) for rows in found]
+                    if not streams.run(Event(), once=True):
+                        raise InfrastructureError(f"stream {stream.name} was stopped before it had caught up")
+                    results = [_swapped(store, rows, anyway=anyway) for rows in streams.rows]
                 except BaseException:
-                    for rows in found:
+                    for rows in streams.rows:
                         _abandon(store, rows)
                     raise
+        yield from results
 
-    def _swapped(
-        self, store: ViewStore, rows: ExternalRows[Any, Any], stop: threading.Event, *, anyway: bool
-    ) -> Rebuilt:
-        view, generation = rows.view, rows.generation
-        old = store.registry(view.name).live_of(view.hash)
-        new = describe(view, generation, store)
+
+def _keepers(app: App, views: Sequence[View[Any, Any]]) -> list[Streaming]:
+    found: dict[str, Streaming] = {}
+    for view in views:
+        stream = app.keeper(view)
+        if stream is None:
+            raise Usage(
+                f"view {view.name} is kept by a program of your own; name its stream, App(streams=[Streaming(...)]), "
+                f"so that rebuild can run it, or raise the view's version to have it begin again"
+            )
+        found[stream.name] = stream
+    return list(found.values())
+
+
+def _swapped(store: ViewStore, rows: ExternalRows[Any, Any], *, anyway: bool) -> StreamRebuilt:
+    view, generation = rows.view, rows.generation
+    old = store.registry(view.name).live_of(view.hash)
+    new = describe(view, generation, store)
+    equal = _are_equal(new, view, old, store)
+    for _ in range(_LOOKS if equal is False else 0):
+        time.sleep(_LOOK_SECONDS)  # a row may be newer than its checkpoint, until the next flush
         equal = _are_equal(new, view, old, store)
-        for _ in range(_LOOKS):
-            if equal is not False or stop.wait(_LOOK_SECONDS):
-                break
-            # A row may be newer than its checkpoint, until the next flush.
-            equal = _are_equal(new, view, old, store)
-        swapped = equal is not False or anyway
-        if swapped:
-            rows.show()
-        else:
-            remove(store, generation)
-        return Rebuilt(view.name, generation.id, old.id if old else "", new.rows, new.checksum, equal, swapped)
+        if equal is not False:
+            break
+    swapped = equal is not False or anyway
+    if swapped:
+        rows.show()
+    else:
+        remove(store, generation)
+    return StreamRebuilt(view.name, generation.id, old.id if old else "", new.rows, new.checksum, equal, swapped)
 
 
 def _abandon(store: ViewStore, rows: ExternalRows[Any, Any]) -> None:

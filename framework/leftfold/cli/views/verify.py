@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,14 +17,15 @@ from leftfold.cli.options import (
     RedisOption,
     examples,
 )
-from leftfold.cli.views.rebuild import EngineOption
+from leftfold.cli.views.diff import show_rows
+from leftfold.cli.views.rebuild import EngineOption, share_of, views_meant
 from leftfold.engine.verify.verification import Verification
+from leftfold.model.app import App
 from leftfold.model.view import View
-from leftfold.runtime.console import shown
+from leftfold.runtime.console import amount, emit, note, say, shown
+from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.generations import Verifying, verified_as
-
-if TYPE_CHECKING:
-    from leftfold.model.app import App
+from leftfold.runtime.project import Usage, folded_view_of, load_app
 
 __all__ = ["EXAMPLES", "verify"]
 
@@ -64,10 +65,6 @@ def verify(
     left out. Exit code 3 when a view differs from the log; build it again then: leftfold rebuild. Exit code 4 when so
     much was written meanwhile that --deep cannot decide.
     """
-    from leftfold.cli.views.rebuild import share_of, views_meant
-    from leftfold.runtime.lifecycle import folds_of
-    from leftfold.runtime.project import Usage, folded_view_of, load_app
-
     if continuous and engine is EngineOption.SPARK:
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
     whole = load_app(app, having=names or ())
@@ -89,8 +86,6 @@ def verify(
 
 def _tell_left_out(app: App, views: Sequence[View[Any, Any]], *, named: bool) -> None:
     """Notes which views of the App cannot be verified, when no view was named."""
-    from leftfold.runtime.console import note
-
     left = [] if named else [view.name for view in app.views if view not in views]
     if left:
         note(
@@ -100,9 +95,6 @@ def _tell_left_out(app: App, views: Sequence[View[Any, Any]], *, named: bool) ->
 
 
 def _tell(result: Verification, *, as_json: bool) -> None:
-    from leftfold.cli.views.diff import show_rows
-    from leftfold.runtime.console import amount, emit, say
-
     if as_json:
         fields: dict[str, Any] = {**result.__dict__, "equal": result.equal, "position": result.position.offsets}
         sums = {"stored": f"{result.stored:032x}", "folded": f"{result.folded:032x}"}

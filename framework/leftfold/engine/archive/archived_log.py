@@ -9,20 +9,16 @@ from typing import Protocol
 from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, Owner, check_owner, read_range
+from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, check_owner, read_range
 from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["ArchivedLog", "ArchivedReader"]
 
 
-class OwnedLog(BulkLog, Owner, Protocol):
-    """A BulkLog of topics that have ids."""
-
-
 class ArchivedLog:
     """A BulkLog that reads a range from the archive up to the archive's end, and from the topic after that."""
 
-    def __init__(self, open_archive: OpenArchive, open_log: Callable[[], OwnedLog]) -> None:
+    def __init__(self, open_archive: OpenArchive, open_log: Callable[[], BulkLog]) -> None:
         self._archive, self._log = open_archive(), open_log()
         self._ours: set[str] = set()
 
@@ -37,23 +33,21 @@ class ArchivedLog:
             InfrastructureError: a topic is shorter than its archive, so it is not the one that was archived.
         """
         ends = self._log.stable_ends(topics)
-        for topic, partitions in ends.offsets.items():
+        for topic in ends.offsets:
             for partition in self._archive.ends(topic):
-                end = self._end(topic, partition)
-                if partitions.get(partition, 0) < end:
+                found, end = ends.next_offset(topic, partition), self._end(topic, partition)
+                if found < end:
                     raise InfrastructureError(
-                        f"{topic}[{partition}] ends at {partitions.get(partition, 0)}, but its archive "
-                        f"{self._archive.place} at {end}: the topic is not the one that was archived. It was created "
-                        f"again, or records were lost; name the archive that belongs to it with --archive DIR"
+                        f"{topic}[{partition}] ends at {found}, but its archive {self._archive.place} at {end}: the "
+                        f"topic is not the one that was archived. It was created again, or records were lost; name the "
+                        f"archive that belongs to it with --archive DIR"
                     )
         return ends
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The start offsets of archive and topic together: 0 where the archive reaches the topic."""
-        starts = self._log.starts(topics)
-        return Position(
-            {t: {p: 0 if self._end(t, p) >= low else low for p, low in ps.items()} for t, ps in starts.offsets.items()}
-        )
+        starts = self._log.starts(topics).by_partition()
+        return Position.of({place: 0 if self._end(*place) >= low else low for place, low in starts.items()})
 
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
         """The ids of the topics."""
@@ -87,8 +81,8 @@ class ArchivedLog:
         return self._archive.ends(topic).get(partition, 0)
 
 
-class StartingReader(LogReader, Owner, Protocol):
-    """A LogReader of topics that have ids, and whose beginning may have been deleted."""
+class StartingReader(LogReader, Protocol):
+    """A LogReader of topics whose beginning may have been deleted."""
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that each partition still holds."""
@@ -137,8 +131,7 @@ class ArchivedReader:
         Raises:
             InfrastructureError: some of the records before the topic's start are not in the archive.
         """
-        self._coming = None
-        self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+        self._coming, self._next = None, position.by_partition()
         self._parts = deque(self._missing(position))
         if not self._parts:
             self._reader.seek(position)
@@ -167,7 +160,7 @@ class ArchivedReader:
             return self._reader.poll(limit, timeout)
         except InfrastructureError:
             position = self._reader.position()
-            self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+            self._next = position.by_partition()
             if not list(self._missing(position)):
                 raise
             # Retention has deleted the next records from the topic; they are in the archive now.
@@ -176,12 +169,7 @@ class ArchivedReader:
 
     def position(self) -> Position:
         """The next offset of each partition."""
-        if not self._parts:
-            return self._reader.position()
-        position: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in self._next.items():
-            position.setdefault(topic, {})[partition] = offset
-        return Position(position)
+        return Position.of(self._next) if self._parts else self._reader.position()
 
     def close(self) -> None:
         """Closes the log's connections."""
@@ -193,7 +181,7 @@ class ArchivedReader:
         archive: Archive | None = None
         checked: set[str] = set()
         starts = self._reader.starts(wanted.offsets)
-        for topic, partition, offset in ((t, p, o) for t, ps in wanted.offsets.items() for p, o in ps.items()):
+        for (topic, partition), offset in wanted.by_partition().items():
             low = starts.next_offset(topic, partition)
             if offset >= low:
                 continue

@@ -10,15 +10,9 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, Owner, check_owner
 
 __all__ = [
-    "beginning",
-    "check_complete",
-    "cut_source",
-    "log_gap",
-    "offsets_for_time",
-    "out_of_reach",
-    "unreachable",
+    "beginning", "check_complete", "cut_source", "log_gap", "offsets_for_time", "out_of_reach", "unreachable",
     "unrouted",
-]
+]  # fmt: skip
 
 
 _MOST_NAMED = 8
@@ -87,10 +81,9 @@ def beginning(topics: Mapping[str, int]) -> Position:
 def unreachable(starts: Position, wanted: Position) -> list[OffsetRange]:
     """The ranges between the wanted offsets and the first offsets that the topics still hold."""
     return [
-        OffsetRange(topic, partition, wanted.next_offset(topic, partition), start)
-        for topic, partitions in sorted(starts.offsets.items())
-        for partition, start in sorted(partitions.items())
-        if wanted.next_offset(topic, partition) < start
+        OffsetRange(*place, wanted.next_offset(*place), start)
+        for place, start in sorted(starts.by_partition().items())
+        if wanted.next_offset(*place) < start
     ]
 
 
@@ -143,14 +136,8 @@ def offsets_for_time(log: TimedLog, topic: str, moment: int, open_archive: OpenA
     archive = open_archive() if open_archive is not None else None
     if archive is not None:
         check_owner(archive, topic, log)
-    return Position(
-        {
-            topic: {
-                partition: _offset_there(archive, OffsetRange(topic, partition, 0, starts[partition]), moment, offset)
-                for partition, offset in found.items()
-            }
-        }
-    )
+    lost = {partition: OffsetRange(topic, partition, 0, starts[partition]) for partition in found}
+    return Position({topic: {p: _offset_there(archive, lost[p], moment, offset) for p, offset in found.items()}})
 
 
 def _offset_there(archive: Archive | None, lost: OffsetRange, moment: int, found: int) -> int:

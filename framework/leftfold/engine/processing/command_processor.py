@@ -84,12 +84,8 @@ def decide(
     given = stream.answered.get(received.id)
     if given is not None:
         if given.digest and given.digest != received.digest:
-            return Refused(
-                ContractError(
-                    f"command id {received.id!r} belongs to another command; one id needs the same fields, times too"
-                ),
-                False,
-            )
+            why = f"command id {received.id!r} belongs to another command; one id needs the same fields, times too"
+            return Refused(ContractError(why), False)
         version = given.first + given.events - 1 if given.events else given.first
         return Duplicate(version, given.events, given.error)
     if received.deadline is not None and (late := now - received.deadline / 1000) > 0:
@@ -122,11 +118,9 @@ def decide(
             )
     first = stream.version + 1
     stream.state, stream.version = state, stream.version + len(events)
-    dropped = stream.remember(
-        received.id,
-        answer(received.id, received.digest, first if events else stream.version, len(events), None, max(now, decided)),
-        now,
-    )
+    begins, seen = first if events else stream.version, max(now, decided)
+    given = answer(received.id, received.digest, begins, len(events), None, seen)
+    dropped = stream.remember(received.id, given, now)
     _advance(stream, received)
     return Accepted(encoded, first, dropped)
 
@@ -186,11 +180,7 @@ def _advance(stream: Stream[Any], received: Received) -> None:
 
 
 def _apply(
-    decider: Decider[Any, Any, Any],
-    codec: MessageCodec[Any],
-    received: Received,
-    state: Any,
-    events: Sequence[Event],
+    decider: Decider[Any, Any, Any], codec: MessageCodec[Any], received: Received, state: Any, events: Sequence[Event]
 ) -> tuple[Any, tuple[Encoded, ...]]:
     """The state after the events, and the encoded events."""
     encoded: list[Encoded] = []
@@ -234,14 +224,9 @@ class CommandProcessor(PartitionProcessor[Received]):
         senders: Iterable[str] = (),
         end: End = lambda topic, partition: 0,
     ) -> None:
+        codec = StreamCodec(decider.state, decider.initial_state)
         super().__init__(
-            app,
-            decider.name,
-            StreamCodec(decider.state, decider.initial_state),
-            partition_of=partition_of,
-            partitions=partitions,
-            max_bytes=max_bytes,
-            clock=clock,
+            app, decider.name, codec, partition_of=partition_of, partitions=partitions, max_bytes=max_bytes, clock=clock
         )
         self.decider = decider
         self.commands: MessageCodec[Any] = MessageCodec(decider.commands)

@@ -18,24 +18,13 @@ from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
 from leftfold.model.state_encoding import number_in
 from leftfold.ports.codec import JSON, UNREADABLE, MessageCodec, digest
+from leftfold.ports.outgoing import HeaderList
 from leftfold.ports.protocols import RawRecord
 
 __all__ = [
-    "DELIVERY_SECONDS",
-    "PRINCIPAL",
-    "Received",
-    "ack",
-    "command_headers",
-    "command_id",
-    "deadline_header",
-    "headers_of",
-    "nack",
-    "origin_of",
-    "read_command",
-    "read_reply",
-    "small",
-    "to_error",
-]
+    "DELIVERY_SECONDS", "PRINCIPAL", "Received", "ack", "command_headers", "command_id", "deadline_header",
+    "headers_of", "nack", "origin_of", "read_command", "read_reply", "record_headers", "small", "to_error",
+]  # fmt: skip
 
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
@@ -116,6 +105,34 @@ def command_headers(
         if len(PRINCIPAL) + len(name) > LONGEST:
             raise ContractError(f"principal {principal[:80]!r} is longer than {LONGEST - len(PRINCIPAL):,} bytes")
     return headers
+
+
+def record_headers(
+    id_: str,
+    source: bytes,
+    type_: bytes,
+    key: bytes,
+    time: bytes,
+    correlation: bytes,
+    cause: bytes,
+    *own: tuple[str, bytes],
+    traceparent: bytes = b"",
+    principal: bytes = b"",
+) -> HeaderList:
+    """The CloudEvents headers of a record that follows from another one, and behind them those of its kind."""
+    headers = [
+        SPEC_VERSION,
+        ("ce_id", id_.encode()),
+        ("ce_source", source),
+        ("ce_type", type_),
+        ("ce_subject", key),
+        ("ce_time", time),
+        ("ce_correlationid", correlation),
+        ("ce_causationid", cause),
+        CONTENT_TYPE,
+        *own,
+    ]
+    return headers + [(name, value) for name, value in (("traceparent", traceparent), (PRINCIPAL, principal)) if value]
 
 
 def deadline_header(now: float, delivery: float = DELIVERY_SECONDS) -> tuple[str, bytes]:

@@ -7,16 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
 
 from leftfold.errors import ContractError
 from leftfold.model.state_encoding import time_at
 from leftfold.ports.codec import utc_text
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import PartitionId, RawRecord
 
 __all__ = ["SILENCE", "LogTime", "SourceClock", "SourceTime", "Watermark", "WatermarkStatus", "told_time"]
 
-PartitionId: TypeAlias = tuple[str, int]
 _TIMES = ("time", "appended", "end")
 SILENCE = timedelta(seconds=60)
 """After so much silence a partition at its end follows the wall clock, although its last event came late."""
@@ -52,11 +50,8 @@ class SourceTime:
 
     def until(self, now: datetime) -> SourceTime:
         """The same, no later than a time. A router whose clock is ahead must not move time that cannot move back."""
-        return SourceTime(
-            self.time,
-            None if self.appended is None else min(self.appended, now),
-            None if self.end is None else min(self.end, now),
-        )
+        appended, end = (None if at is None else min(at, now) for at in (self.appended, self.end))
+        return SourceTime(self.time, appended, end)
 
     def is_at(self, *, loading: bool = False) -> datetime | None:
         """The event time of this source; None when it is unknown.
@@ -160,7 +155,7 @@ class SourceClock:
 
     def routed(self, record: RawRecord, time: datetime | None) -> None:
         """Records the time of an event that is routed or needs no input; ignored if its partition was dropped."""
-        ahead = self._ahead.get((record.topic, record.partition))
+        ahead = self._ahead.get(record.place)
         if ahead is not None and time is not None:
             ahead[record.offset] = SourceTime(time, time_at(record.time))
 

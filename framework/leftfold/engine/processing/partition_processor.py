@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from leftfold.engine.processing.command_wire import CONTENT_TYPE, nack
+from leftfold.engine.processing.command_wire import CONTENT_TYPE, Received, nack
 from leftfold.engine.processing.log_time import Watermark
-from leftfold.engine.processing.process_wire import BARRIER, answer_record
-from leftfold.engine.processing.stream_state import MARK
+from leftfold.engine.processing.process_instance import InstanceCodec
+from leftfold.engine.processing.process_wire import BARRIER, Input, answer_record
+from leftfold.engine.processing.stream_state import MARK, StreamCodec
 from leftfold.errors import ContractError, DecisionFailed, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -22,20 +23,7 @@ from leftfold.safety import shown
 __all__ = ["STATE_HEADERS", "Clock", "PartitionProcessor", "Partitioner", "Partitions", "StateTooLarge"]
 
 
-class PartitionStateCodec(Protocol):
-    """Reads and writes state records: streams of a decider, instances of a process."""
-
-    def new(self) -> Any:
-        """A new stream or instance."""
-
-    def encode(self, stream: Any, /) -> bytes:
-        """The value of its state record."""
-
-    def shed(self, stream: Any, excess: int, /) -> int:
-        """Drops remembered answers, oldest first, until the record is `excess` bytes lighter; returns how many."""
-
-    def decode(self, value: bytes, seen: float, /) -> Any:
-        """The stream in a record. Raises ContractError when the record is not of this codec."""
+StateCodec: TypeAlias = StreamCodec[Any] | InstanceCodec[Any]
 
 
 class PartitionState:
@@ -44,7 +32,7 @@ class PartitionState:
     `end` is the known end of its events; `recent` is how many streams stay decoded.
     """
 
-    def __init__(self, store: StateStore, codec: PartitionStateCodec, *, end: int, recent: int = 2_000) -> None:
+    def __init__(self, store: StateStore, codec: StateCodec, *, end: int, recent: int = 2_000) -> None:
         self.store, self.end = store, end
         self._codec, self._most = codec, recent
         self._recent: dict[str, Any] = {}
@@ -78,14 +66,7 @@ class StateTooLarge(Exception):
     """A batch made a state record that cannot be written: it is too large, or its value cannot be encoded."""
 
 
-class _Keyed(Protocol):
-    """The content of a record, with its key."""
-
-    @property
-    def key(self) -> str: ...
-
-
-G = TypeVar("G", bound=_Keyed)
+G = TypeVar("G", bound=Received | Input)
 
 
 class PartitionProcessor(ABC, Generic[G]):
@@ -103,7 +84,7 @@ class PartitionProcessor(ABC, Generic[G]):
         self,
         app: str,
         name: str,
-        codec: PartitionStateCodec,
+        codec: StateCodec,
         *,
         partition_of: Partitioner,
         partitions: Partitions,

@@ -80,11 +80,6 @@ class InstanceCodec(Generic[S]):
         return 0
 
     @staticmethod
-    def version(value: bytes) -> int:
-        """The version in a record, without decoding the rest."""
-        return int(value[len(_HEAD) : value.index(b",")])
-
-    @staticmethod
     def has_timers(value: bytes) -> bool:
         """Whether timers are set in a record, without decoding it."""
         # The last such field is the record's own: the state before it may have one, too.

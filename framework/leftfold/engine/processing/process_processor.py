@@ -2,28 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
 from typing import Any
 
-from leftfold.engine.processing.command_wire import CONTENT_TYPE, PRINCIPAL, SPEC_VERSION
+from leftfold.engine.processing.command_wire import record_headers
 from leftfold.engine.processing.log_time import LogTime, Watermark
 from leftfold.engine.processing.partition_processor import OVERHEAD, Partitioner, PartitionProcessor, Partitions
-from leftfold.engine.processing.process_instance import Instance, InstanceCodec
+from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
 from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor, Request, timer_of
 from leftfold.engine.processing.process_wire import Input, due_record, read_input
-from leftfold.engine.processing.timers import Timers
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
 from leftfold.model.state_encoding import time_at
-from leftfold.ports.outgoing import Batch, HeaderList, Outgoing
+from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord, StateStore
 from leftfold.ports.telemetry import REACT, Span
 
 __all__ = ["ProcessManagerProcessor"]
+
+_STALE = 1000
+
+
+class Timers:
+    """The timers of one partition's instances, by due time; one that has fired is not returned again."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, dict[str, Due]] = {}
+        self._heap: list[tuple[datetime, str, str, str]] = []
+        self._fired: set[tuple[str, str, str]] = set()
+        self._count = 0
+
+    def set(self, key: str, timers: Mapping[str, Due]) -> None:
+        """Replaces the timers of an instance."""
+        before = self._set.pop(key, {})
+        self._count += len(timers) - len(before)
+        if timers:
+            self._set[key] = dict(timers)
+        for name, timer in before.items():
+            if timers.get(name) != timer:
+                self._fired.discard((key, name, timer.by))
+        for name, timer in timers.items():
+            if before.get(name) != timer:
+                heappush(self._heap, (datetime.fromisoformat(timer.at), key, name, timer.by))
+        if len(self._heap) > 2 * self._count + _STALE:
+            self._heap = [entry for entry in self._heap if self._is_set(*entry[1:])]
+            heapify(self._heap)
+
+    def due(self, now: datetime, most: int) -> list[tuple[str, str, Due]]:
+        """Up to `most` timers, by key and name, that are due and have not fired, the earliest first."""
+        found: list[tuple[str, str, Due]] = []
+        again: list[tuple[datetime, str, str, str]] = []
+        while self._heap and self._heap[0][0] <= now and len(found) < most:
+            entry = heappop(self._heap)
+            _, key, name, by = entry
+            if self._is_set(key, name, by):
+                found.append((key, name, self._set[key][name]))
+                again.append(entry)
+        for entry in again:
+            heappush(self._heap, entry)
+        return found
+
+    def fired(self, key: str, name: str, by: str) -> None:
+        """Records that the log holds the due record of this timer, as the input `by` set it."""
+        if self._is_set(key, name, by):
+            self._fired.add((key, name, by))
+
+    def next(self) -> datetime | None:
+        """When the earliest timer that has not fired is due; None when there is none."""
+        while self._heap and not self._is_set(*self._heap[0][1:]):
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def _is_set(self, key: str, name: str, by: str) -> bool:
+        timer = self._set.get(key, {}).get(name)
+        return timer is not None and timer.by == by and (key, name, by) not in self._fired
+
+    def items(self) -> Iterator[tuple[str, str, Due]]:
+        """Every timer that is set, by key and name."""
+        for key, timers in self._set.items():
+            for name, timer in timers.items():
+                yield key, name, timer
+
+    def __len__(self) -> int:
+        return self._count
 
 
 class ProcessManagerProcessor(PartitionProcessor[Input]):
@@ -45,13 +111,9 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         max_bytes: int = 1_000_000,
         lateness: timedelta | None = None,
     ) -> None:
+        codec = InstanceCodec(process.state, process.initial_state)
         super().__init__(
-            app,
-            process.name,
-            InstanceCodec(process.state, process.initial_state),
-            partition_of=partition_of,
-            partitions=partitions,
-            max_bytes=max_bytes,
+            app, process.name, codec, partition_of=partition_of, partitions=partitions, max_bytes=max_bytes
         )
         self._app, self._reactor = app, Reactor(process, max_bytes - OVERHEAD)
         self._topic = names.commands(process.name)
@@ -194,23 +256,19 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
                 f"process {self.name} sends {request.sent.type}, but topic {topic} does not exist; start its service "
                 f"once, or create it: leftfold topics create"
             )
-        headers: HeaderList = [
-            SPEC_VERSION,
-            ("ce_id", request.id.encode()),
-            self._source,
-            ("ce_type", request.sent.type.encode()),
-            ("ce_subject", key),
-            ("ce_time", given.time),
-            ("ce_correlationid", given.correlation),
-            ("ce_causationid", given.id.encode()),
-            CONTENT_TYPE,
+        headers = record_headers(
+            request.id,
+            self._source[1],
+            request.sent.type.encode(),
+            key,
+            given.time,
+            given.correlation,
+            given.id.encode(),
             ("origin", f"{record.topic}/{record.partition}/{record.offset}/{index}".encode()),
             ("reply_to", names.commands(self.name).encode()),
             ("reply_key", record.key or b""),
-        ]
-        if given.traceparent:
-            headers.append(("traceparent", given.traceparent))
-        if given.principal:
-            headers.append((PRINCIPAL, given.principal))
+            traceparent=given.traceparent,
+            principal=given.principal,
+        )
         self._count(batch, "sent")
         batch.sent.setdefault(topic, []).append(Outgoing(murmur(key, count), key, request.sent.value.encode(), headers))

@@ -7,15 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from leftfold.engine.processing.command_wire import (
-    CONTENT_TYPE,
-    LONGEST,
-    PRINCIPAL,
-    SPEC_VERSION,
-    headers_of,
-    origin_of,
-    small,
-)
+from leftfold.engine.processing.command_wire import LONGEST, PRINCIPAL, headers_of, origin_of, record_headers, small
 from leftfold.engine.processing.process_instance import Due
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
@@ -27,21 +19,9 @@ from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
 
 __all__ = [
-    "ACK",
-    "BARRIER",
-    "CANCEL",
-    "DUE",
-    "MAX_BYTES",
-    "NACK",
-    "NO_INPUT",
-    "Input",
-    "Router",
-    "Unusable",
-    "answer_record",
-    "due_record",
-    "read_input",
-    "unroutable",
-]
+    "ACK", "BARRIER", "CANCEL", "DUE", "MAX_BYTES", "NACK", "NO_INPUT", "Input", "Router", "Unusable", "answer_record",
+    "due_record", "read_input", "unroutable",
+]  # fmt: skip
 
 
 _LARGE, _LONGEST = 100_000, 2000
@@ -121,21 +101,18 @@ def answer_record(
         body = {**small(body, _LARGE), "message": str(body["message"])[:_LONGEST], "type": type_}
         if len(command.value or b"") <= _LARGE:
             body["command"] = (command.value or b"").decode(errors="replace")
-    headers: HeaderList = [
-        SPEC_VERSION,
-        ("ce_id", event_id(process, key.decode(errors="replace"), id_.decode(errors="replace"), 0).encode()),
-        ("ce_source", source),
-        ("ce_type", NACK if "error" in body else ACK),
-        ("ce_subject", key),
-        ("ce_time", header(command.headers, "ce_time")),
-        ("ce_correlationid", header(command.headers, "ce_correlationid") or id_),
-        ("ce_causationid", id_),
-        CONTENT_TYPE,
+    headers = record_headers(
+        event_id(process, key.decode(errors="replace"), id_.decode(errors="replace"), 0),
+        source,
+        NACK if "error" in body else ACK,
+        key,
+        header(command.headers, "ce_time"),
+        header(command.headers, "ce_correlationid") or id_,
+        id_,
         ("origin", f"{command.topic}/{command.partition}/{command.offset}/0".encode()),
-    ]
-    for name in ("traceparent", PRINCIPAL):
-        if value := header(command.headers, name):
-            headers.append((name, value))
+        traceparent=header(command.headers, "traceparent"),
+        principal=header(command.headers, PRINCIPAL),
+    )
     return Outgoing(partition, key, json.dumps(body, separators=(",", ":")).encode(), headers)
 
 
@@ -150,17 +127,9 @@ def due_record(
     """
     raw, id_ = key.encode(), event_id(process, key, f"{timer.by}/{name}", 0)
     value = {"name": name, "at": timer.at, "by": timer.by}
-    headers: HeaderList = [
-        SPEC_VERSION,
-        ("ce_id", id_.encode()),
-        ("ce_source", f"/{app}/{process}".encode()),
-        ("ce_type", DUE),
-        ("ce_subject", raw),
-        ("ce_time", timer.at.encode() if at is None else utc_text(at).encode()),
-        ("ce_correlationid", timer.correlation.encode()),
-        ("ce_causationid", timer.by.encode()),
-        CONTENT_TYPE,
-    ]
+    time = (timer.at if at is None else utc_text(at)).encode()
+    source, correlation = f"/{app}/{process}".encode(), timer.correlation.encode()
+    headers = record_headers(id_, source, DUE, raw, time, correlation, timer.by.encode())
     return Outgoing(partition, raw, json.dumps(value, separators=(",", ":")).encode(), headers)
 
 
@@ -207,7 +176,7 @@ class Router:
     ) -> None:
         self._process, self._partition_of, self._room = process, partition_of, max_bytes - _FRAME
         self._events: MessageCodec[Any] = MessageCodec(process.events)
-        self._source = ("ce_source", f"/{app}/{process.name}".encode())
+        self._source = f"/{app}/{process.name}".encode()
 
     def route(self, record: RawRecord) -> Outgoing | None:
         """The event as an input of the process, with its original bytes. None when the process does not listen to it.
@@ -234,22 +203,18 @@ class Router:
         if wrong := _wrong(key):
             raise self._unusable(record, f"{self._process.name}.correlate gave {wrong}")
         raw = key.encode()
-        origin = f"{record.topic}/{record.partition}/{record.offset}/0".encode()
-        headers: HeaderList = [
-            SPEC_VERSION,
-            ("ce_id", event_id(self._process.name, key, id_, 0).encode()),
+        headers = record_headers(
+            event_id(self._process.name, key, id_, 0),
             self._source,
-            ("ce_type", type_),
-            ("ce_subject", raw),
-            ("ce_time", given.get("ce_time", b"")),
-            ("ce_correlationid", given.get("ce_correlationid") or id_.encode()),
-            ("ce_causationid", id_.encode()),
-            CONTENT_TYPE,
-            ("origin", origin),
-        ]
-        for name in ("traceparent", PRINCIPAL):
-            if value := given.get(name):
-                headers.append((name, value))
+            type_,
+            raw,
+            given.get("ce_time", b""),
+            given.get("ce_correlationid") or id_.encode(),
+            id_.encode(),
+            ("origin", f"{record.topic}/{record.partition}/{record.offset}/0".encode()),
+            traceparent=given.get("traceparent", b""),
+            principal=given.get(PRINCIPAL, b""),
+        )
         if (weight := _weight(raw, record.value, headers)) > self._room:
             most = f"{self._room:,} are the most in {names.commands(self._process.name)}"
             raise self._unusable(record, f"the input weighs {weight:,} bytes, and {most}")
@@ -277,7 +242,7 @@ def _weight(key: bytes, value: bytes | None, headers: HeaderList) -> int:
 
 def unroutable(process: str, record: RawRecord, error: ContractError) -> ContractError:
     """The error of a router that stops at an event, with what the operator can do about it."""
-    place = f"{record.topic}[{record.partition}]@{record.offset}"
+    place = record.address
     return ContractError(
         f"{place} cannot be routed to {process}: {error}. Deploy code that can; where none ever will, have it passed "
         f"over: leftfold log skip {process} '{place}' --reason WHY"

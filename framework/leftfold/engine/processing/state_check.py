@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.position import Position
 from leftfold.model.state_encoding import number_in
-from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, read_range
 from leftfold.ports.codec import MessageCodec
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Difference", "PartitionCheck", "StateCheck", "check_locally"]
 
@@ -73,16 +75,11 @@ class StateCheck:
         Raises:
             InfrastructureError: the log no longer holds the first events.
         """
-        log = open_log()
-        try:
-            states = log.stable_ends([names.state(decider.name, decider.version)])
-            events = log.stable_ends([names.events(decider.name)])
-            check_complete(
-                log, [OffsetRange(t, p, 0, end) for t, ps in events.offsets.items() for p, end in ps.items()]
-            )
+        topic = names.events(decider.name)
+        with closing(open_log()) as log:
+            states, events = log.stable_ends([names.state(decider.name, decider.version)]), log.stable_ends([topic])
+            check_complete(log, [OffsetRange(topic, p, 0, end) for p, end in events.offsets[topic].items()])
             return cls(decider, open_log, states | events)
-        finally:
-            log.close()
 
     @property
     def partitions(self) -> range:
@@ -104,15 +101,9 @@ class StateCheck:
             stream = folded.setdefault(key, Stream(0, self.decider.initial_state, {}, {}))
             stream.state, stream.version = self.decider.evolve(stream.state, event), version
         found = {key: codec.decode(record, 0.0) for key, record in records.items()}
-        return PartitionCheck(partition, events, len(found), tuple(self._differences(partition, found, folded)))
-
-    def _differences(
-        self, partition: int, found: Mapping[str, Stream[Any]], folded: Mapping[str, Stream[Any]]
-    ) -> Iterator[Difference]:
-        for key in sorted(found.keys() | folded.keys()):
-            one, other = self._text(found.get(key)), self._text(folded.get(key))
-            if one != other:
-                yield Difference(partition, key, one, other)
+        pairs = ((k, self._text(found.get(k)), self._text(folded.get(k))) for k in sorted(found.keys() | folded.keys()))
+        differences = [Difference(partition, key, one, other) for key, one, other in pairs if one != other]
+        return PartitionCheck(partition, events, len(found), tuple(differences))
 
     def _text(self, stream: Stream[Any] | None) -> str:
         version, state = (stream.version, stream.state) if stream else (0, self.decider.initial_state)
@@ -136,20 +127,16 @@ class StateCheck:
             found = dict(record.headers)
             version = number_in(found.get("ce_sequence") or b"")
             if version is None:
-                where = f"{record.topic}[{record.partition}]@{record.offset}"
-                raise ContractError(f"{where}: ce_sequence is {found.get('ce_sequence')!r}, which is no number")
+                raise ContractError(
+                    f"{record.address}: ce_sequence is {found.get('ce_sequence')!r}, which is no number"
+                )
             event = codec.decode(found.get("ce_type", b""), record.value)
             yield record.offset, (record.key or b"").decode(), version, event
 
-    def _records(self, topic: str, partition: int, tell: ProgressCallback) -> Iterator[Any]:
+    def _records(self, topic: str, partition: int, tell: ProgressCallback) -> Iterator[RawRecord]:
         part = OffsetRange(topic, partition, 0, self.ends.next_offset(topic, partition))
-        log = self.open_log()
-        try:
-            for records in log.read(part):
-                yield from (raw(part, record) for record in records)
-                tell(len(records))
-        finally:
-            log.close()
+        with closing(self.open_log()) as log:
+            yield from read_range(log, part, tell)
 
 
 def check_locally(check: StateCheck, tell: ProgressCallback) -> Iterable[PartitionCheck]:

@@ -13,16 +13,9 @@ from leftfold.model.state_encoding import Storage
 from leftfold.ports.codec import JSON
 
 __all__ = [
-    "MARK",
-    "SETTLED",
-    "ChangelogCheckpoint",
-    "MemoryStates",
-    "Stream",
-    "StreamCodec",
-    "answer",
-    "is_state",
+    "MARK", "SETTLED", "ChangelogCheckpoint", "MemoryStates", "Stream", "StreamCodec", "answer", "is_state",
     "state_key",
-]
+]  # fmt: skip
 
 
 _STATE = re.compile(rb'\{"version":[0-9]{1,18},"state":')

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from leftfold.engine.processing.command_wire import CONTENT_TYPE, SPEC_VERSION, command_id
+from leftfold.engine.processing.command_wire import command_id, record_headers
 from leftfold.engine.processing.process_instance import Due, InstanceCodec
 from leftfold.engine.processing.process_wire import CANCEL, DUE
 from leftfold.engine.processing.stream_state import MARK
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
+from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import utc_text
-from leftfold.ports.outgoing import HeaderList, Outgoing
-from leftfold.ports.protocols import LogReader
+from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["Action", "Order", "SetTimer", "TimerTable", "order_record"]
 
@@ -57,17 +58,15 @@ def order_record(app: str, process: str, timer: SetTimer, order: Order) -> Outgo
     raw = timer.key.encode()
     value = {"name": timer.name, "at": timer.due.at, "by": timer.due.by, "actor": order.actor}
     value["reason"] = order.reason
-    headers: HeaderList = [
-        SPEC_VERSION,
-        ("ce_id", command_id().encode()),
-        ("ce_source", f"/{app}/{process}".encode()),
-        ("ce_type", DUE if order.action is Action.FIRE else CANCEL),
-        ("ce_subject", raw),
-        ("ce_time", utc_text(order.at).encode()),
-        ("ce_correlationid", timer.due.correlation.encode()),
-        ("ce_causationid", timer.due.by.encode()),
-        CONTENT_TYPE,
-    ]
+    headers = record_headers(
+        command_id(),
+        f"/{app}/{process}".encode(),
+        DUE if order.action is Action.FIRE else CANCEL,
+        raw,
+        utc_text(order.at).encode(),
+        timer.due.correlation.encode(),
+        timer.due.by.encode(),
+    )
     return Outgoing(timer.partition, raw, json.dumps(value, separators=(",", ":")).encode(), headers)
 
 
@@ -84,11 +83,10 @@ class TimerTable:
 
     def __init__(self, reader: LogReader, topic: str, starts: Position, key: str = "") -> None:
         self._key, self.instance = key, b""
-        self._reader, self._topic, self._partitions = reader, topic, frozenset(starts.offsets[topic])
+        self._reader, self._topic, self._starts = reader, topic, starts
         self._records: dict[str, tuple[int, bytes]] = {}
         self.keys: set[str] = set()
         """The keys of all instances that have a record."""
-        reader.seek(starts)
 
     def read(self) -> None:
         """Reads up to where the topic ends now.
@@ -97,24 +95,22 @@ class TimerTable:
             InfrastructureError: no records come, or they are hidden by a transaction that stays open.
         """
         ends = self._reader.ends([self._topic]).offsets[self._topic]
-        wanted = Position({self._topic: {p: ends[p] for p in self._partitions}})
-        heard = time.monotonic()
-        while not self._reader.position().covers(wanted):
-            if self._poll():
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _PATIENCE:
-                raise InfrastructureError(
-                    f"{self._topic} cannot be read up to its end: no broker answers, or a transaction is open there; "
-                    f"see: leftfold status"
-                )
+        wanted = Position({self._topic: {p: ends[p] for p in self._starts.offsets[self._topic]}})
+        for records in read_to(self._reader, self._starts, wanted, patience=_PATIENCE, limit=_BATCH, wait=_WAIT):
+            self._take(records)
+        if not self._reader.position().covers(wanted):
+            raise InfrastructureError(
+                f"{self._topic} cannot be read up to its end: no broker answers, or a transaction is open there; "
+                f"see: leftfold status"
+            )
 
     def await_taken(self, timer: SetTimer, seconds: float) -> bool:
         """Waits until a timer's setting has ended in any way; False when it is still set after so many seconds."""
-        deadline = time.monotonic() + seconds
-        while self._stands(timer):
+        deadline, due = time.monotonic() + seconds, timer.due
+        while any((found.name, found.due.by) == (timer.name, due.by) for found in self.timers(timer.key)):
             if time.monotonic() > deadline:
                 return False
-            self._poll()
+            self._take(self._reader.poll(_BATCH, _WAIT))
         return True
 
     def timers(self, key: str = "") -> Iterator[SetTimer]:
@@ -125,11 +121,7 @@ class TimerTable:
             for name, due in InstanceCodec.timers(value).items():
                 yield SetTimer(partition, one, name, due)
 
-    def _stands(self, timer: SetTimer) -> bool:
-        return any(found.name == timer.name and found.due.by == timer.due.by for found in self.timers(timer.key))
-
-    def _poll(self) -> bool:
-        records = self._reader.poll(_BATCH, _WAIT)
+    def _take(self, records: Iterable[RawRecord]) -> None:
         for record in records:
             if record.key is None or record.key == MARK or record.value is None:
                 continue
@@ -140,4 +132,3 @@ class TimerTable:
                 self._records[key] = record.partition, record.value
             else:
                 self._records.pop(key, None)
-        return bool(records)

@@ -11,10 +11,10 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor, PoisonPillTracker
-from leftfold.engine.reactions.pending import Frontier, PartitionId, PendingDelivery, PendingReader
+from leftfold.engine.reactions.pending import Frontier, PendingDelivery, PendingReader
 from leftfold.errors import InfrastructureError
 from leftfold.model.reaction import Reaction
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import PartitionId, RawRecord
 
 __all__ = ["Handoff", "ReactionProcessor"]
 
@@ -133,11 +133,8 @@ class ReactionProcessor:
         self.frontier, self._poison_pills = Frontier(), PoisonPillTracker()
         self._starting: list[PendingDelivery] = []
         self._alone: deque[PendingDelivery] = deque()
-        self._reader, self._queue, self._executor = (
-            PendingReader(reaction),
-            DeliveryQueue(reaction),
-            DeadlineExecutor(reaction, clock),
-        )
+        self._reader, self._queue = PendingReader(reaction), DeliveryQueue(reaction)
+        self._executor = DeadlineExecutor(reaction, clock)
 
     def hold(self, place: PartitionId, left: Handoff) -> None:
         """Takes a partition from the offset of its handoff."""
@@ -172,7 +169,7 @@ class ReactionProcessor:
             ContractError: it is of a newer version than this code knows.
         """
         pending = self._reader.read(record)
-        place, offset = taken or ((record.topic, record.partition), record.offset)
+        place, offset = taken or (record.place, record.offset)
         self.frontier.take(place, offset, is_open=pending is not None)
         if pending is not None:
             pending.taken = place, offset

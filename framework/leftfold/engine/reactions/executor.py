@@ -10,9 +10,10 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from leftfold.engine.reactions.pending import PartitionId, PendingDelivery
+from leftfold.engine.reactions.pending import PendingDelivery
 from leftfold.errors import Fenced
 from leftfold.model.reaction import Reaction
+from leftfold.ports.protocols import PartitionId
 from leftfold.ports.telemetry import ACT, ATTEMPT_SECONDS, clock, member
 
 __all__ = ["CLEAN", "DEATHS", "DeadlineExecutor", "PoisonPillTracker"]

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from leftfold.errors import ContractError
 from leftfold.model.reaction import Delivery, Reaction, idempotency_key
 from leftfold.model.state_encoding import time_at, version_in
 from leftfold.ports.codec import MessageCodec, header, read_recorded
 from leftfold.ports.outgoing import HeaderList, Outgoing, reason_of
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import PartitionId, RawRecord
 
-__all__ = ["DEAD_HEADERS", "Frontier", "PartitionId", "PendingDelivery", "PendingReader", "parked"]
+__all__ = ["DEAD_HEADERS", "Frontier", "PendingDelivery", "PendingReader", "parked"]
 
 
-PartitionId: TypeAlias = tuple[str, int]
-"""A topic and a partition."""
 DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
 """The headers that a parked event has besides its own."""
 
@@ -45,7 +43,7 @@ class PendingDelivery:
     @property
     def place(self) -> PartitionId:
         """The topic and partition of the event."""
-        return self.record.topic, self.record.partition
+        return self.record.place
 
     def next_delivery(self) -> Delivery:
         """The delivery that the next try gets."""
@@ -99,8 +97,8 @@ class PendingReader:
         known = self._versions.get(name)
         if known is not None and version is not None and version > known:
             raise ContractError(
-                f"reaction {self._reaction.name} meets {name} version {version} at {record.topic}[{record.partition}]"
-                f"@{record.offset} and knows {known}; it waits there: deploy the code that knows it"
+                f"reaction {self._reaction.name} meets {name} version {version} at {record.address} and knows {known}; "
+                f"it waits there: deploy the code that knows it"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
@@ -10,26 +10,16 @@ from typing import Any, NamedTuple
 from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.views.generations import BUCKETS, topics_of
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import number_in
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkLog, OffsetRange
+from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
+from leftfold.ports.flush import Generation
 
 __all__ = [
-    "FOLD_RATE",
-    "MOST_SORTED",
-    "SORT_RATE",
-    "START_SECONDS",
-    "EngineChoice",
-    "Forecast",
-    "Hardware",
-    "RebuildPlan",
-    "Workload",
-    "choose_engine",
-    "forecast",
-    "joint_plan",
-    "plan_ranges",
-    "plan_rebuild",
-    "plan_to",
-]
+    "FOLD_RATE", "MOST_SORTED", "SORT_RATE", "START_SECONDS", "EngineChoice", "Forecast", "Hardware", "RebuildPlan",
+    "Workload", "between_decisions", "choose_engine", "forecast", "joint_plan", "plan_ranges", "plan_rebuild",
+    "plan_to", "ranges_to",
+]  # fmt: skip
 
 
 FOLD_RATE = 88_000
@@ -127,7 +117,8 @@ def forecast(work: Workload, on: Hardware) -> Forecast:
         emit, fold = EMIT_SHARE / reading, (1 - EMIT_SHARE) / folding
         folds = work.events / SORT_RATE * (emit + fold)
         tasks, running = _task_count(work.partitions, on.cores) + folding, max(reading, folding)
-        narrow = "cores" if on.cores <= min(work.partitions, work.buckets) else _fewer(work)
+        fewer = "buckets" if work.buckets < work.partitions else "partitions"
+        narrow = "cores" if on.cores <= min(work.partitions, work.buckets) else fewer
     phases = {
         narrow: folds,
         "brokers": work.events / (READ_RATE * on.brokers),
@@ -151,10 +142,6 @@ def forecast(work: Workload, on: Hardware) -> Forecast:
 def _task_count(partitions: int, cores: int) -> int:
     """The number of tasks: about eight partitions each, in multiples of the cores."""
     return min(partitions, max(1, ceil(partitions / (PER_TASK * cores))) * cores)
-
-
-def _fewer(work: Workload) -> str:
-    return "buckets" if work.buckets < work.partitions else "partitions"
 
 
 @dataclass(frozen=True)
@@ -295,6 +282,40 @@ def _tasks(ranges: Sequence[OffsetRange], cores: int) -> tuple[tuple[OffsetRange
         tasks[lightest].append(part)
         weights[lightest] += part.end - part.start
     return tuple(tuple(task) for task in tasks)
+
+
+_LOOK = 1000
+"""How many offsets before a place are searched for the decision that it may cut in two."""
+
+
+def between_decisions(log: BulkLog, position: Position) -> Position:
+    """The position, moved back in each partition to the last boundary of a decision before the stable end."""
+    ends = log.stable_ends(position.offsets)
+    wanted = {place: min(offset, ends.next_offset(*place)) for place, offset in position.by_partition().items()}
+    return Position.of({place: _boundary(log, *place, offset) for place, offset in wanted.items()})
+
+
+def _boundary(log: BulkLog, topic: str, partition: int, offset: int) -> int:
+    last: BulkRecord | None = None
+    for records in log.read(OffsetRange(topic, partition, max(0, offset - _LOOK), offset)):
+        last = records[-1] if records else last
+    if last is None:
+        return offset
+    k, _, n = (dict(last.headers() or ()).get("ce_decision") or b"1/1").partition(b"/")
+    number = None if k == n or number_in(n) is None else number_in(k)
+    return offset if number is None else last.offset() - number + 1
+
+
+def ranges_to(generation: Generation, cuts: Mapping[int, Position]) -> tuple[OffsetRange, ...]:
+    """The ranges to read to fold each of these buckets up to its own end offsets."""
+    ends = Position.union(cuts.values())
+    ranges = (
+        OffsetRange(topic, partition, 0, ends.next_offset(topic, partition))
+        for topic, count in sorted(generation.topics.items())
+        for partition in range(count)
+        if not generation.stream_keyed or partition in cuts
+    )
+    return tuple(part for part in ranges if part.end > 0)
 
 
 MOST_SORTED = 2_000_000

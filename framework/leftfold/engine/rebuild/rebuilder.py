@@ -10,46 +10,27 @@ from typing import Any
 
 from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.progress import Report, Stopwatch
-from leftfold.engine.rebuild.end_offsets import between_decisions
-from leftfold.engine.rebuild.planner import RebuildPlan, plan_rebuild, plan_to
-from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.planner import RebuildPlan, between_decisions, plan_rebuild, plan_to
+from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally, run_pass_locally
 from leftfold.engine.views.cleanup import discard, sweep
-from leftfold.engine.views.code_claims import attendance, check_claim, check_tails, may_fold, member_names
-from leftfold.engine.views.generations import (
-    BUCKETS,
-    age_key,
-    change,
-    check_log,
-    format_time,
-    log_mismatch,
-    open_generation,
-    resolve,
-    topic_ids,
-    topics_of,
-)
+from leftfold.engine.views.code_claims import attendance, member_names
+from leftfold.engine.views.generations import BUCKETS, change, log_mismatch, open_generation, topic_ids, topics_of
 from leftfold.engine.views.leases import check_attempt, check_sole_member, exclusive_lease, members, take_over
 from leftfold.engine.views.projection_writer import MAX_PARKED
-from leftfold.errors import ConfigurationError, ViewNotBuilt
+from leftfold.errors import ConfigurationError
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkStore, OpenBulkLog, OpenBulkSink
-from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, checksum_of
-from leftfold.ports.protocols import LogReader, ViewStore
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
+from leftfold.ports.protocols import LogReader
 
 __all__ = [
-    "PassRunner",
-    "Promotion",
-    "Rebuild",
-    "RebuildOptions",
-    "Runner",
-    "StartedRebuild",
-    "rebuild_together",
-    "run_locally_together",
+    "PassRunner", "Rebuild", "RebuildOptions", "Runner", "StartedRebuild", "rebuild_together", "sealed_marks",
     "unfinished",
-]
+]  # fmt: skip
 
 
 def unfinished(store: BulkStore, view: View[Any, Any], options: RebuildOptions) -> Generation | None:
@@ -82,16 +63,12 @@ def _as_it_is(store: BulkStore, generation: Generation) -> Generation | None:
 def resumed(plan: RebuildPlan, generation: Generation, store: BulkStore) -> RebuildPlan:
     """The rest of a plan: the same ends as before, without the partitions whose buckets are complete."""
     whole = store.finished(generation).keys() if generation.stream_keyed else frozenset[int]()
-    tasks = [
-        tuple(
-            part._replace(end=generation.ends.next_offset(part.topic, part.partition))
-            for part in task
-            if part.partition not in whole
-        )
-        for task in plan.tasks
-    ]
-    left = tuple(task for task in (tuple(part for part in task if part.end > part.start) for task in tasks) if task)
-    return replace(plan, ends=generation.ends, tasks=left, buckets=generation.buckets)
+    tasks = []
+    for task in plan.tasks:
+        parts = (part._replace(end=generation.ends.next_offset(part.topic, part.partition)) for part in task)
+        if left := tuple(part for part in parts if part.partition not in whole and part.start < part.end):
+            tasks.append(left)
+    return replace(plan, ends=generation.ends, tasks=tuple(tasks), buckets=generation.buckets)
 
 
 Runner = Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]
@@ -243,23 +220,28 @@ class Rebuild:
         """Brings a sealed generation up to the live one and swaps it in, or pins it."""
         sealed = begun.generation.in_phase(Phase.SEALED)
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, begun.watch)
-        if self.options.pin:
-            return swap.pin(begun.events)
-        return self._go_live(sealed, begun.plan, begun.events, begun.watch)
+        return swap.pin(begun.events) if self.options.pin else self._go_live(swap, begun)
 
-    def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
-        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
-        return swap.run(self._stable_ends(plan), events)
+    def _go_live(self, swap: Swap, begun: StartedRebuild) -> RebuildResult:
+        return swap.run(self._stable_ends(begun.plan), begun.events)
 
     def _ids(self) -> dict[str, str]:
         with closing(self._open_log()) as log:
             return topic_ids(log, topics_of(self.view, log.partitions))
 
     def _open(self, plan: RebuildPlan, ids: Mapping[str, str], attempt: str) -> Generation:
-        codes = (self.options.fold,) if self.options.fold else ()
-        details: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes, "ids": ids}
-        details["attempt"] = attempt
-        return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **details)
+        return open_generation(
+            self._store,
+            self.view,
+            plan.topics,
+            Phase.BULK,
+            plan.buckets,
+            ends=plan.ends,
+            name=self.options.pin,
+            folds=(self.options.fold,) if self.options.fold else (),
+            ids=ids,
+            attempt=attempt,
+        )
 
     def _check_tails(self) -> None:
         """Checks that projectors of this code can keep a new live generation up to date.
@@ -317,151 +299,12 @@ def sealed_marks(generation: Generation, ends: Position, results: Sequence[Bucke
     }
 
 
-_MORE = 60.0
-"""Seconds beyond the catch-up timeout for which a previous generation stays while it is promoted."""
-
-
-class Promotion:
-    """The promotion of an existing generation: swaps it in when no reader can go back in time.
-
-    Args:
-        open_log: for the end of the log.
-        open_reader: for catching up while no projector runs.
-    """
-
-    def __init__(
-        self,
-        view: View[Any, Any],
-        store: ViewStore,
-        *,
-        open_log: OpenBulkLog,
-        open_reader: Callable[[], LogReader],
-        options: RebuildOptions,
-        report: Report = lambda progress: None,
-    ) -> None:
-        self.view, self._store = view, store
-        self._open_log, self._open_reader, self._report = open_log, open_reader, report
-        self._options = replace(options, swap_anyway=True, hold=False)
-
-    def run(self, named: str, only: str = "") -> RebuildResult:
-        """Makes a generation live and retains the one it replaces.
-
-        If it is live already, it is only claimed again for the projectors of this code.
-
-        Args:
-            named: `held`, `kept` (the one this code folded, else the newest), `live`, or an id.
-            only: the id that it must have, as an operator has seen it; '' = any.
-
-        Raises:
-            ViewNotBuilt: there is no such generation.
-            ConfigurationError: it is live already, or must not go live, or no projector of the code that folds it is at
-                work, or it is another one than `only`.
-            Fenced: it was removed, or others went live too often meanwhile.
-            InfrastructureError: the log or the store is not reachable, or catching up took too long.
-        """
-        generation = self.meant(named)
-        if only not in ("", generation.id):
-            raise ConfigurationError(
-                f"the {named} generation of view {self.view.name} is {generation.id} by now, and {only} was confirmed; "
-                f"nothing was changed. See what readers see: leftfold status"
-            )
-        if self._store.registry(self.view.name).live_of(self.view.hash) == generation:
-            if not may_fold(generation, self._options.fold):
-                return self._taken_back(generation, self._options.fold)
-            raise ConfigurationError(f"generation {generation.id} of view {self.view.name} is what readers see already")
-        if generation.phase not in (Phase.HELD, Phase.KEPT, Phase.SEALED) or generation.hash != self.view.hash:
-            raise ConfigurationError(
-                f"generation {generation.id} of view {self.view.name} is {generation.phase.value}"
-                f"{'' if generation.hash == self.view.hash else ' and made by other code'}; only one that is held or "
-                f"kept can go live: leftfold status lists them"
-            )
-        if named == "kept" and self._options.fold in generation.folds:
-            generation = generation.claimed(self._options.fold)
-        check_tails(self._store, generation, self._options.fold, self._options.patience)
-        generation = self._prolonged(generation)
-        log = self._open_log()
-        try:
-            check_log(generation, topic_ids(log, generation.topics))
-            ends = log.stable_ends(generation.topics)
-        finally:
-            log.close()
-        watch = Stopwatch(self._report)
-        return Swap(self.view, generation, self._store, self._open_reader, self._options, watch).run(ends, 0)
-
-    def meant(self, named: str) -> Generation:
-        """The generation of a name; of previous ones first one that this code folded, even the live one.
-
-        Raises:
-            ViewNotBuilt: there is no such generation.
-        """
-        registry, fold = self._store.registry(self.view.name), self._options.fold
-        live = registry.live_of(self.view.hash)
-        if named != "kept" or live is None or may_fold(live, fold):
-            return resolve(registry, self.view, named)
-        kept = [g for g in registry.generations.values() if g.phase is Phase.KEPT and g.hash == self.view.hash]
-        mine = [g for g in kept if g.fold == fold] or [g for g in kept if fold in g.folds]
-        mine = mine or [g for g in (live,) if fold in g.folds]
-        return max(mine, key=age_key) if mine else resolve(registry, self.view, named)
-
-    def _prolonged(self, generation: Generation) -> Generation:
-        """The generation with an extended retention time, folded by the code that it was read with."""
-        until = max(generation.until, format_time(self._options.timeout + _MORE)) if generation.until else ""
-
-        def prolonged(registry: Registry) -> Registry:
-            now = registry.generations.get(generation.id)
-            if now is None:
-                return registry
-            longer = replace(now, until=max(now.until, until) if now.until else "")
-            return registry.with_generation(
-                longer if may_fold(now, generation.fold) else longer.claimed(generation.fold)
-            )
-
-        if generation.id not in change(self._store, self.view.name, prolonged).generations:
-            raise ViewNotBuilt(
-                f"generation {generation.id} of view {self.view.name} has been removed: its time was over"
-            )
-        return replace(generation, until=until)
-
-    def _taken_back(self, live: Generation, fold: str) -> RebuildResult:
-        """Claims the live generation again for the projectors of this code, which folded it or its predecessor."""
-        if fold not in (*live.folds, *live.superseded):
-            check_claim(live, fold)
-        check_tails(self._store, live.claimed(fold), fold, self._options.patience)
-
-        def claim(registry: Registry) -> Registry:
-            now = registry.generations.get(live.id)
-            return registry.with_generation(now.claimed(fold)) if now is not None else registry
-
-        if live.id not in change(self._store, self.view.name, claim).generations:
-            raise ViewNotBuilt(f"generation {live.id} of view {self.view.name} was removed meanwhile")
-        checkpoints = self._store.checkpoints(live)
-        return RebuildResult.of(
-            live,
-            checkpoints,
-            predecessor="",
-            events=0,
-            old_checksum=checksum_of(checkpoints.values()),
-            agreement=Agreement.ALONE,
-            why="",
-            swapped=True,
-            seconds={},
-            parked={},
-        )
-
-
 PassRunner = Callable[[Sequence[BulkJob], RebuildPlan, ProgressCallback], list[list[BucketResult]]]
 """Runs several jobs over the same ranges; returns each job's results, one per bucket that has any items."""
 
 
-def run_locally_together(
-    jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback
-) -> list[list[BucketResult]]:
-    """A PassRunner in this process."""
-    return run_pass_locally(jobs, [part for task in plan.tasks for part in task], tell)
-
-
 def rebuild_together(
-    rebuilds: Sequence[Rebuild], plan: RebuildPlan, run: PassRunner = run_locally_together
+    rebuilds: Sequence[Rebuild], plan: RebuildPlan, run: PassRunner = run_pass_locally
 ) -> list[RebuildResult]:
     """Rebuilds several views that read the same topics, reading each partition once.
 

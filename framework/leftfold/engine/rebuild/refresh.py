@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from leftfold.engine.progress import Stopwatch
 from leftfold.engine.rebuild.planner import RebuildPlan
-from leftfold.engine.rebuild.rebuilder import Rebuild
+from leftfold.engine.rebuild.rebuilder import Rebuild, StartedRebuild
 from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
+from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.views.cleanup import predecessor, remove
 from leftfold.engine.views.generations import change, current_time, log_mismatch
@@ -74,15 +75,12 @@ def write_computed(job: BulkJob, rows: Iterable[ComputedRow]) -> Iterator[Bucket
         ContractError: two rows have one key.
         Fenced: the generation was finished or abandoned meanwhile.
     """
-    sink = job.open_sink()
-    try:
+    codec = job.view.rows
+    with closing(job.open_sink()) as sink:
         for bucket, group in groupby(rows, attrgetter("bucket")):
             tally = _Tally(job.view)
-            rows_ = tally.counted(group)
-            sink.write(job.generation, bucket, job.view.rows.columns, job.view.rows.indexes, rows_)
+            sink.write(job.generation, bucket, codec.columns, codec.indexes, tally.counted(group))
             yield BucketResult(bucket, tally.checksum % CHECKSUM_MODULUS, tally.count)
-    finally:
-        sink.close()
 
 
 def duplicate_key(view: View[Any, Any], key: str) -> ContractError:
@@ -132,7 +130,8 @@ class Refresh(Rebuild):
         live = self._store.registry(self.view.name).live_of(self.view.hash)
         return log_mismatch(live, self._ids()) if live is not None else ""
 
-    def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
+    def _go_live(self, swap: Swap, begun: StartedRebuild) -> RebuildResult:
+        sealed, watch = begun.generation.in_phase(Phase.SEALED), begun.watch
         watch.begin("swap")
         checkpoints = self._store.checkpoints(sealed)
         old = predecessor(self._store, self.view)
@@ -148,7 +147,7 @@ class Refresh(Rebuild):
             sealed,
             checkpoints,
             predecessor=old.id if old is not None else "",
-            events=events,
+            events=begun.events,
             old_checksum=sums,
             agreement=agreement,
             why=why,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -28,7 +28,7 @@ class Agreement(StrEnum):
     UNKNOWN = "not compared"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RebuildResult:
     """The result of a rebuild; `swapped` False means that readers still see the predecessor.
 
@@ -45,15 +45,15 @@ class RebuildResult:
 
     view: str
     generation: str
-    predecessor: str
-    events: int
+    predecessor: str = ""
+    events: int = 0
     rows: int
     checksum: int
     old_checksum: int
     agreement: Agreement
-    why: str
+    why: str = ""
     swapped: bool
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float] = field(default_factory=dict)
     parked: Mapping[str, Parked]
     kept: str = ""
     held: bool = False
@@ -82,9 +82,7 @@ class RebuildResult:
             f"  predecessor {self.predecessor or 'none'}: {self.agreement.value}{self.why and f' ({self.why})'}",
         ]
         parked = list(self.parked.items())
-        lines += [
-            f"  parked {key} at {p.topic}[{p.partition}]@{p.offset}: {printable(p.error)}" for key, p in parked[:_SHOWN]
-        ]
+        lines += [f"  parked {key} at {p.address}: {printable(p.error)}" for key, p in parked[:_SHOWN]]
         if len(parked) > _SHOWN:
             lines.append(f"  ... and {len(parked) - _SHOWN:,} more parked keys")
         if self.held:

@@ -135,8 +135,7 @@ class UpdateSorter:
                 return [(key, event if key is not NO_ROW else _reason(item)) for key, item in pairs]
             return [(key, storage.encode(item) if key is not NO_ROW else _reason(item)) for key, item in pairs]
         except Exception as error:
-            at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
-            raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
+            raise ContractError(f"view {self._view.name} stops at {decoded.address}: {shown(error, str)}") from error
 
     def _bucket(self, key: str) -> int:
         bucket = self._places.get(key)

@@ -204,14 +204,9 @@ class Swap:
         """Keeps the new generation level with readers within the block, and the old one too if it is near."""
         self._watch.begin("catch up")
         pair = [self._new] if old is None or ends.ahead_of(self._position(old)) > _NEAR else [self._new, old]
+        options, tell = self._options, self._watch.tell
         catch_up = CatchUp(
-            self._view,
-            pair,
-            self._store,
-            self._open,
-            fold=self._options.fold,
-            patience=self._options.patience,
-            tell=self._watch.tell,
+            self._view, pair, self._store, self._open, fold=options.fold, patience=options.patience, tell=tell
         )
         try:
             catch_up.wait(lambda: self._past(old, ends), timeout=self._options.timeout, awaited=_AWAITED[old is None])

@@ -10,10 +10,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from leftfold.engine.rebuild.end_offsets import before_cuts
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.sorted_fold import BucketFold, KeyedUpdate, OpenedRecords, UpdateSorter, sampled
 from leftfold.engine.rebuild.stream_fold import StreamFold
+from leftfold.engine.views.decoding import Decoded
 from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ContractError
@@ -30,6 +30,7 @@ from leftfold.ports.bulk import (
     OpenBulkSink,
 )
 from leftfold.ports.flush import Generation, Parked
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["BulkJob", "BulkPass", "PassResult", "ProgressCallback", "run_locally", "run_pass_locally", "tuned_gc"]
 
@@ -67,27 +68,15 @@ class BulkJob:
             ContractError: too many keys are parked.
             Fenced: the rebuild was ended meanwhile.
         """
-        log, sink = self.open_log(), self.open_sink()
-        try:
+        with closing(self.open_log()) as log, closing(self.open_sink()) as sink:
             for part in parts:
-                fold, rows = self._folded(log, part, tell)
-                self._write(sink, part.partition, rows)
-                yield self._finished(sink, fold.result(rows, self._aside(part.partition)))
-        finally:
-            log.close()
-            sink.close()
+                yield self._finish(sink, part, self._fold(log, part, tell))
 
     def finish_stream(self, fold: StreamFold, part: OffsetRange) -> BucketResult:
         """Writes the bucket of a partition that a pass has folded up to its end."""
-        self.check_parked(list(fold.parked.values()))
+        self.check_parked(fold.parked.values())
         with closing(self.open_sink()) as sink:
-            try:
-                rows = fold.rows()
-            except RowEncodingError as error:
-                with closing(self.open_log()) as log:
-                    fold, rows = self._folded_again(log, part, error.rows)
-            self._write(sink, part.partition, rows)
-            return self._finished(sink, fold.result(rows, self._aside(part.partition)))
+            return self._finish(sink, part, fold)
 
     def read_items(self, parts: Iterable[OffsetRange], tell: ProgressCallback) -> Iterator[KeyedUpdate]:
         """The keyed updates that the events of some partitions make for a view that is not stream-keyed.
@@ -95,17 +84,22 @@ class BulkJob:
         Raises:
             ContractError: an event stops the view.
         """
-        log, opened = self.open_log(), OpenedRecords([self.view])
-        writer = UpdateSorter(self.view, self.generation.buckets, self.share)
-        try:
+        opened, sorter = OpenedRecords([self.view]), UpdateSorter(self.view, self.generation.buckets, self.share)
+        with closing(self.open_log()) as log:
             for part in parts:
-                source = self.sources.index(part)
                 for records in log.read(part):
-                    items = writer.items(source, opened.of(part, records))
-                    yield from items if self.cuts is None else before_cuts(items, self.cuts, self.sources)
+                    yield from self.updates(sorter, part, opened.of(part, records))
                     tell(len(records))
-        finally:
-            log.close()
+
+    def updates(
+        self, sorter: UpdateSorter, part: OffsetRange, opened: Iterable[tuple[RawRecord, Decoded]]
+    ) -> Iterator[KeyedUpdate]:
+        """The updates that records of a partition make, each before the end offsets of its bucket."""
+        items, cuts = sorter.items(self.sources.index(part), opened), self.cuts
+        if cuts is None:
+            return items
+        topic, partition = part.topic, part.partition
+        return (i for i in items if i.bucket in cuts and i.offset < cuts[i.bucket].next_offset(topic, partition))
 
     def fold_buckets(self, items: Iterable[KeyedUpdate]) -> Iterator[BucketResult]:
         """Folds the sorted updates of some whole buckets and writes their rows.
@@ -114,45 +108,35 @@ class BulkJob:
             ContractError: too many keys are parked.
             Fenced: the rebuild was ended meanwhile.
         """
-        sink = self.open_sink()
-        try:
+        with closing(self.open_sink()) as sink:
             for bucket, group in groupby(items, attrgetter("bucket")):
                 fold = BucketFold(self.view, bucket, self.sources, self._aside(bucket))
                 self._write(sink, bucket, self._checked(fold, group))
-                yield self._finished(sink, fold.result())
-        finally:
-            sink.close()
+                yield sink.finish(self.generation, fold.result())
 
     def _aside(self, bucket: int) -> frozenset[str]:
         return self.aside.get(bucket, frozenset())
 
-    def _finished(self, sink: BulkSink, result: BucketResult) -> BucketResult:
-        return sink.finish(self.generation, result)
-
-    def check_parked(self, parked: Sequence[Parked]) -> None:
+    def check_parked(self, parked: Collection[Parked]) -> None:
         """Raises ContractError when more keys are parked than allowed."""
         if len(parked) > self.max_parked:
-            first = parked[0]
+            first = next(iter(parked))
             raise ContractError(
-                f"view {self.view.name}: more than {self.max_parked} keys are parked, the first at {first.topic}"
-                f"[{first.partition}]@{first.offset}: {first.error}; fix the fold and rebuild"
+                f"view {self.view.name}: more than {self.max_parked} keys are parked, the first at {first.address}: "
+                f"{first.error}; fix the fold and rebuild"
             )
 
-    def _folded(self, log: BulkLog, part: OffsetRange, tell: ProgressCallback) -> tuple[StreamFold, list[BulkRow]]:
-        fold = self._fold(log, part, tell)
+    def _finish(self, sink: BulkSink, part: OffsetRange, fold: StreamFold) -> BucketResult:
+        """Writes the bucket of a folded partition; if some rows cannot be stored, another fold finds out since when."""
         try:
-            return fold, fold.rows()
+            rows = fold.rows()
         except RowEncodingError as error:
-            return self._folded_again(log, part, error.rows)
-
-    def _folded_again(
-        self, log: BulkLog, part: OffsetRange, tracked: Collection[str]
-    ) -> tuple[StreamFold, list[BulkRow]]:
-        """The same fold, which checks the rows that cannot be stored after every event."""
-        fold = self._fold(log, part, lambda count: None, tracked)
-        rows = fold.rows()
-        self.check_parked(list(fold.parked.values()))
-        return fold, rows
+            with closing(self.open_log()) as log:
+                fold = self._fold(log, part, lambda count: None, error.rows)
+            rows = fold.rows()
+            self.check_parked(fold.parked.values())
+        self._write(sink, part.partition, rows)
+        return sink.finish(self.generation, fold.result(rows, self._aside(part.partition)))
 
     def _fold(
         self, log: BulkLog, part: OffsetRange, tell: ProgressCallback, tracked: Collection[str] = ()
@@ -163,7 +147,7 @@ class BulkJob:
             fold.add(records if self.share >= 1 else self._sampled(records, wanted))
             tell(len(records))
             if fold.parked:
-                self.check_parked(list(fold.parked.values()))
+                self.check_parked(fold.parked.values())
         return fold
 
     def _sampled(self, records: Sequence[BulkRecord], wanted: dict[bytes, bool]) -> list[BulkRecord]:
@@ -187,7 +171,7 @@ class BulkJob:
         for row in fold.rows(items):
             yield row
             if fold.parked:
-                self.check_parked(list(fold.parked.values()))
+                self.check_parked(fold.parked.values())
 
     def _write(self, sink: BulkSink, bucket: int, rows: Iterable[BulkRow]) -> None:
         sink.write(self.generation, bucket, self.view.rows.columns, self.view.rows.indexes, rows)
@@ -224,11 +208,8 @@ class BulkPass:
         """
         opened = OpenedRecords([job.view for job in self.jobs])
         with closing(self.jobs[0].open_log()) as log:
-            writers = {
-                number: UpdateSorter(job.view, job.generation.buckets)
-                for number, job in enumerate(self.jobs)
-                if not job.generation.stream_keyed
-            }
+            sorted_ = {n: job for n, job in enumerate(self.jobs) if not job.generation.stream_keyed}
+            writers = {n: UpdateSorter(job.view, job.generation.buckets) for n, job in sorted_.items()}
             for part in parts:
                 folds = {
                     number: StreamFold(job.view, part)
@@ -240,11 +221,8 @@ class BulkPass:
                     for fold in folds.values():
                         fold.add_decoded(known)
                     for number, writer in writers.items():
-                        job = self.jobs[number]
-                        items = writer.items(job.sources.index(part), known)
-                        kept = list(items if job.cuts is None else before_cuts(items, job.cuts, job.sources))
-                        if kept:
-                            yield PassResult(number, kept)
+                        if items := list(self.jobs[number].updates(writer, part, known)):
+                            yield PassResult(number, items)
                     tell(len(records))
                 for number, fold in folds.items():
                     yield PassResult(number, (), self.jobs[number].finish_stream(fold, part))
@@ -254,20 +232,18 @@ class BulkPass:
         return self.jobs[number].fold_buckets(items)
 
 
-def run_pass_locally(
-    jobs: Sequence[BulkJob], parts: Iterable[OffsetRange], tell: ProgressCallback
-) -> list[list[BucketResult]]:
+def run_pass_locally(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
     """Runs a pass in this process; updates are sorted in memory."""
-    whole = BulkPass(tuple(jobs))
     results: list[list[BucketResult]] = [[] for _ in jobs]
     items: list[list[KeyedUpdate]] = [[] for _ in jobs]
-    for job, found, result in whole.read(parts, tell):
+    parts = (part for task in plan.tasks for part in task)
+    for job, found, result in BulkPass(tuple(jobs)).read(parts, tell):
         items[job] += found
         if result is not None:
             results[job].append(result)
     for number, mine in enumerate(items):
         if mine:
-            results[number] += whole.fold(number, sorted(mine))
+            results[number] += jobs[number].fold_buckets(sorted(mine))
     return results
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.engine.views.code_claims import claimed, is_claimable, names_fold
-from leftfold.engine.views.generation_reporter import GenerationReporter
 from leftfold.engine.views.generations import (
+    GenerationReporter,
     Identities,
     change,
     followed,
@@ -23,7 +23,7 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Registry, covered
-from leftfold.ports.protocols import LogReader, ViewStore
+from leftfold.ports.protocols import LogReader, Report, ViewStore
 
 __all__ = ["GenerationLifecycle", "MicroBatchDriver", "OutOfStep"]
 
@@ -86,11 +86,11 @@ class MicroBatchDriver:
         for result in results:
             if result.checkpoint is not None:
                 self.checkpoints[result.bucket] = result.checkpoint
-            whole |= {(t, p): o for t, ps in result.whole.offsets.items() for p, o in ps.items()}
+            whole |= result.whole.by_partition()
         topics = self.generation.topics.items()
-        reached = {t: {p: whole.get((t, p), job.expected(t, p)) for p in range(count)} for t, count in topics}
-        self._move(Position(reached), job.token, store)
-        self._done = Position(reached)
+        reached = Position.of({(t, p): whole.get((t, p), job.expected(t, p)) for t, n in topics for p in range(n)})
+        self._move(reached, job.token, store)
+        self._done = reached
 
     def _planned(self, batch: int, span: tuple[Position, Position]) -> MicroBatchTask:
         begin, end = span
@@ -124,9 +124,6 @@ class MicroBatchDriver:
         if not store.flush(flushes):
             raise OutOfStep("the checkpoints of unchanged buckets were written by another process")
         self.checkpoints |= {flush.bucket: flush.checkpoint for flush in flushes}
-
-
-Report = Callable[[str, Mapping[str, Any]], None]
 
 
 class GenerationLifecycle:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate, OpenedRecords, UpdateReader, UpdateSorter
-from leftfold.engine.views.decoding import Decoded, EventDecoder
+from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.folded_rows import RowAddress, stream_row
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.model.position import Position
@@ -191,10 +191,11 @@ class MicroBatchTask:
         count = self.whole([record.last for record in decoded])
         whole = decoded[:count]
         reached = self._reached(decoded[count].offset if count < len(decoded) else None, first)
-        said = self._said(first.topic, first.partition, reached)
-        keys = dict.fromkeys(key for one in whole if (key := self._key(one)) is not None)
-        places = [(first.partition, key) for key in keys]
         at = Position.at(first.topic, first.partition, reached)
+        said = Position() if reached == self.expected(first.topic, first.partition) else at
+        # An event of another type changes no row.
+        keys = dict.fromkeys(stream_row(self.view, one)[1] for one in whole if one.event is not None or one.error)
+        places = [(first.partition, key) for key in keys]
         return self._folded(store, places, whole, at, BatchResult(first.partition, whole=said))
 
     def read_items(self, records: Iterable[RawRecord]) -> Iterator[KeyedUpdate]:
@@ -225,16 +226,17 @@ class MicroBatchTask:
 
     def _fold_bucket(self, bucket: int, items: Iterable[KeyedUpdate], store: ViewStore) -> BatchResult:
         sources = self.sources
-        reached = Position({t: {p: self.expected(t, p) for p in range(n)} for t, n in self.generation.topics.items()})
-        whole, touching = Position(), []
+        reached = {(t, p): self.expected(t, p) for t, count in self.generation.topics.items() for p in range(count)}
+        whole, touching = dict[tuple[str, int], int](), []
         for item in items:
             if item.nth == _WHOLE:
                 topic, partition = sources[item.source][:2]
-                whole |= Position.at(topic, partition, item.offset)
+                whole[topic, partition] = max(item.offset, whole.get((topic, partition), 0))
             else:
                 touching.append(item)
         places = [(bucket, key) for key in dict.fromkeys(item.key for item in touching)]
-        return self._folded(store, places, touching, _overlaid(reached, whole), BatchResult(bucket, whole=whole))
+        result = BatchResult(bucket, whole=Position.of(whole))
+        return self._folded(store, places, touching, Position.of({**reached, **whole}), result)
 
     def whole(self, ends: Sequence[bool]) -> int:
         """How many records of a partition can be folded, by whether each ends its decision."""
@@ -296,21 +298,3 @@ class MicroBatchTask:
     def _reached(self, held: int | None, first: RawRecord) -> int:
         """The offset at which the next batch continues: that of a record held back, or the batch's end."""
         return held if held is not None else self.end.next_offset(first.topic, first.partition)
-
-    def _said(self, topic: str, partition: int, reached: int) -> Position:
-        expected = self.expected(topic, partition)
-        return Position() if reached == expected else Position.at(topic, partition, reached)
-
-    def _key(self, record: Decoded) -> str | None:
-        """The row that a record of a stream-keyed view may change; an event of another type changes none."""
-        if record.event is None and record.error is None:
-            return None
-        return stream_row(self.view, record)[1]
-
-
-def _overlaid(position: Position, over: Position) -> Position:
-    """A position with the offsets of another one in place of its own."""
-    offsets = {topic: dict(partitions) for topic, partitions in position.offsets.items()}
-    for topic, partitions in over.offsets.items():
-        offsets.setdefault(topic, {}).update(partitions)
-    return Position(offsets)

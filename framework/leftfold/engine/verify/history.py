@@ -11,7 +11,7 @@ from operator import and_
 from typing import Any
 from urllib.parse import unquote
 
-from leftfold.engine.rebuild.end_offsets import ranges_to
+from leftfold.engine.rebuild.planner import ranges_to
 from leftfold.engine.views.decoding import Decoded, EventDecoder
 from leftfold.engine.views.folded_rows import StepwiseFold, place_of, stream_row
 from leftfold.errors import ContractError
@@ -113,8 +113,7 @@ class History:
                 raise decoded.error
             return list(self._view.touches(decoded.event, decoded.key))  # type: ignore[arg-type]  # no error, so an event
         except Exception as error:
-            at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
-            raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
+            raise ContractError(f"view {self._view.name} stops at {decoded.address}: {shown(error, str)}") from error
 
 
 @dataclass(frozen=True)

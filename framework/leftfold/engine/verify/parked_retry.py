@@ -100,11 +100,6 @@ class RowRetry:
             row.row, row.version, row.digest = replayed.good, replayed.version, 0
             changes.append(row.change(self.view))
             del folded.parked[key]
-        moved = replace(
-            checkpoint,
-            checksum=folded.checksum % CHECKSUM_MODULUS,
-            rows=folded.rows,
-            token=secrets.token_hex(8),
-            parked=folded.parked,
-        )
+        checksum, token = folded.checksum % CHECKSUM_MODULUS, secrets.token_hex(8)
+        moved = replace(checkpoint, checksum=checksum, rows=folded.rows, token=token, parked=folded.parked)
         return BucketFlush(generation, bucket, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -31,22 +31,8 @@ _CHUNK = 500
 _PAGE = 2000
 
 
-@dataclass(frozen=True)
-class _Opener:
-    """A factory of sinks for tasks."""
-
-    open_store: Callable[[], ViewStore] | None
-    share: float
-    sets: bool
-    most: int
-
-    def __call__(self) -> ComparingSink:
-        store = self.open_store() if self.open_store is not None else None
-        return ComparingSink(store, self.share, sets=self.sets, most=self.most)
-
-
 class ComparingSink:
-    """A BulkSink that writes nothing; with a store it records the rows that seem to differ there.
+    """A BulkSink that writes nothing; with a store, which it opens, it records the rows that seem to differ there.
 
     Rows are read in chunks, and of the others only keys and index entries are kept, of one bucket at a time.
 
@@ -57,21 +43,11 @@ class ComparingSink:
     """
 
     def __init__(
-        self, store: ViewStore | None, share: float = 1.0, *, sets: bool = False, most: int = MOST_SUSPECTS
+        self, open_store: Callable[[], ViewStore] | None, share: float = 1.0, *, sets: bool, most: int = MOST_SUSPECTS
     ) -> None:
-        self._store, self._share, self._sets, self._most = store, share, sets, most
+        self._store = open_store() if open_store is not None else None
+        self._share, self._sets, self._most = share, sets, most
         self._wrong: dict[Suspect, None] = {}
-
-    @staticmethod
-    def opener(
-        open_store: Callable[[], ViewStore] | None,
-        share: float = 1.0,
-        *,
-        sets: bool = False,
-        most: int = MOST_SUSPECTS,
-    ) -> _Opener:
-        """A factory that can be shipped to tasks if `open_store` can."""
-        return _Opener(open_store, share, sets, most)
 
     def write(
         self,

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from leftfold.engine.progress import Report, Stopwatch
-from leftfold.engine.rebuild.end_offsets import ranges_to
-from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges
+from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges, ranges_to
 from leftfold.engine.rebuild.rebuilder import Runner
 from leftfold.engine.rebuild.sorted_fold import partitions_for
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
@@ -30,7 +30,6 @@ from leftfold.ports.queries import Entry
 __all__ = ["Sample", "Throttle", "Verification", "Verify", "throttled"]
 
 
-_Runner = Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]
 _LONGEST = 1.0
 
 
@@ -69,7 +68,7 @@ class Throttle:
         return (self._worked() - self._spent) / self._share - (self._clock() - self._since)
 
 
-def throttled(run: _Runner, throttle: Throttle) -> _Runner:
+def throttled(run: Runner, throttle: Throttle) -> Runner:
     """A runner in this thread that pauses after every batch of events."""
 
     def slowly(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
@@ -263,12 +262,8 @@ class Verify:
     ) -> dict[int, BucketResult]:
         plan = self.plan(generation, checkpoints)
         watch.begin("compare rows" if compare else "fold", plan.events)
-        opener = ComparingSink.opener(
-            self._open_store if compare else None,
-            1.0 if share is None else share,
-            sets=share is None,
-            most=self._suspects,
-        )
+        within, open_store = 1.0 if share is None else share, self._open_store if compare else None
+        opener = partial(ComparingSink, open_store, within, sets=share is None, most=self._suspects)
         job = BulkJob(
             self.view,
             generation,
@@ -278,7 +273,7 @@ class Verify:
             max_parked=10**9,
             cuts={bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()},
             aside={bucket: frozenset(checkpoint.parked) for bucket, checkpoint in checkpoints.items()},
-            share=1.0 if share is None else share,
+            share=within,
         )
         found = {result.bucket: result for result in self._run(job, plan, watch.tell)}
         with closing(opener()) as sink:

@@ -21,20 +21,9 @@ from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
-    "discard",
-    "leftovers",
-    "orphans",
-    "predecessor",
-    "remove",
-    "remove_ended",
-    "remove_orphans",
-    "remove_undeclared",
-    "sweep",
-    "tails_of",
-    "undeclared",
-    "undeclared_view",
-    "way_out",
-]
+    "discard", "leftovers", "orphans", "predecessor", "remove", "remove_ended", "remove_orphans", "remove_undeclared",
+    "sweep", "tails_of", "undeclared", "undeclared_view", "way_out",
+]  # fmt: skip
 
 
 _STAYS = (Phase.SEALED, Phase.HELD, Phase.LIVE)
@@ -84,7 +73,8 @@ def orphans(store: BulkStore, views: Collection[str], seconds: float = math.inf)
     # The registries are read last: what was registered during the scan of the keys is no orphan.
     listed = {view: store.registry(view).generations for view in {view for view, _ in there.buckets}}
     lost = sorted((view, id_, count) for (view, id_), count in there.buckets.items() if id_ not in listed[view])
-    return Orphans(tuple(_nameless(*one) for one in lost), there.whole)
+    found = tuple(Generation(view, id_, "", False, count, {}, Phase.BULK) for view, id_, count in lost)
+    return Orphans(found, there.whole)
 
 
 def remove_orphans(store: BulkStore, view: str) -> list[Generation]:
@@ -109,10 +99,6 @@ def _is_removed(store: BulkStore, orphan: Generation) -> bool:
     store.unlink(orphan)
     change(store, orphan.view, lambda registry: registry.without(orphan.id))
     return True
-
-
-def _nameless(view: str, id_: str, buckets: int) -> Generation:
-    return Generation(view, id_, "", False, buckets, {}, Phase.BULK)
 
 
 def remove(store: ViewStore, generation: Generation) -> None:
@@ -154,11 +140,9 @@ def discard(store: BulkStore, generation: Generation, error: BaseException, *, r
         if not is_of_attempt(registry, generation):
             error.add_note(f"generation {generation.id} is left to {registry.generations[generation.id].attempt}")
             return
-        if (
-            resumable
-            and isinstance(error, KeyboardInterrupt | InfrastructureError)
-            and _has_something(store, registry, generation)
-        ):
+        now = registry.generations[generation.id]
+        is_interrupted = resumable and isinstance(error, KeyboardInterrupt | InfrastructureError)
+        if is_interrupted and (now.phase is Phase.SEALED or store.finished(now)):
             error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} resumes it")
             return
         remove(store, generation)
@@ -167,11 +151,6 @@ def discard(store: BulkStore, generation: Generation, error: BaseException, *, r
             f"generation {generation.id} of view {generation.view} could not be removed either ({failure}); "
             f"the next rebuild removes or resumes it"
         )
-
-
-def _has_something(store: BulkStore, registry: Registry, generation: Generation) -> bool:
-    now = registry.generations[generation.id]
-    return now.phase is Phase.SEALED or bool(store.finished(now))
 
 
 def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:
@@ -203,13 +182,12 @@ def _is_over(generation: Generation, registry: Registry, now: datetime, keep: fl
         case Phase.SEALED:
             # A generation that a projector created has no ends; it goes live when it has caught up.
             return bool(generation.ends.offsets) and generation.id not in registry.live.values()
+        case Phase.KEPT if generation.until:
+            return has_ended(generation)
         case Phase.KEPT:
-            return has_ended(generation) if generation.until else _age(generation.since, now) > keep
+            since = generation.since
+            return not since or (now - datetime.fromisoformat(since)).total_seconds() > keep
     return False
-
-
-def _age(since: str, now: datetime) -> float:
-    return (now - datetime.fromisoformat(since)).total_seconds() if since else float("inf")
 
 
 class Undeclared(NamedTuple):

@@ -14,22 +14,9 @@ from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
-    "Attendance",
-    "attendance",
-    "check_claim",
-    "check_tails",
-    "claimed",
-    "folded_by",
-    "is_claimable",
-    "may_fold",
-    "member_names",
-    "member_of",
-    "mixture",
-    "name_of",
-    "names_fold",
-    "next_steps",
-    "takeover_command",
-]
+    "Attendance", "attendance", "check_claim", "check_tails", "claimed", "folded_by", "is_claimable", "may_fold",
+    "member_names", "member_of", "mixture", "name_of", "names_fold", "next_steps", "takeover_command",
+]  # fmt: skip
 
 _SAYS_CODE = "+"
 """The suffix of a projector's member name that also publishes its code; an older version publishes only a name."""

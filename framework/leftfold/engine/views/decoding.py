@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from leftfold.errors import ContractError
 from leftfold.model.messages import Event
+from leftfold.model.position import RecordAddress
 from leftfold.model.view import View
 from leftfold.ports.codec import UNREADABLE, MessageCodec, header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
@@ -38,6 +39,11 @@ class Decoded(NamedTuple):
     last: bool
     time: str
     type: bytes = b""
+
+    @property
+    def address(self) -> RecordAddress:
+        """Where the record stands in the log."""
+        return RecordAddress(self.topic, self.partition, self.offset)
 
     @property
     def name(self) -> str:

@@ -17,20 +17,9 @@ from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange
 from leftfold.safety import shown
 
 __all__ = [
-    "NO_KEY",
-    "FoldedBucket",
-    "FoldedRow",
-    "RowAddress",
-    "RowEncodingError",
-    "StepwiseFold",
-    "bucket_of",
-    "check_storable",
-    "evolver",
-    "parked_at",
-    "place_of",
-    "stored_row",
-    "stream_row",
-]
+    "NO_KEY", "FoldedBucket", "FoldedRow", "RowAddress", "RowEncodingError", "StepwiseFold", "bucket_of",
+    "check_storable", "evolver", "parked_at", "place_of", "stored_row", "stream_row",
+]  # fmt: skip
 
 
 class RowEncodingError(Exception):

@@ -1,4 +1,4 @@
-"""The generations of a view in its registry: created, sealed, promoted, and checked against their topics."""
+"""The generations of a view in its registry: created, sealed, promoted, checked against their topics, and reported."""
 
 from __future__ import annotations
 
@@ -7,36 +7,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
-from leftfold.engine.views.code_claims import may_fold
+from leftfold.engine.views.code_claims import may_fold, takeover_command
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
+from leftfold.ports.bulk import Owner
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
-from leftfold.ports.protocols import ViewStore
+from leftfold.ports.protocols import Report, ViewStore
 
 __all__ = [
-    "BUCKETS",
-    "Identities",
-    "age_key",
-    "change",
-    "check_log",
-    "current_time",
-    "empty_marks",
-    "followed",
-    "format_time",
-    "has_ended",
-    "log_mismatch",
-    "new_generation",
-    "open_generation",
-    "promote_first",
-    "resolve",
-    "topic_ids",
-    "topics_of",
-    "whole_checkpoints",
-]
+    "BUCKETS", "GenerationReporter", "Identities", "age_key", "change", "check_log", "current_time", "empty_marks",
+    "followed", "format_time", "has_ended", "log_mismatch", "new_generation", "open_generation", "promote_first",
+    "resolve", "topic_ids", "topics_of", "whole_checkpoints",
+]  # fmt: skip
 
 
 BUCKETS = 16
@@ -59,16 +45,8 @@ def new_generation(
     """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, with a random suffix so that concurrent ones differ."""
     number = 1 + max(map(_number, registry.generations), default=0)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
-    return Generation(
-        view.name,
-        f"{number}-{secrets.token_hex(2)}",
-        view.hash,
-        view.stream_keyed,
-        count,
-        dict(topics),
-        phase,
-        current_time(),
-    )
+    id_, keyed, now = f"{number}-{secrets.token_hex(2)}", view.stream_keyed, current_time()
+    return Generation(view.name, id_, view.hash, keyed, count, dict(topics), phase, now)
 
 
 def current_time() -> str:
@@ -206,11 +184,7 @@ _AGAIN_SECONDS = 30.0
 """Seconds for which known ids are used when the log did not answer, since each request may then take seconds."""
 
 
-class _Log(Protocol):
-    def identities(self, topics: Iterable[str]) -> Mapping[str, str]: ...
-
-
-def topic_ids(log: _Log, topics: Iterable[str]) -> dict[str, str]:
+def topic_ids(log: Owner, topics: Iterable[str]) -> dict[str, str]:
     """The ids of topics, without those that have none."""
     return {topic: id_ for topic, id_ in log.identities(topics).items() if id_}
 
@@ -243,7 +217,7 @@ def check_log(generation: Generation, ids: Mapping[str, str]) -> None:
 class Identities:
     """The ids of a log's topics, refreshed every few seconds."""
 
-    def __init__(self, log: _Log) -> None:
+    def __init__(self, log: Owner) -> None:
         self._log, self._found, self._due = log, dict[str, str](), float("-inf")
         self._known: set[str] = set()
 
@@ -265,3 +239,46 @@ class Identities:
                     raise
                 self._due = time.monotonic() + _AGAIN_SECONDS
         return {topic: id_ for topic, id_ in self._found.items() if topic in wanted}
+
+
+class GenerationReporter:
+    """Reports generations of other topics or other code, and parked keys, of a process that folds views.
+
+    Args:
+        report: called with (what, details) for the operator.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._reported: set[tuple[str, ...]] = set()
+        self._parked: dict[tuple[str, str], set[str]] = {}
+
+    def is_of_log(self, generation: Generation, ids: Mapping[str, str]) -> bool:
+        """Whether a generation was folded from topics of these ids; reports one that was not."""
+        why = log_mismatch(generation, ids)
+        if why and generation.phase is not Phase.KEPT:
+            self._once("view stopped", (generation.view, generation.id), {"view": generation.view, "why": why})
+        return not why
+
+    def standing_by(self, view: View[Any, Any], registry: Registry, fold: str) -> None:
+        """Reports the generations that other code than this folds."""
+        for generation in followed(registry, view).values():
+            if generation.phase is not Phase.KEPT and not may_fold(generation, fold):
+                details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
+                details["do"] = takeover_command(generation, fold)
+                self._once("standing by", (view.name, generation.id, generation.fold), details)
+
+    def parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Reports the keys that have been parked since the last call."""
+        name = generation.view, generation.id
+        parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
+        for key in parked.keys() - self._parked.get(name, set()):
+            why = parked[key]
+            details = {"view": generation.view, "generation": generation.id, "key": key, "at": str(why.address)}
+            self._report("parked", {**details, "why": why.error})
+        self._parked[name] = set(parked)
+
+    def _once(self, what: str, name: tuple[str, ...], details: dict[str, Any]) -> None:
+        if (what, *name) not in self._reported:
+            self._reported.add((what, *name))
+            self._report(what, details)

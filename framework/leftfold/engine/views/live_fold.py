@@ -189,7 +189,7 @@ class LiveFold:
                     raise record.error
                 pairs = tuple(touches(record.event, record.key))  # type: ignore[arg-type]  # an event that is wanted
             except Exception as error:  # noqa: BLE001  # user code and broken records alike
-                self.stopped = f"{record.topic}[{record.partition}]@{record.offset}: {shown(error, str)}"
+                self.stopped = f"{record.address}: {shown(error, str)}"
                 return
             for key, item in pairs:
                 bucket = bucket_of(generation, key, record.partition)

@@ -193,15 +193,8 @@ class ProjectionWriter:
 
     def _flush(self, number: int, position: Position, changes: Sequence[RowChange]) -> BucketFlush:
         bucket, before, rows = self._fold.buckets[number], self.checkpoints[number], self.view.rows
-        moved = Checkpoint(
-            position,
-            bucket.checksum % CHECKSUM_MODULUS,
-            self._token(),
-            before.phase,
-            bucket.rows,
-            dict(bucket.parked),
-            bucket.time,
-        )
+        checksum, token, parked = bucket.checksum % CHECKSUM_MODULUS, self._token(), dict(bucket.parked)
+        moved = Checkpoint(position, checksum, token, before.phase, bucket.rows, parked, bucket.time)
         return BucketFlush(self.generation, number, before.token, moved, rows.columns, rows.indexes, tuple(changes))
 
     def _moved(self, reached: Position) -> dict[int, Position]:

@@ -22,9 +22,9 @@ from leftfold.engine.views.code_claims import (
     names_fold,
     next_steps,
 )
-from leftfold.engine.views.generation_reporter import GenerationReporter
 from leftfold.engine.views.generations import (
     BUCKETS,
+    GenerationReporter,
     Identities,
     change,
     followed,
@@ -40,7 +40,7 @@ from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation, Phase, Registry, covered
-from leftfold.ports.protocols import LogReader, ViewStore
+from leftfold.ports.protocols import LogReader, Report, ViewStore
 
 __all__ = ["Projector", "shares_of"]
 
@@ -67,7 +67,6 @@ def _rank(kind: str, bucket: int, member: str) -> bytes:
     return blake2b(f"{kind} {bucket} {member}".encode(), digest_size=8).digest()
 
 
-Report = Callable[[str, dict[str, Any]], None]
 _Name: TypeAlias = tuple[str, str]
 
 
@@ -253,16 +252,12 @@ class Projector:
             self._lost.add(view.name)
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
-        options = {"ids": self._ids.of(topics), **self._code(view)}
-        generation = open_generation(
-            self._store, view, topics, Phase.SEALED, self._buckets, unless_followed=True, **options
-        )
+        options: dict[str, Any] = {"folds": (self._folds[view.name],)} if self._folds else {}
+        options |= {"ids": self._ids.of(topics), "unless_followed": True}
+        generation = open_generation(self._store, view, topics, Phase.SEALED, self._buckets, **options)
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})
         return {generation.id: generation}
-
-    def _code(self, view: View[Any, Any]) -> dict[str, Any]:
-        return {"folds": (self._folds[view.name],)} if self._folds else {}
 
     def _adopt(self, view: View[Any, Any], generation: Generation, share: frozenset[int]) -> None:
         name = view.name, generation.id
@@ -274,7 +269,9 @@ class Projector:
             return
         if not self._is_mine(writer):
             return
-        self._report_changed(view, generation)
+        if generation.phase is Phase.LIVE and len(generation.folds) > 1:
+            # Rows that other code of the same version has folded stay as they are; new ones are folded by this code.
+            self._report("fold changed", {"view": view.name, "generation": generation.id, "do": next_steps(view.name)})
         if not generation.ids and (ids := self._ids.of(generation.topics)):
             change(self._store, view.name, lambda r: r.known_by(generation.id, ids))
         if self._store.registry(view.name).live_of(view.hash) is None:
@@ -283,14 +280,6 @@ class Projector:
             writer.fold((), writer.position())
             self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
         self._known[name] = writer
-
-    def _report_changed(self, view: View[Any, Any], generation: Generation) -> None:
-        """Reports that other code of the same version has folded rows.
-
-        Stored rows stay as they are; new ones are folded by this code.
-        """
-        if generation.phase is Phase.LIVE and len(generation.folds) > 1:
-            self._report("fold changed", {"view": view.name, "generation": generation.id, "do": next_steps(view.name)})
 
     def _discard(self, generation: Generation, error: ViewNotBuilt) -> None:
         if generation.id not in self._store.registry(generation.view).generations:
@@ -340,7 +329,8 @@ class Projector:
                 del self._targets[name]
             elif self._is_past(known, target):
                 del self._targets[name]
-                self._point(known)
+                promote_first(self._store, known.generation)
+                self._report("generation live", {"view": name[0], "generation": name[1]})
         for group in [g for g in self._groups if not g.writers]:
             group.close()
             self._groups.remove(group)
@@ -355,11 +345,6 @@ class Projector:
             known.checkpoints if len(known.buckets) == generation.buckets else self._store.checkpoints(generation)
         )
         return len(checkpoints) == generation.buckets and covered(generation, checkpoints).covers(target)
-
-    def _point(self, writer: ProjectionWriter) -> None:
-        generation = writer.generation
-        promote_first(self._store, generation)
-        self._report("generation live", {"view": generation.view, "generation": generation.id})
 
     def _join(self) -> None:
         """Moves the writers of subscriptions that caught up into the main one."""
@@ -380,9 +365,5 @@ class Projector:
 
 def at_least(position: Position, other: Position) -> bool:
     """Whether a position is at least as far as another on every partition that both name."""
-    return all(
-        offset >= other.offsets[topic][partition]
-        for topic, partitions in position.offsets.items()
-        for partition, offset in partitions.items()
-        if partition in other.offsets.get(topic, {})
-    )
+    theirs = other.by_partition()
+    return all(offset >= theirs.get(place, offset) for place, offset in position.by_partition().items())

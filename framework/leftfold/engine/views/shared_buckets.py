@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TypeVar
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
@@ -13,18 +14,21 @@ from leftfold.engine.views.generations import age_key
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import LeftfoldError
 from leftfold.model.position import Position
-from leftfold.ports.protocols import LogReader, ViewStore
+from leftfold.ports.protocols import LogReader, RawRecord, ViewStore
 from leftfold.ports.telemetry import (
     ATTEMPT_SECONDS,
     CONSUMED,
     FLUSH,
+    MOST_TRACED,
+    PROJECT,
     VIEW_FLUSH_ROWS,
     VIEW_FLUSH_SECONDS,
-    EventSpans,
+    Attributes,
     Span,
     clock,
     is_traced,
     member,
+    traced,
 )
 
 __all__ = ["SharedSubscription"]
@@ -43,6 +47,37 @@ FLUSH_EVENTS = 128
 """How many events the first flush after an idle time holds. While more wait, each next one holds twice as many."""
 _AT_ONCE = 250
 _PROJECTING = {"messaging.system": "kafka", "messaging.operation.name": "project"}
+
+
+class EventSpans:
+    """The spans of events from when they were read until their rows can be read; at most 16 at a time.
+
+    Args:
+        views: the names of the views that fold them.
+    """
+
+    def __init__(self, views: Iterable[str]) -> None:
+        self._views, self._open = ", ".join(views), list[tuple[Span, bytes]]()
+
+    @property
+    def contexts(self) -> list[bytes]:
+        """The contexts of the events, to which a flush of their rows links."""
+        return [text for _, text in self._open]
+
+    def begin(self, records: Iterable[RawRecord]) -> None:
+        """Starts the spans of records that were just read."""
+        for record in islice(records, MOST_TRACED - len(self._open)):
+            for text in traced([record.headers]):
+                about: Attributes = {"leftfold.views": self._views, "messaging.kafka.offset": record.offset}
+                self._open.append((PROJECT.span(record.topic, about, parent=text), text))
+
+    def end(self, failed: str = "") -> None:
+        """Ends the spans: their rows can be read, unless the flush failed."""
+        for span, _ in self._open:
+            if failed:
+                span.fail(failed)
+            span.end()
+        self._open.clear()
 
 
 class SharedSubscription:
@@ -271,10 +306,8 @@ class SharedSubscription:
         position = self.log.position()
         if not self._rest:
             return position
-        offsets = {t: dict(ps) for t, ps in position.offsets.items()}
-        for record in reversed(self._rest):
-            offsets[record.topic][record.partition] = record.offset
-        return Position(offsets)
+        held_back = {(record.topic, record.partition): record.offset for record in reversed(self._rest)}
+        return Position.of({**position.by_partition(), **held_back})
 
     def close(self) -> None:
         """Closes the reader."""
@@ -283,9 +316,5 @@ class SharedSubscription:
 
 def _least(one: Position, other: Position) -> Position:
     """Per partition the lesser offset where both positions name it, else the one given."""
-    offsets = {t: dict(ps) for t, ps in one.offsets.items()}
-    for topic, partitions in other.offsets.items():
-        mine = offsets.setdefault(topic, {})
-        for partition, offset in partitions.items():
-            mine[partition] = min(mine.get(partition, offset), offset)
-    return Position(offsets)
+    mine = one.by_partition()
+    return Position.of({**mine, **{p: min(offset, mine.get(p, offset)) for p, offset in other.by_partition().items()}})

@@ -23,11 +23,7 @@ from leftfold.model.rights import Right
 
 __all__ = ["Acls"]
 
-_KINDS = {
-    "topic": ResourceType.TOPIC,
-    "group": ResourceType.GROUP,
-    "transactional-id": ResourceType.TRANSACTIONAL_ID,
-}
+_KINDS = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP, "transactional-id": ResourceType.TRANSACTIONAL_ID}
 
 
 class Acls(ClusterAdmin):
@@ -56,14 +52,11 @@ class Acls(ClusterAdmin):
         """Grants rights to users, from any host."""
         bindings = [new for user, some in rights.items() for right in some for new in _bindings(user, right)]
         if bindings:
-            doing = "granting rights"
-            asked = self._asked(doing, lambda: self._admin.create_acls(bindings, request_timeout=self._timeout))
-            for future in asked.values():
-                self._answer(doing, future)
+            create = self._admin.create_acls
+            self._answered("granting rights", lambda: create(bindings, request_timeout=self._timeout))
 
     def revoke(self, rights: Mapping[str, Iterable[Right]]) -> None:
         """Revokes rights of users."""
-        doing = "revoking rights"
         filters = [
             AclBindingFilter(
                 b.restype, b.name, b.resource_pattern_type, b.principal, b.host, b.operation, b.permission_type
@@ -72,9 +65,7 @@ class Acls(ClusterAdmin):
             for right in some
             for b in _bindings(user, right)
         ]
-        asked = self._asked(doing, lambda: self._admin.delete_acls(filters, request_timeout=self._timeout))
-        for future in asked.values():
-            self._answer(doing, future)
+        self._answered("revoking rights", lambda: self._admin.delete_acls(filters, request_timeout=self._timeout))
 
     def _granted(self, user: str) -> set[Any]:
         anything: Any = None
@@ -99,15 +90,11 @@ def _bindings(user: str, right: Right) -> list[Any]:
     pattern = ResourcePatternType.PREFIXED if right.prefixed else ResourcePatternType.LITERAL
     return [
         AclBinding(
-            _KINDS[right.kind], right.name, pattern, f"User:{user}", "*", _operation(operation),
-            AclPermissionType.ALLOW,
+            _KINDS[right.kind], right.name, pattern, f"User:{user}", "*",
+            AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()], AclPermissionType.ALLOW,
         )
         for operation in right.operations
     ]  # fmt: skip
-
-
-def _operation(word: str) -> AclOperation:
-    return AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).upper()]
 
 
 def _words(binding: Any) -> str:

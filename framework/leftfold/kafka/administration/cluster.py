@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, kafka_error, translated
+from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, code_of, kafka_error, translated
 from leftfold.kafka.reachability import unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
@@ -32,6 +32,7 @@ from leftfold.model.position import Position
 __all__ = ["ClusterAdmin"]
 
 T = TypeVar("T")
+Of = TypeVar("Of")
 # A multiple of the request timeout, in case librdkafka does not keep its own deadlines.
 _PATIENCE = 4
 _SPEC: Any = OffsetSpec  # its methods are untyped
@@ -52,7 +53,8 @@ _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
 class ClusterAdmin:
     """An admin client of a Kafka cluster, thread-safe and without a cache.
 
-    Every method raises InfrastructureError when no broker answers within `settings.request_timeout`.
+    Every method raises InfrastructureError when no broker answers within `settings.request_timeout`, and those that ask
+    for offsets or for one topic also when a topic does not exist.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -81,11 +83,7 @@ class ClusterAdmin:
         return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
 
     def partitions(self, topic: str) -> int:
-        """The partition count of a topic.
-
-        Raises:
-            InfrastructureError: the topic does not exist.
-        """
+        """The partition count of a topic."""
         return self._existing([topic])[topic]
 
     def topics(self) -> dict[str, int]:
@@ -94,19 +92,11 @@ class ClusterAdmin:
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def ends(self, topics: Iterable[str]) -> Position:
-        """The high watermark of every partition, records of open transactions included.
-
-        Raises:
-            InfrastructureError: a topic does not exist.
-        """
+        """The high watermark of every partition, records of open transactions included."""
         return self._offsets(topics, _SPEC.latest())
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
-        """The last stable offset of every partition, records of open transactions excluded.
-
-        Raises:
-            InfrastructureError: a topic does not exist.
-        """
+        """The last stable offset of every partition, records of open transactions excluded."""
         return self._offsets(topics, _SPEC.latest(), IsolationLevel.READ_COMMITTED)
 
     def ask_stable_ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Future[Any]]:
@@ -115,11 +105,7 @@ class ClusterAdmin:
         return {(place.topic, place.partition): future for place, future in found.items()}
 
     def starts(self, topics: Iterable[str]) -> Position:
-        """The first offset that every partition still holds.
-
-        Raises:
-            InfrastructureError: a topic does not exist.
-        """
+        """The first offset that every partition still holds."""
         return self._offsets(topics, _SPEC.earliest())
 
     def starts_at(self, topic: str, time: int) -> Position:
@@ -132,11 +118,7 @@ class ClusterAdmin:
         return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})
 
     def identity(self, topic: str) -> str:
-        """The id of a topic in its cluster; a recreated topic has a different one.
-
-        Raises:
-            InfrastructureError: the topic does not exist.
-        """
+        """The id of a topic in its cluster; a recreated topic has a different one."""
         found = self.identities([topic])
         if topic not in found:
             raise InfrastructureError(f"topic {topic} does not exist at {self._settings.bootstrap_servers}")
@@ -168,13 +150,13 @@ class ClusterAdmin:
         """Permanently deletes the records before these offsets; returns the new first offset of each partition."""
         doing = f"deleting records of {topic}"
         places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
-        asked = self._asked(
+        found = self._answered(
             doing,
             lambda: self._admin.delete_records(
                 places, operation_timeout=self._timeout, request_timeout=2 * self._timeout
             ),
         )
-        return Position({topic: {p.partition: self._answer(doing, f).low_watermark for p, f in asked.items()}})
+        return Position({topic: {p.partition: deleted.low_watermark for p, deleted in found.items()}})
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The full configuration of each topic; all must exist."""
@@ -195,11 +177,7 @@ class ClusterAdmin:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        asked = self._asked(
-            doing, lambda: self._admin.incremental_alter_configs([resource], request_timeout=self._timeout)
-        )
-        for future in asked.values():
-            self._answer(doing, future)
+        self._answered(doing, lambda: self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
 
     def max_batch_bytes(self, topics: Iterable[str]) -> int:
         """The maximum size of a record batch in bytes: the smallest `max.message.bytes` of these topics."""
@@ -208,16 +186,15 @@ class ClusterAdmin:
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
         """Creates a topic; False if it exists already, perhaps created by another process at the same time."""
         new = NewTopic(topic, partitions, replication, config=dict(config))
-        asked = self._asked(
-            f"making {topic}",
-            lambda: self._admin.create_topics(
-                [new], operation_timeout=self._timeout, request_timeout=2 * self._timeout
-            ),
-        )
         try:
-            self._answer(f"making {topic}", asked[topic])
+            self._answered(
+                f"making {topic}",
+                lambda: self._admin.create_topics(
+                    [new], operation_timeout=self._timeout, request_timeout=2 * self._timeout
+                ),
+            )
         except InfrastructureError as error:
-            if _code(error) == KafkaError.TOPIC_ALREADY_EXISTS:
+            if code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             raise
         return True
@@ -229,13 +206,12 @@ class ClusterAdmin:
             InfrastructureError: the topic does not exist, or is still there after `settings.request_timeout`.
         """
         doing = f"deleting {topic}"
-        asked = self._asked(
+        self._answered(
             doing,
             lambda: self._admin.delete_topics(
                 [topic], operation_timeout=self._timeout, request_timeout=2 * self._timeout
             ),
         )
-        self._answer(doing, asked[topic])
         deadline = time.monotonic() + self._timeout
         while self.partition_counts([topic]):
             if time.monotonic() > deadline:
@@ -269,7 +245,7 @@ class ClusterAdmin:
                     return found
                 raise KafkaException(loading)
             except KafkaException as error:
-                if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:
+                if code_of(error) not in _LOADING or time.monotonic() > deadline:
                     raise self._translated(error, doing) from error
             time.sleep(_PAUSE)
 
@@ -327,7 +303,7 @@ class ClusterAdmin:
         try:
             return self._answer(f"describing {topic}", future)
         except InfrastructureError as error:
-            if _code(error) in _ABSENT:
+            if code_of(error) in _ABSENT:
                 return None
             raise
 
@@ -338,6 +314,10 @@ class ClusterAdmin:
             return ask()
         except KafkaException as error:
             raise self._translated(error, doing) from error
+
+    def _answered(self, doing: str, ask: Callable[[], Mapping[Of, Future[T]]]) -> dict[Of, T]:
+        """The answers to a request about several things; the first error among them is raised."""
+        return {of: self._answer(doing, future) for of, future in self._asked(doing, ask).items()}
 
     def _answer(self, doing: str, future: Future[T]) -> T:
         try:
@@ -364,9 +344,3 @@ class ClusterAdmin:
                 f"{settings.advice}"
             )
         return found
-
-
-def _code(error: LeftfoldError) -> int | None:
-    """The broker's error code behind a translated error."""
-    cause = error.__cause__
-    return kafka_error(cause).code() if isinstance(cause, KafkaException) else None

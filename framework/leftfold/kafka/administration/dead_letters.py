@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.errors import ContractError, Fenced
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import STATE
-from leftfold.kafka.administration.topics import Topic, make
+from leftfold.kafka.administration.topics import STATE, Topic, make
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.records import KafkaMessage, place
@@ -37,7 +36,7 @@ from leftfold.ports.outgoing import (
 )
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["DeadLetters", "LetterTransactions", "record_at", "write_record"]
+__all__ = ["DeadLetters", "LetterTransactions", "record_at", "write_record", "write_records"]
 
 
 _SECONDS, _PAUSE = 20, 0.1
@@ -59,10 +58,18 @@ def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) 
 
 
 def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
-    """Writes a record, waits until every in-sync replica has it, and returns its offset.
+    """Writes a record as `write_records` does, and returns its offset."""
+    return write_records(settings, topic, [out], doing=f"writing to {topic}")[0]
+
+
+def write_records(settings: KafkaSettings, topic: str, records: Sequence[Outgoing], *, doing: str) -> list[int]:
+    """Writes records, waits until every in-sync replica has them, and returns the offsets in the order of delivery.
+
+    Args:
+        doing: the first words of an error.
 
     Raises:
-        InfrastructureError: delivery was not confirmed within 20 s; the record may have been written.
+        InfrastructureError: delivery was not confirmed within 20 s; the records may have been written.
     """
     config: dict[str, Any] = {
         **settings.librdkafka(),
@@ -71,13 +78,13 @@ def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
         "message.timeout.ms": _SECONDS * 1000,
     }
     try:
-        return _written(Producer(config, logger=QuietLog("record")), topic, out)
+        return _written(Producer(config, logger=QuietLog("record")), topic, records)
     except KafkaException as error:
-        raise translated(error, doing=f"writing to {topic}") from error
+        raise translated(error, doing=doing) from error
 
 
-def _written(producer: Producer, topic: str, out: Outgoing) -> int:
-    """Writes a record and waits for its delivery; its offset."""
+def _written(producer: Producer, topic: str, records: Sequence[Outgoing]) -> list[int]:
+    """Writes records and waits for their delivery; their offsets, in the order of delivery."""
     offsets: list[int] = []
     failures: list[KafkaError] = []
 
@@ -87,13 +94,13 @@ def _written(producer: Producer, topic: str, out: Outgoing) -> int:
         else:
             failures.append(error)
 
-    headers: Any = list(out.headers)
-    producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=delivered)
-    while not offsets and not failures:
+    for partition, key, value, headers in records:
+        producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=delivered)
+    while len(offsets) < len(records) and not failures:
         producer.flush(_PAUSE)  # Python handles signals only between these calls
     if failures:
         raise KafkaException(failures[0])
-    return offsets[0]
+    return offsets
 
 
 class DeadLetters:
@@ -219,7 +226,7 @@ class LetterTransactions:
                 raise
 
     def _write(self, topic: str, out: Outgoing) -> int:
-        return _written(self._producer, topic, out)
+        return _written(self._producer, topic, [out])[0]
 
     @contextmanager
     def _translating(self) -> Iterator[None]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
@@ -61,8 +61,15 @@ class Groups(ClusterAdmin):
         ]
         if not places:
             return Position()
-        found: dict[str, dict[int, int]] = {}
-        with self._member_of(group) as consumer:
+        config: dict[str, Any] = {
+            **self._settings.librdkafka(),
+            "group.id": group,
+            # Offsets within open transactions count as not committed, so they are not waited for.
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+            "socket.timeout.ms": int(1000 * self._timeout) + 1500,
+        }
+        with closing(Consumer(config, logger=QuietLog("groups"))) as consumer:  # it does not join the group
             try:
                 committed = consumer.committed(places, timeout=self._timeout)
             except KafkaException as error:
@@ -70,9 +77,7 @@ class Groups(ClusterAdmin):
         for place in committed:
             if place.error is not None:
                 raise self._translated(place.error, doing)
-            if place.offset >= 0:
-                found.setdefault(place.topic, {})[place.partition] = place.offset
-        return Position(found)
+        return Position.of({(place.topic, place.partition): place.offset for place in committed if place.offset >= 0})
 
     def members(self) -> dict[str, list[MemberOfGroup]]:
         """All consumer groups with their members."""
@@ -132,34 +137,15 @@ class Groups(ClusterAdmin):
         Raises:
             InfrastructureError: one is running, or no broker answers.
         """
-        doing = f"moving {group}"
-        places = [TopicPartition(t, p, offset) for t, offsets in to.offsets.items() for p, offset in offsets.items()]
+        places = [TopicPartition(*place, offset) for place, offset in to.by_partition().items()]
         # A consumer that has committed may hang in its `close` when the broker dies meanwhile; this call may abort
         # instead, which is acceptable for a short-lived command.
-        asked = self._asked(
-            doing,
+        self._answered(
+            f"moving {group}",
             lambda: self._admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._timeout
             ),
         )
-        for future in asked.values():
-            self._answer(doing, future)
-
-    @contextmanager
-    def _member_of(self, group: str) -> Iterator[Consumer]:
-        """A consumer with the group id that does not join the group."""
-        # Offsets within open transactions count as not committed, so they are not waited for.
-        config = {
-            "group.id": group,
-            "isolation.level": "read_uncommitted",
-            "enable.auto.commit": False,
-            "socket.timeout.ms": int(1000 * self._timeout) + 1500,
-        }
-        consumer = Consumer({**self._settings.librdkafka(), **config}, logger=QuietLog("groups"))
-        try:
-            yield consumer
-        finally:
-            consumer.close()
 
 
 def _age(named: re.Match[str]) -> list[int]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from typing import Any, Literal, TypeAlias
-from uuid import uuid4
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Literal, TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold.engine.processing.recovery import TaskSpec, task_for
+from leftfold.engine.archive.gaps import beginning
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
+from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.errors import QuietLog
-from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.log_reader import KafkaLogReader, reader_config
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.hanging_transactions import last_mark
 from leftfold.kafka.worker.log_identity import cut_commands
@@ -50,7 +50,8 @@ def forget_states(
     with Groups(settings) as groups:
         if at_work := groups.owners(name).get(group, 0):
             raise ConfigurationError(f"{name} has {at_work} workers at work; stop what runs them, then say it again")
-        _check_whole(open_log, task.log, groups.partitions(task.log))
+        with closing(open_log()) as log:
+            log.check(beginning({task.log: groups.partitions(task.log)}))
         offsets = {
             "kept": lambda: _current_offsets(groups, group, task, settings),
             "start": lambda: groups.starts([commands]),
@@ -65,14 +66,6 @@ def forget_states(
 
 def _states(groups: Groups, name: str) -> list[str]:
     return [topic for topic in groups.topics() if topic.startswith(f"{name}.state.v")]
-
-
-def _check_whole(open_log: Callable[[], LogReader], topic: str, partitions: int) -> None:
-    log = open_log()
-    try:
-        log.check(Position({topic: dict.fromkeys(range(partitions), 0)}))
-    finally:
-        log.close()
 
 
 _FIRST_STEP, _PATIENCE = 200, 5.0
@@ -90,47 +83,24 @@ def last_checkpoints(
         InfrastructureError: no broker answers.
     """
     found: dict[str, dict[int, ChangelogCheckpoint]] = {topic: {} for topic in ends.offsets}
-    left = [(t, p, end) for t, offsets in ends.offsets.items() for p, end in offsets.items()]
-    left = [(topic, p, end) for topic, p, end in left if starts.next_offset(topic, p) < end]
+    left = ends.beyond(starts).by_partition()
     step = _FIRST_STEP
     with ExitStack() as opened:
         reader = opened.enter_context(closing(KafkaLogReader(settings))) if left else None
         while left and reader is not None:
-            begin: dict[str, dict[int, int]] = {}
-            wanted: dict[str, dict[int, int]] = {}
-            for topic, p, end in left:
-                begin.setdefault(topic, {})[p] = max(starts.next_offset(topic, p), end - step)
-                wanted.setdefault(topic, {})[p] = end
-            for records in read_to(reader, Position(begin), Position(wanted), patience=_PATIENCE):
+            begin = {place: max(starts.next_offset(*place), end - step) for place, end in left.items()}
+            for records in read_to(reader, Position.of(begin), Position.of(left), patience=_PATIENCE):
                 for record in records:
                     if record.key == MARK and (checkpoint := ChangelogCheckpoint.read(record.value or b"")) is not None:
                         found[record.topic][record.partition] = checkpoint
             # A transaction writes its checkpoint before its states, of which there may be many.
-            left = [
-                (topic, p, end)
-                for topic, p, end in left
-                if p not in found[topic] and begin[topic][p] > starts.next_offset(topic, p)
-            ]
+            left = {
+                (topic, p): end
+                for (topic, p), end in left.items()
+                if p not in found[topic] and begin[topic, p] > starts.next_offset(topic, p)
+            }
             step *= 10
     return found
-
-
-@contextmanager
-def _stable(settings: KafkaSettings) -> Iterator[Consumer]:
-    """A consumer of committed records that reports the end of a partition at once."""
-    config: dict[str, Any] = {
-        **settings.librdkafka(),
-        "group.id": f"leftfold.reader.{uuid4()}",
-        "isolation.level": "read_committed",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "fetch.wait.max.ms": 10,
-    }
-    consumer = Consumer(config, logger=QuietLog("states"))
-    try:
-        yield consumer
-    finally:
-        consumer.close()
 
 
 def _current_offsets(groups: Groups, group: str, task: TaskSpec, settings: KafkaSettings) -> Position:
@@ -140,7 +110,7 @@ def _current_offsets(groups: Groups, group: str, task: TaskSpec, settings: Kafka
     committed, ends = groups.committed(group, [commands]), groups.ends([commands]).offsets[commands]
     states = _states(groups, task.name)
     found: dict[int, int] = {}
-    with _stable(settings) as consumer:
+    with closing(Consumer(reader_config(settings), logger=QuietLog("states"))) as consumer:
         for partition, end in ends.items():
             raw = [last_mark(consumer, TopicPartition(topic, partition)) for topic in states]
             checkpoints = [ChangelogCheckpoint.decode(checkpoint) for checkpoint in raw if checkpoint]

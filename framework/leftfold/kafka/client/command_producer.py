@@ -20,7 +20,7 @@ from leftfold.engine.processing.command_wire import (
     now_text,
 )
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
-from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, kafka_error, translated
+from leftfold.kafka.errors import NOT_ALLOWED, TOO_LARGE, QuietLog, kafka_error, translated
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -30,16 +30,12 @@ from leftfold.ports.codec import utc_text
 __all__ = ["CommandProducer", "EncodedCommand", "no_room"]
 
 _FULL_WAIT = 0.05
-_DEFINITE = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.INVALID_RECORD,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    }
-)
+_DEFINITE = TOO_LARGE | {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_RECORD,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
 
 
 class EncodedCommand(NamedTuple):

@@ -117,10 +117,7 @@ class Answers:
         except KafkaException as error:
             self._consumer.close()
             raise translated(
-                error,
-                doing=f"reading {topic}",
-                brokers=settings.bootstrap_servers,
-                waited=settings.request_timeout,
+                error, doing=f"reading {topic}", brokers=settings.bootstrap_servers, waited=settings.request_timeout
             ) from error
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"leftfold answers {topic}", daemon=True)

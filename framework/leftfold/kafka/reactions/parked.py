@@ -16,8 +16,7 @@ from leftfold.engine.reactions.pending import DEAD_HEADERS, PendingDelivery, par
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import record_at
-from leftfold.kafka.errors import QuietLog, translated
-from leftfold.kafka.group_member import PartitionId
+from leftfold.kafka.errors import TOO_LARGE, QuietLog, code_of, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces
 from leftfold.kafka.settings import KafkaSettings
@@ -28,7 +27,7 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import read_whole
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import reason_of
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.protocols import PartitionId, RawRecord
 
 __all__ = ["ParkedEvents", "Parking", "ReactionRetry", "Tried"]
 
@@ -66,8 +65,9 @@ class ParkedEvents:
         try:
             place, offset, _ = origin_of(source + b"/0")
         except (ValueError, UnicodeDecodeError) as error:
-            where = f"{parked.topic}[{parked.partition}]@{parked.offset}"
-            raise ContractError(f"{where}: dead_source is {source!r}, which is not topic/partition/offset") from error
+            raise ContractError(
+                f"{parked.address}: dead_source is {source!r}, which is not topic/partition/offset"
+            ) from error
         topic, _, partition = place.rpartition("/")
         if header(parked.headers, "dead_reference"):
             return record_at(self._settings, topic, int(partition), offset)
@@ -82,7 +82,6 @@ class ParkedEvents:
 
 
 _SECONDS = 30.0
-_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 
 class Parking:
@@ -102,7 +101,7 @@ class Parking:
             InfrastructureError: it is not written.
         """
         code = self._write(pending, error, whole=True)
-        if code is not None and code.code() in _TOO_LARGE:
+        if code is not None and code.code() in TOO_LARGE:
             code = self._write(pending, error, whole=False)
         if code is not None:
             raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
@@ -120,7 +119,7 @@ class Parking:
                 self._topic, out.value, out.key, out.partition, headers=list(out.headers), on_delivery=delivered
             )
         except KafkaException as failure:
-            return KafkaError(failure.args[0].code())
+            return KafkaError(code_of(failure))
         if self._producer.flush(_SECONDS + 1.0):
             raise InfrastructureError(f"an event was not parked in {self._topic} within {_SECONDS:g} s; it is not done")
         return failures[0] if failures else None
@@ -160,7 +159,7 @@ class ReactionRetry:
             for record in self._events.read():
                 self._take(record)
                 self._step(0.0, tell)
-                while self._processor.frontier.is_full((record.topic, record.partition)):
+                while self._processor.frontier.is_full(record.place):
                     self._step(_WAIT, tell)
             while self._step(_WAIT, tell):
                 pass
@@ -170,7 +169,7 @@ class ReactionRetry:
         return Tried(self._taken - len(self._parked), self._parked)
 
     def _take(self, record: RawRecord) -> None:
-        place = record.topic, record.partition
+        place = record.place
         if not self._processor.frontier.holds(place):
             self._processor.hold(place, Handoff(record.offset, CLEAN))
         self._processor.take(self._events.original(record), (place, record.offset))
@@ -187,5 +186,4 @@ class ReactionRetry:
         return busy
 
     def _failed(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
-        at = f"{pending.record.topic}[{pending.record.partition}]@{pending.record.offset}"
-        self._parked[at] = reason_of(error)
+        self._parked[str(pending.record.address)] = reason_of(error)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 from confluent_kafka import KafkaException
 
@@ -14,7 +13,7 @@ from leftfold.engine.reactions.pending import PendingDelivery
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import translated
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.reactions.parked import Parking
 from leftfold.kafka.reactions.start_offsets import StartOffsets, has_members
 from leftfold.kafka.records import raw
@@ -22,11 +21,11 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import reason_of
+from leftfold.ports.protocols import PartitionId, Report
 from leftfold.ports.telemetry import CONSUMED, member
 
-__all__ = ["ReactionRunner", "consumer_config"]
+__all__ = ["ReactionRunner"]
 
-Report = Callable[[str, Mapping[str, Any]], None]
 _LIMIT, _COMMIT_SECONDS, _IDLE, _BUSY = 500, 0.5, 0.2, 0.02
 _LEAVE_SECONDS = 10.0
 
@@ -45,11 +44,10 @@ class ReactionRunner:
         self._processor = ReactionProcessor(self._reaction, parking.park, note=self._noted, told=self._report_failure)
         self._start_offsets = StartOffsets(app, self._reaction, settings)
         self._starts: dict[PartitionId, Handoff] = {}
-        self._committed: dict[PartitionId, Handoff] = {}
         self._paused: set[PartitionId] = set()
         self._due, self._is_settled = 0.0, False
         self._member = GroupMember(
-            consumer_config(settings),
+            settings.librdkafka(),
             names.reacting(app.name, name),
             [names.events(category) for category in self._reaction.categories],
             self._leave,
@@ -99,7 +97,7 @@ class ReactionRunner:
             CONSUMED.record(len(messages), {**member("reaction", self._reaction.name), **acting})
         frontier = self._processor.frontier
         for record in map(raw, messages):
-            if record.offset >= frontier.reached((record.topic, record.partition)):
+            if record.offset >= frontier.reached(record.place):
                 self._processor.take(record)
         for place, offset in self._member.ends.items():
             frontier.reach(place, offset)
@@ -121,7 +119,7 @@ class ReactionRunner:
             self._starts |= {place: stands[place] for place in unknown}
         served = [place for place in sorted(self._member.new) if self._member.serve(place, self._starts[place].offset)]
         for place in served:
-            left = self._committed[place] = self._starts.pop(place)
+            left = self._member.committed[place] = self._starts.pop(place)
             self._processor.hold(place, left)
         if served:
             self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self.served)})
@@ -131,24 +129,14 @@ class ReactionRunner:
         if now < self._due:
             return
         self._due = now + _COMMIT_SECONDS
-        if self._member.is_unsure:
-            self._committed, self._member.is_unsure = {}, False
-        moved = self._moved()
-        if self._member.try_commit(moved, wait=False):
-            self._committed |= moved
+        self._member.commit_moved(self._processor.left(), wait=False)
 
     def _noted(self) -> bool:
         """Commits the notes about starting attempts for the next owner; False if they could not be committed."""
-        moved = self._moved()
-        if all(place in self._committed and left.note == self._committed[place].note for place, left in moved.items()):
+        committed, left = self._member.committed, self._processor.left()
+        if all(place in committed and note == committed[place][1] for place, (_, note) in left.items()):
             return True
-        if not self._member.try_commit(moved, wait=True):
-            return False
-        self._committed |= moved
-        return True
-
-    def _moved(self) -> dict[PartitionId, Handoff]:
-        return {place: left for place, left in self._processor.left().items() if left != self._committed.get(place)}
+        return self._member.commit_moved(left, wait=True)
 
     def _leave(self, places: Collection[PartitionId], ours: bool) -> None:
         if ours:
@@ -158,26 +146,11 @@ class ReactionRunner:
         self._processor.drop(places)
         self._paused.difference_update(places)
         for place in places:
-            self._committed.pop(place, None)
             self._starts.pop(place, None)
 
     def _report_failure(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
-        record = pending.record
-        what = "parked" if is_parked else "trying again"
-        self._report(
-            what,
-            {
-                "reaction": self._reaction.name,
-                "at": f"{record.topic}[{record.partition}]@{record.offset}",
-                "attempt": pending.tries,
-                "why": reason_of(error)[:500],
-            },
-        )
-
-
-def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
-    """The settings of consumers of committed events besides those of every group member."""
-    return {**settings.librdkafka(), "enable.partition.eof": True, "reconnect.backoff.max.ms": 1000}
+        details = {"reaction": self._reaction.name, "at": str(pending.record.address), "attempt": pending.tries}
+        self._report("parked" if is_parked else "trying again", {**details, "why": reason_of(error)[:500]})
 
 
 def _gap(topic: str, partition: int, offset: int) -> InfrastructureError:

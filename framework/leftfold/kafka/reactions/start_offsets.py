@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, closing
 from datetime import datetime
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.processing.command_wire import now_text
@@ -16,8 +16,9 @@ from leftfold.engine.reactions.delivery import Handoff
 from leftfold.engine.reactions.executor import CLEAN
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import QuietLog, kafka_error, translated
-from leftfold.kafka.group_member import PartitionId, member_config
+from leftfold.kafka.administration.dead_letters import write_records
+from leftfold.kafka.errors import QuietLog, code_of, translated
+from leftfold.kafka.group_member import member_config
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -25,6 +26,8 @@ from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
 from leftfold.ports.bulk import read_whole
+from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import PartitionId
 
 __all__ = ["RecordedPlaces", "StartOffsets", "has_members"]
 
@@ -70,32 +73,15 @@ class RecordedPlaces:
         """
         if not offsets:
             return
-        failures: list[KafkaError] = []
-        producer = Producer(
-            {
-                **self._settings.librdkafka(),
-                "enable.idempotence": True,
-                "delivery.timeout.ms": int(_SECONDS * 1000),
-            },
-            logger=QuietLog("reaction"),
-        )
+        records: list[Outgoing] = []
         for (topic, partition), offset in sorted(offsets.items()):
             fields: dict[str, Any] = {"offset": offset, "at": now_text().decode()}
             if id_ := (ids or {}).get(topic, ""):
                 fields["topic_id"] = self.ids[topic, partition] = id_
-            value = json.dumps(fields, separators=(",", ":"))
-            producer.produce(
-                self._topic,
-                value.encode(),
-                f"{topic}/{partition}".encode(),
-                0,
-                on_delivery=lambda error, _: failures.append(error) if error is not None else None,
-            )
-        left = producer.flush(_SECONDS + 1.0)
-        if failures:
-            raise translated(failures[0], doing=f"writing an offset of the reaction to {self._topic}")
-        if left:
-            raise InfrastructureError(f"{self._topic}: an offset of the reaction is not written: no answer")
+            value = json.dumps(fields, separators=(",", ":")).encode()
+            records.append(Outgoing(0, f"{topic}/{partition}".encode(), value, ()))
+        doing = f"writing an offset of the reaction to {self._topic}"
+        write_records(self._settings, self._topic, records, doing=doing)
 
 
 _HAS_MEMBERS = frozenset(
@@ -213,15 +199,10 @@ class StartOffsets:
             counts = cluster.partition_counts(names.events(category) for category in self._reaction.categories)
         return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
-    @contextmanager
-    def _bystander(self) -> Iterator[Consumer]:
+    def _bystander(self) -> AbstractContextManager[Consumer]:
         """A consumer with the group id that does not join the group."""
         group = names.reacting(self._app.name, self._reaction.name)
-        consumer = Consumer(member_config(self._settings.librdkafka(), group), logger=QuietLog("reaction"))
-        try:
-            yield consumer
-        finally:
-            consumer.close()
+        return closing(Consumer(member_config(self._settings.librdkafka(), group), logger=QuietLog("reaction")))
 
     def _check_same(
         self, consumer: Consumer, places: Collection[PartitionId], found: Mapping[PartitionId, Handoff]
@@ -285,5 +266,4 @@ class StartOffsets:
 
 def has_members(error: InfrastructureError) -> bool:
     """Whether a commit was refused because the group has running members."""
-    cause = error.__cause__
-    return isinstance(cause, KafkaException) and kafka_error(cause).code() in _HAS_MEMBERS
+    return code_of(error) in _HAS_MEMBERS

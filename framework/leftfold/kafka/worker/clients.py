@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -14,23 +15,22 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from leftfold.engine.archive.archived_log import ArchivedReader
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.partition_processor import PartitionProcessor
-from leftfold.engine.processing.recovery import TaskSpec, task_for
-from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, translated
-from leftfold.kafka.group_member import GroupMember, PartitionId
+from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.replies import Replies
-from leftfold.kafka.worker.state_restore import TRANSACTION_SECONDS, Report, RestorePorts
 from leftfold.kafka.worker.transactions import Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.bulk import OpenArchive
-from leftfold.ports.protocols import LogReader, RawRecord, StateStore
+from leftfold.ports.protocols import LogReader, PartitionId, Report
 
-__all__ = ["KafkaClientSupplier"]
+__all__ = ["TRANSACTION_SECONDS", "KafkaClientSupplier", "RestorePorts"]
 
 
 class WatermarkReader:
@@ -52,7 +52,11 @@ class WatermarkReader:
             self._log = self._open()
             # Past watermarks have no use, and the topic deletes them.
             self._log.seek(self._log.ends([self._topic]))
-        return [checkpoint for record in self._log.poll(1000, 0.0) if (checkpoint := _mark(record)) is not None]
+        found = []
+        for record in self._log.poll(1000, 0.0):
+            with suppress(ContractError):  # newer code wrote it; event time stands still until one can be read
+                found.append(Watermark.of(record))
+        return found
 
     def close(self) -> None:
         """Closes the log reader."""
@@ -60,26 +64,51 @@ class WatermarkReader:
             self._log.close()
 
 
-def _mark(record: RawRecord) -> Watermark | None:
-    """The watermark in a record, or None if newer code wrote it.
+TRANSACTION_SECONDS = 10.0
+"""The transaction timeout in seconds, after which a broker aborts a worker's open transaction."""
 
-    Event time then stands still until a watermark can be read.
+
+@dataclass(frozen=True)
+class RestorePorts:
+    """The consumers and readers that a restore needs.
+
+    `member` is the worker's own consumer; `stable` and `uncommitted` are not members of its group, and see the last
+    stable offsets and the ends with uncommitted records. `identities` returns the ids of the task's topics.
     """
-    try:
-        return Watermark.of(record)
-    except ContractError:
-        return None
+
+    member: Consumer
+    stable: Consumer
+    uncommitted: Consumer
+    open_log: Callable[[], LogReader]
+    topics: Callable[[], Mapping[str, int]]
+    producer: Callable[[str], Producer]
+    identities: Callable[[TaskSpec], Mapping[str, str]]
+
+    def hanging(self, app: App, task: TaskSpec) -> Hanging:
+        """The handler of hanging transactions on the topics of a category."""
+        name, topics = task.name, self.topics()
+        mine = names.state(name, task.version)
+        states = (mine, *(t for t in topics if t != mine and t.startswith(f"{name}.state.v")))
+        return Hanging(
+            self.stable,
+            self.uncommitted,
+            self.producer,
+            names.commands(name),
+            states,
+            task.writes,
+            app.partitions,
+            {topic: count for topic, count in topics.items() if topic.endswith(".commands")},
+            f"/{app.name}/{name}".encode(),
+        )
 
 
 CHECK_SECONDS = 10.0
 
 
 class KafkaClientSupplier:
-    """Creates the Kafka clients of one processor; its process id makes transactional ids unique.
+    """Creates the Kafka clients of one processor; a random id of this start makes transactional ids unique.
 
     Args:
-        process: a uuid of this process start. processor: the processor's number in the process.
-        new_store: creates the state store of one partition.
         max_bytes: maximum size of a record in bytes, headers included, if the topics allow it.
         check_seconds: how often partition counts are compared with the App's.
         archive: opens the archive of events; restores read events there that their topic has lost.
@@ -89,17 +118,13 @@ class KafkaClientSupplier:
         self,
         settings: KafkaSettings,
         *,
-        process: str = "",
-        processor: int = 0,
-        new_store: Callable[[], StateStore] = MemoryStates,
         max_bytes: int = 1_000_000,
         check_seconds: float = CHECK_SECONDS,
         archive: OpenArchive | None = None,
     ) -> None:
-        self._archive = archive
-        self.settings, self.new_store, self._max_bytes = settings, new_store, max_bytes
-        self._check_seconds = check_seconds
-        self._suffix = f"{process or uuid4().hex}.{processor}"
+        self.settings, self._archive = settings, archive
+        self._max_bytes, self._check_seconds = max_bytes, check_seconds
+        self._suffix = f"{uuid4().hex}.0"
         self._config: dict[str, Any] = {**settings.librdkafka()}
         self._watchdog = Watchdog()
         self._checked = float("-inf")
@@ -122,7 +147,7 @@ class KafkaClientSupplier:
         return self._marks
 
     def transactions(self, app: App, task: TaskSpec) -> Transactions:
-        """Creates the transactions, with the id `{app}.{category}.{uuid of this process start}.{processor}`."""
+        """Creates the transactions, with the id `{app}.{category}.{uuid of this start}.0`."""
         config = {**self._config, "batch.size": self.room(task)}
         return Transactions(config, f"{app.name}.{task.name}.{self._suffix}", self._watchdog)
 
@@ -168,15 +193,8 @@ class KafkaClientSupplier:
 
     def restore_ports(self, member: GroupMember) -> RestorePorts:
         """The consumers and readers that a restore needs."""
-        return RestorePorts(
-            member.consumer,
-            self._stable,
-            self._uncommitted,
-            self.open_log,
-            self._topics,
-            self._producer,
-            self.identities,
-        )
+        consumers = member.consumer, self._stable, self._uncommitted
+        return RestorePorts(*consumers, self.open_log, self._topics, self._producer, self.identities)
 
     def identities(self, task: TaskSpec) -> Mapping[str, str]:
         """The current ids of the topics that a worker reads and writes.
@@ -334,12 +352,8 @@ class KafkaClientSupplier:
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _producer(self, transactional_id: str) -> Producer:
-        config = {
-            **self._config,
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
-        }
-        return Producer(config, logger=QuietLog("restore"))
+        timeout = {"transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000)}
+        return Producer({**self._config, "transactional.id": transactional_id, **timeout}, logger=QuietLog("restore"))
 
 
 def gap_of_commands(topic: str, partition: int, offset: int) -> InfrastructureError:

@@ -15,9 +15,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import UNREACHABLE, translated
+from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.worker.poison_pills import new_token
+from leftfold.ports.protocols import PartitionId
 
 __all__ = ["Hanging", "TransactionOutcome", "last_mark", "outcomes_of"]
 
@@ -27,21 +28,22 @@ _MARK_SECONDS = 5.0
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
-    """The first changelog checkpoint (`@`) at or after an offset; b"" if there is none.
-
-    Raises:
-        KafkaException: no answer in time, among others; `last_mark` raises the same.
-    """
-    return next(iter(_marks(consumer, place, offset, _end(consumer, place), first=True)), b"")
+    """The first changelog checkpoint (`@`) at or after an offset; b"" if there is none."""
+    with closing(_marks(consumer, place, offset, _end(consumer, place))) as marks:
+        return next(marks, b"")
 
 
 def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
-    """The last changelog checkpoint (`@`) that the consumer sees; b"" if there is none."""
+    """The last changelog checkpoint (`@`) that the consumer sees; b"" if there is none.
+
+    Raises:
+        KafkaException: no answer in time, among others.
+    """
     low, end = consumer.get_watermark_offsets(place, timeout=5.0)
     step = _FIRST_STEP
     while True:
         start = max(low, end - step)
-        if found := _marks(consumer, place, start, end, first=False):
+        if found := list(_marks(consumer, place, start, end)):
             return found[-1]
         if start <= low:
             return b""
@@ -58,20 +60,18 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
     return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
 
 
-def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, first: bool) -> list[bytes]:
-    """The changelog checkpoints between two offsets, or only the first one."""
-    found: list[bytes] = []
+def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[bytes]:
+    """The changelog checkpoints between two offsets."""
     with closing(_records(consumer, place, start, end)) as records:
         for message in records:
             if message.key() == MARK and (value := message.value()) and ChangelogCheckpoint.read(value) is not None:
-                found.append(value)
-                if first:
-                    break
-    return found
+                yield value
 
 
-def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[KafkaMessage]:
-    """The records between two offsets.
+def _records(
+    consumer: Consumer, place: TopicPartition, start: int, end: int, patience: float = _MARK_SECONDS
+) -> Generator[KafkaMessage]:
+    """The records between two offsets; `patience` is how many seconds each may take.
 
     The last offsets may be transaction markers, after which the consumer reports PARTITION_EOF.
     """
@@ -79,11 +79,10 @@ def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) ->
     consumer.assign([here])
     try:
         while consumer.position([here])[0].offset < end and start < end:
-            message = consumer.poll(_MARK_SECONDS)
+            message = consumer.poll(patience)
             if message is None:
-                raise KafkaException(
-                    KafkaError(KafkaError._TIMED_OUT, f"{place.topic}[{place.partition}] returns no records")
-                )
+                late = f"{place.topic}[{place.partition}] returns no records"
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, late))
             if (error := message.error()) is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
                     break
@@ -114,8 +113,8 @@ _COMPLETE = {4: TransactionOutcome.COMMIT, 5: TransactionOutcome.ABORT}
 
 
 def outcomes_of(
-    consumer: Consumer, transactional_id: str, places: Collection[tuple[str, int]]
-) -> dict[tuple[str, int], TransactionOutcome]:
+    consumer: Consumer, transactional_id: str, places: Collection[PartitionId]
+) -> dict[PartitionId, TransactionOutcome]:
     """The outcome of the last transaction of this id that wrote to each of these partitions.
 
     A later transaction of the same id does not count for partitions that it did not write to. Where the transaction
@@ -128,7 +127,7 @@ def outcomes_of(
         KafkaException: the broker does not answer, or refuses access to its transaction log.
     """
     last: TransactionOutcome | None = None
-    found: dict[tuple[str, int], TransactionOutcome] = {}
+    found: dict[PartitionId, TransactionOutcome] = {}
     for value in _log(consumer, transactional_id):
         status = value[_STATUS]
         last = _PREPARED.get(status, _COMPLETE.get(status, last))
@@ -142,29 +141,16 @@ def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
     known = consumer.list_topics(TOPIC, timeout=10.0).topics[TOPIC]
     if known.error is not None:
         raise KafkaException(known.error)
-    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)), 0)
-    place.offset, end = consumer.get_watermark_offsets(place, timeout=10.0)
-    deadline = time.monotonic() + _OUTCOME_SECONDS
-    consumer.assign([place])
-    try:
-        while consumer.position([place])[0].offset < end and place.offset < end:
-            if time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC} was not read to its end"))
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            if (error := message.error()) is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    break
-                raise KafkaException(error)
+    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)))
+    low, end = consumer.get_watermark_offsets(place, timeout=10.0)
+    with closing(_records(consumer, place, low, end, _OUTCOME_SECONDS)) as records:
+        for message in records:
             key, value = message.key() or b"", message.value()
             if value and key[_KEY_HEAD:] == transactional_id.encode():
                 yield value
-    finally:
-        consumer.unassign()
 
 
-def _partitions(value: bytes) -> set[tuple[str, int]]:
+def _partitions(value: bytes) -> set[PartitionId]:
     """The partitions of a transaction; version 1 writes each length as a varint of length + 1 (KIP-482)."""
     is_flexible = value[1] > 0
     at = _PARTITIONS
@@ -184,7 +170,7 @@ def _partitions(value: bytes) -> set[tuple[str, int]]:
             if byte < 0x80:
                 return count - 1
 
-    found = set[tuple[str, int]]()
+    found = set[PartitionId]()
     for _ in range(length(">i")):
         size = length(">h")
         topic = value[at : at + size].decode()
@@ -215,6 +201,7 @@ _SECONDS = 10.0
 class _Hung:
     """The open transaction of one writer: its partitions, and the changelog checkpoint (`@`) of each."""
 
+    writer: str
     places: list[TopicPartition] = field(default_factory=list)
     checkpoints: dict[int, bytes] = field(default_factory=dict)
 
@@ -262,11 +249,11 @@ class Hanging:
             for writer in sorted(self._hung(mine, overdue=overdue)):
                 hung = self._whole(writer, mine)
                 if hung.checkpoints and (alone or min(hung.checkpoints) in mine):
-                    self._end(writer, hung)
+                    self._end(hung)
                     ended.append(writer)
         except KafkaException as error:
             # A broker that is slow or unreachable is asked again at the next call.
-            if not (error.args[0].retriable() or error.args[0].code() in UNREACHABLE):
+            if not (kafka_error(error).retriable() or code_of(error) in UNREACHABLE):
                 raise
         return ended
 
@@ -286,36 +273,31 @@ class Hanging:
                 raise Fenced(f"a transaction hangs on {self.commands}{sorted(mine)}; this process ends")
             time.sleep(0.05)
 
-    def _end(self, writer: str, hung: _Hung) -> None:
+    def _end(self, hung: _Hung) -> None:
         """Takes over the transactional id, which ends its open transaction; writes missing markers with another one.
 
         A coordinator whose broker was killed between deciding and writing the markers can skip them when it is back
         ("couldn't find leader endpoint", seen on 4.3.1): then one more transaction of the same producer writes them.
         """
-        producer = self.new_producer(writer)
+        producer = self.new_producer(hung.writer)
         producer.init_transactions(_SECONDS)
         deadline = time.monotonic() + _GRACE
         while self.holds(hung.checkpoints):
             if time.monotonic() > deadline:
-                self._settle(producer, writer, self._whole(writer, hung.checkpoints))
+                self._settle(producer, self._whole(hung.writer, hung.checkpoints))
                 return
             time.sleep(0.05)
 
-    def _settle(self, producer: Producer, writer: str, hung: _Hung) -> None:
+    def _settle(self, producer: Producer, hung: _Hung) -> None:
         if not hung.checkpoints:
             return
         places = [*hung.places, *self._sent()]
-        outcomes = self._outcomes(writer, hung, places)
+        outcomes = self._outcomes(hung, places)
         for outcome in sorted(set(outcomes.values())):
-            self._decide(producer, writer, hung, [p for p in places if outcomes[_key(p)] is outcome], outcome)
+            self._decide(producer, hung, [p for p in places if outcomes[p.topic, p.partition] is outcome], outcome)
 
     def _decide(
-        self,
-        producer: Producer,
-        writer: str,
-        hung: _Hung,
-        places: Iterable[TopicPartition],
-        outcome: TransactionOutcome,
+        self, producer: Producer, hung: _Hung, places: Iterable[TopicPartition], outcome: TransactionOutcome
     ) -> None:
         """Runs one more transaction of the same producer, with the same outcome, to end the open one."""
         producer.begin_transaction()
@@ -332,33 +314,27 @@ class Hanging:
             producer.produce(place.topic, value, MARK, place.partition, headers=headers)
         if producer.flush(_SECONDS):
             raise InfrastructureError(
-                f"the records that end a transaction of {writer} were not delivered within {_SECONDS:.0f} s"
+                f"the records that end a transaction of {hung.writer} were not delivered within {_SECONDS:.0f} s"
             )
-        if outcome is TransactionOutcome.COMMIT:
-            producer.commit_transaction(_SECONDS)
-        else:
-            producer.abort_transaction(_SECONDS)
+        is_commit = outcome is TransactionOutcome.COMMIT
+        (producer.commit_transaction if is_commit else producer.abort_transaction)(_SECONDS)
 
     def _sent(self) -> list[TopicPartition]:
         """The partitions in which sent commands and answers of this category's workers are not committed yet."""
-        places = [TopicPartition(topic, p) for topic, count in self.sent.items() for p in range(count)]
-        found = []
-        for place in places:
-            stable = self._end_of(place, stable=True)
-            if stable < self._end_of(place, stable=False) and is_written_by(
-                self.uncommitted, place, stable, self.source
-            ):
-                found.append(place)
-        return found
+        return [
+            place
+            for topic, count in self.sent.items()
+            for place in (TopicPartition(topic, p) for p in range(count))
+            if (stable := self._end_of(place, stable=True)) < self._end_of(place, stable=False)
+            and is_written_by(self.uncommitted, place, stable, self.source)
+        ]
 
-    def _outcomes(
-        self, writer: str, hung: _Hung, places: Iterable[TopicPartition]
-    ) -> dict[tuple[str, int], TransactionOutcome]:
+    def _outcomes(self, hung: _Hung, places: Iterable[TopicPartition]) -> dict[PartitionId, TransactionOutcome]:
         """The outcome for each partition; where only offsets are open, the outcome of the event partitions counts."""
-        wanted = [*map(_key, places)] or [(self.others[0], p) for p in hung.checkpoints]
-        what = f"a transaction of {writer} hangs on partitions {sorted(hung.checkpoints)} of {self.commands}"
+        wanted = [(p.topic, p.partition) for p in places] or [(self.others[0], p) for p in hung.checkpoints]
+        what = f"a transaction of {hung.writer} hangs on partitions {sorted(hung.checkpoints)} of {self.commands}"
         try:
-            outcomes = outcomes_of(self.uncommitted, writer, wanted)
+            outcomes = outcomes_of(self.uncommitted, hung.writer, wanted)
         except KafkaException as error:
             why: LeftfoldError = translated(error, doing="reading __transaction_state")
             raise InfrastructureError(f"{what}, and its outcome cannot be read: {why}") from error
@@ -375,16 +351,16 @@ class Hanging:
             places = self._open(partition)
             if not places and (not overdue or self._is_stable([partition])):
                 continue
-            checkpoint = self._mark(partition, places)
-            if checkpoint:
-                hung = found.setdefault(ChangelogCheckpoint.decode(checkpoint).writer, _Hung())
+            if checkpoint := self._mark(partition, places):
+                writer = ChangelogCheckpoint.decode(checkpoint).writer
+                hung = found.setdefault(writer, _Hung(writer))
                 hung.places += places
                 hung.checkpoints[partition] = checkpoint
         return found
 
     def _whole(self, writer: str, known: Collection[int]) -> _Hung:
         """Everything a writer has open, on the known partitions and on all others."""
-        found = self._hung(known).get(writer, _Hung())
+        found = self._hung(known).get(writer, _Hung(writer))
         for partition in set(range(self.partitions)) - set(known):
             places = self._open(partition)
             checkpoint = self._mark(partition, places) if any(p.topic in self.states for p in places) else b""
@@ -395,25 +371,18 @@ class Hanging:
 
     def _mark(self, partition: int, places: Iterable[TopicPartition]) -> bytes:
         """The changelog checkpoint at the last stable offset or, if no state partition hangs, the last committed."""
-        for place in places:
-            if place.topic in self.states and (
-                checkpoint := mark_at(self.uncommitted, place, self._end_of(place, stable=True))
-            ):
+        for place in (one for one in places if one.topic in self.states):
+            if checkpoint := mark_at(self.uncommitted, place, self._end_of(place, stable=True)):
                 return checkpoint
         checkpoints = [last_mark(self.stable, TopicPartition(topic, partition)) for topic in self.states]
-        return max(
-            filter(None, checkpoints),
-            key=lambda checkpoint: ChangelogCheckpoint.decode(checkpoint).commands,
-            default=b"",
-        )
+        return max(filter(None, checkpoints), key=lambda one: ChangelogCheckpoint.decode(one).commands, default=b"")
 
     def _open(self, partition: int) -> list[TopicPartition]:
         places = [TopicPartition(topic, partition) for topic in (*self.states, *self.others)]
         return [p for p in places if self._end_of(p, stable=True) < self._end_of(p, stable=False)]
 
     def _end_of(self, place: TopicPartition, *, stable: bool) -> int:
-        consumer = self.stable if stable else self.uncommitted
-        return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
+        return _end(self.stable if stable else self.uncommitted, place)
 
     def _is_stable(self, partitions: Collection[int]) -> bool:
         """Whether no offset of these partitions is pending in a transaction; a pending one blocks the call."""
@@ -426,7 +395,3 @@ class Hanging:
             # Raises if no broker answers at all.
             self.uncommitted.committed(wanted, timeout=1.0)
             return False
-
-
-def _key(place: TopicPartition) -> tuple[str, int]:
-    return place.topic, place.partition

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from leftfold.engine.processing.recovery import Refolding, TaskSpec
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
+from leftfold.engine.processing.worker_tasks import Refolding, TaskSpec
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.worker.poison_pills import OffsetMetadata, read_metadata
 from leftfold.model import keys as names
@@ -37,7 +37,8 @@ class KnownLogs:
         Raises:
             ConfigurationError: one is a different topic of the same name.
         """
-        name = self.task.name
+        name, checkpoint = self.task.name, self.checkpoint
+        offsets = (checkpoint.events, checkpoint.commands) if self.task.time else (checkpoint.events,)
         for topic in self.task.rests:
             if self.checkpoint.is_of(topic, self.ids):
                 continue
@@ -50,8 +51,8 @@ class KnownLogs:
                 )
             raise ConfigurationError(
                 f"the states of {name}[{self.partition}] were made from a topic {topic} with id {known}, which they "
-                f"know up to offset {self._known}; the one that is there has id {now} and ends at {end}. It is another "
-                f"log; to fold the states from it: leftfold state rebuild {name}"
+                f"know up to offset {max(offsets)}; the one that is there has id {now} and ends at {end}. It is "
+                f"another log; to fold the states from it: leftfold state rebuild {name}"
             )
 
     def check_events(self, end: int) -> None:
@@ -66,10 +67,6 @@ class KnownLogs:
                 f"offset {self.checkpoint.events}: it was cut, copied or restored, and deciding would write versions "
                 f"twice. To fold the states from what is there: leftfold state rebuild {self.task.name}"
             )
-
-    @property
-    def _known(self) -> int:
-        return max(self.checkpoint.events, self.checkpoint.commands) if self.task.time else self.checkpoint.events
 
 
 def cut_commands(name: str, partition: int, start: int, end: int) -> ConfigurationError:

@@ -9,10 +9,11 @@ from typing import ClassVar
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.model.state_encoding import number_in
 
-__all__ = ["CLEAN", "AssignedPartition", "OffsetMetadata", "attempt", "new_token", "read_metadata", "started"]
+__all__ = ["CLEAN", "STARTED", "AssignedPartition", "OffsetMetadata", "attempt", "new_token", "read_metadata"]
 
 
-CLEAN = "clean"
+CLEAN, STARTED = "clean", "s"
+"""The metadata of a partition that was left in order, or that was taken over without progress so far."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,6 @@ def new_token() -> str:
     return f"b:{secrets.token_hex(8)}"
 
 
-def started() -> str:
-    """The metadata of a partition that was taken over without progress so far."""
-    return "s"
-
-
 def attempt(number: int) -> str:
     """The metadata written before the `number`-th try of the next command alone."""
     return f"a:{number}"
@@ -46,7 +42,7 @@ def attempt(number: int) -> str:
 def read_metadata(metadata: str | None) -> OffsetMetadata:
     """Parses offset metadata; an unknown value counts as the end of a batch."""
     text = metadata or ""
-    if text == started():
+    if text == STARTED:
         return OffsetMetadata(text, suspect=True, attempts=0)
     if text.startswith("a:") and (attempts := number_in(text[2:])) is not None:
         return OffsetMetadata(text, suspect=True, attempts=attempts)

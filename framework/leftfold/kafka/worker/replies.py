@@ -13,10 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from leftfold.engine.processing.command_wire import ack, small
 from leftfold.errors import refused
-from leftfold.kafka.errors import QuietLog
+from leftfold.kafka.errors import QuietLog, code_of
 from leftfold.model.position import Position
 from leftfold.ports.codec import JSON
 from leftfold.ports.outgoing import Reply
+from leftfold.ports.protocols import Report
 
 __all__ = ["Replies"]
 
@@ -47,7 +48,7 @@ class Replies:
         config: Mapping[str, Any],
         partitions: Callable[[str], int],
         counts: Counter[str],
-        report: Callable[[str, Mapping[str, Any]], None] = lambda what, details: None,
+        report: Report = lambda what, details: None,
         clock: Callable[[], float] = time.monotonic,
         own: str = "",
     ) -> None:
@@ -114,7 +115,7 @@ class Replies:
                 return False
             except KafkaException as error:
                 self._poll(0.01)
-                if not (self._fatal or error.args[0].code() == KafkaError._FATAL):
+                if not (self._fatal or code_of(error) == KafkaError._FATAL):
                     return False
                 self._fatal = self._fatal or str(error)
                 self._replace()

@@ -4,64 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
-from leftfold.engine.processing.recovery import TaskSpec, task_for
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, is_state, state_key
+from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.kafka.worker.hanging_transactions import Hanging, last_mark
+from leftfold.kafka.worker.clients import TRANSACTION_SECONDS, RestorePorts
+from leftfold.kafka.worker.hanging_transactions import last_mark
 from leftfold.kafka.worker.log_identity import KnownLogs, Restored, Stopped, cut_commands
 from leftfold.kafka.worker.poison_pills import read_metadata
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.model.position import Position, RecordAddress
-from leftfold.ports.protocols import LogReader, RawRecord, StateStore
+from leftfold.model.position import Position
+from leftfold.ports.protocols import LogReader, RawRecord, Report, StateStore
 
-__all__ = ["TRANSACTION_SECONDS", "Report", "Restoration", "RestorePorts"]
-
-
-TRANSACTION_SECONDS = 10.0
-"""The transaction timeout in seconds, after which a broker aborts a worker's open transaction."""
+__all__ = ["Restoration"]
 
 
-@dataclass(frozen=True)
-class RestorePorts:
-    """The consumers and readers that a restore needs.
-
-    `member` is the worker's own consumer; `stable` and `uncommitted` are not members of its group, and see the last
-    stable offsets and the ends with uncommitted records. `identities` returns the ids of the task's topics.
-    """
-
-    member: Consumer
-    stable: Consumer
-    uncommitted: Consumer
-    open_log: Callable[[], LogReader]
-    topics: Callable[[], Mapping[str, int]]
-    producer: Callable[[str], Producer]
-    identities: Callable[[TaskSpec], Mapping[str, str]]
-
-    def hanging(self, app: App, task: TaskSpec) -> Hanging:
-        """The handler of hanging transactions on the topics of a category."""
-        name, topics = task.name, self.topics()
-        mine = names.state(name, task.version)
-        states = (mine, *(t for t in topics if t != mine and t.startswith(f"{name}.state.v")))
-        return Hanging(
-            self.stable,
-            self.uncommitted,
-            self.producer,
-            names.commands(name),
-            states,
-            task.writes,
-            app.partitions,
-            {topic: count for topic, count in topics.items() if topic.endswith(".commands")},
-            f"/{app.name}/{name}".encode(),
-        )
-
-
-Report = Callable[[str, Mapping[str, Any]], None]
 READ = 200
 ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
 _SHOWN = 5
@@ -142,9 +103,8 @@ class Restoration:
         try:
             stable = self._ports.member.committed(wanted, timeout=1.0)
         except KafkaException:
-            self._end_hanging()
-            return False
-        if any(tp.error is not None for tp in stable):
+            stable = []
+        if not stable or any(tp.error is not None for tp in stable):
             self._end_hanging()
             return False
         try:
@@ -163,16 +123,13 @@ class Restoration:
 
     def _taken(self, partition: int) -> int:
         """The next input offset in the checkpoints of other versions, since brokers delete offsets of unused groups."""
-        places = [TopicPartition(topic, partition) for topic in self._others()]
-        checkpoints = [
-            ChangelogCheckpoint.decode(checkpoint)
-            for place in places
-            if (checkpoint := last_mark(self._ports.stable, place))
-        ]
-        return max(
-            (checkpoint.commands for checkpoint in checkpoints if checkpoint.is_of(self._commands, self._ids)),
-            default=0,
-        )
+        found = (self._last_checkpoint(topic, partition) for topic in self._others())
+        return max((one.commands for one in found if one and one.is_of(self._commands, self._ids)), default=0)
+
+    def _last_checkpoint(self, topic: str, partition: int) -> ChangelogCheckpoint | None:
+        """The last changelog checkpoint in a state partition of another version."""
+        found = last_mark(self._ports.stable, TopicPartition(topic, partition))
+        return ChangelogCheckpoint.decode(found) if found else None
 
     def _others(self) -> list[str]:
         """The state topics of other versions."""
@@ -209,25 +166,21 @@ class Restoration:
         return low, high
 
     def _states(self) -> bool:
-        log = self._reader()
-        records = self._read(log)
+        records = self._read()
         for record in records:
             restored = self.found.get(record.partition)
-            if restored is None or record.value is None or record.key is None:
-                continue
-            self._learn(restored, record.key, record)
-        if self._short(log, self._state, {p: r.state_end for p, r in self.found.items()}):
-            if not records:
-                self._end_hanging()
+            if restored is not None and record.value is not None and record.key is not None:
+                self._learn(restored, record.key, record)
+        if not self._is_read({self._state: {p: r.state_end for p, r in self.found.items()}}, records):
             return False
         for restored in self.found.values():
             self._check_logs(restored)
             restored.span = self._span(restored)
             self._pass_over_lost(restored)
         if self._task.foretells and any(begin < end for begin, end in (r.span for r in self.found.values())):
-            self._look_for_refusals(log)
+            self._look_for_refusals()
         else:
-            self._fold(log)
+            self._fold()
         return False
 
     def _learn(self, restored: Restored, key: bytes, record: RawRecord) -> None:
@@ -236,7 +189,7 @@ class Restoration:
         if key == MARK and (checkpoint := ChangelogCheckpoint.read(value)) is not None:
             restored.checkpoint = checkpoint
         elif not (name := state_key(key)):
-            self._report("foreign state", {"at": str(RecordAddress(record.topic, record.partition, record.offset))})
+            self._report("foreign state", {"at": str(record.address)})
         elif is_state(value):
             restored.refold.store.put([(name, value)])
             restored.overwritten.discard(name)
@@ -257,11 +210,12 @@ class Restoration:
         known = ChangelogCheckpoint() if is_short or restored.overwritten else restored.known
         return self._task.span(known, restored.start, restored.events_end)
 
-    def _look_for_refusals(self, log: LogReader) -> None:
+    def _look_for_refusals(self) -> None:
         # Skip records are kept as long as the log; dead letters are not.
         topics = [self._task.refusals, *{names.skipped(self._task.name)}.intersection(self._ports.topics())]
         self._letters = {topic: {p: self._ends(topic, p) for p in self.found} for topic in topics}
-        log.seek(Position({topic: {p: low for p, (low, _) in s.items()} for topic, s in self._letters.items()}))
+        starts = {topic: {p: low for p, (low, _) in spans.items()} for topic, spans in self._letters.items()}
+        self._reader().seek(Position(starts))
         self._phase = self._refusals
 
     def _check_logs(self, restored: Restored) -> None:
@@ -301,24 +255,21 @@ class Restoration:
 
     def _refusals(self) -> bool:
         """Reads which records of the log were refused or are to be skipped."""
-        log, letters = self._reader(), self._letters or {}
-        records = self._read(log)
+        records = self._read()
         for record in records:
             if restored := self.found.get(record.partition):
                 restored.refold.skip(record)
-        if not any(self._short(log, topic, {p: s[p][1] for p in self.found}) for topic, s in letters.items()):
-            self._fold(log)
-        elif not records:
-            self._end_hanging()
+        letters = (self._letters or {}).items()
+        if self._is_read({topic: {p: spans[p][1] for p in self.found} for topic, spans in letters}, records):
+            self._fold()
         return False
 
-    def _fold(self, log: LogReader) -> None:
-        log.seek(Position({self._log_of: {p: r.span[0] for p, r in self.found.items()}}))
+    def _fold(self) -> None:
+        self._reader().seek(Position({self._log_of: {p: r.span[0] for p, r in self.found.items()}}))
         self._phase = self._event_tail
 
     def _event_tail(self) -> bool:
-        log = self._reader()
-        records = self._read(log)
+        records = self._read()
         for record in records:
             restored = self.found.get(record.partition)
             if restored is None or record.offset >= restored.span[1]:
@@ -330,13 +281,11 @@ class Restoration:
                     raise
                 if self._letters is None:
                     # Folding starts again after the dead letters are read; records already folded are skipped.
-                    self._look_for_refusals(log)
+                    self._look_for_refusals()
                     return False
                 self._stop_at(restored, record, str(error))
-        if self._short(log, self._log_of, {p: r.span[1] for p, r in self.found.items()}):
-            if not records:
-                self._end_hanging()
-            self._report_progress(log)
+        if not self._is_read({self._log_of: {p: r.span[1] for p, r in self.found.items()}}, records):
+            self._report_progress()
             return False
         self._versions = self._others() if self._task.adopts else []
         return self._next_version()
@@ -357,11 +306,8 @@ class Restoration:
         """
         while self._versions:
             self._version, self._moved = self._versions.pop(), time.monotonic()
-            self._theirs = {
-                p: checkpoint
-                for p, checkpoint in self._marks_of(self._version).items()
-                if self._is_ahead(p, checkpoint)
-            }
+            found = {p: self._last_checkpoint(self._version, p) for p in self.found}
+            self._theirs = {p: one for p, one in found.items() if one and self._is_ahead(p, one)}
             if self._theirs:
                 spans = {p: self._ends(self._version, p) for p in self._theirs}
                 self._version_ends = {p: high for p, (_, high) in spans.items()}
@@ -372,8 +318,7 @@ class Restoration:
 
     def _answers(self) -> bool:
         """Adopts answers and origins from another version's state topic."""
-        log = self._reader()
-        records = self._read(log)
+        records = self._read()
         for record in records:
             restored = self.found.get(record.partition)
             if restored is None or record.key is None or record.value is None:
@@ -382,9 +327,8 @@ class Restoration:
                 self._theirs[record.partition] = checkpoint
             elif key := state_key(record.key):
                 restored.refold.adopt(key, record.value)
-        if self._short(log, self._version, {p: end for p, end in self._version_ends.items() if p in self.found}):
-            if not records:
-                self._end_hanging()
+        ends = {p: end for p, end in self._version_ends.items() if p in self.found}
+        if not self._is_read({self._version: ends}, records):
             return False
         for partition in self._theirs.keys() & self.found.keys():
             restored, theirs = self.found[partition], self._theirs[partition]
@@ -397,26 +341,25 @@ class Restoration:
     def _is_ahead(self, partition: int, theirs: ChangelogCheckpoint) -> bool:
         return theirs.commands > self.found[partition].known.commands
 
-    def _marks_of(self, topic: str) -> dict[int, ChangelogCheckpoint]:
-        """The last changelog checkpoint of each partition in another version's topic."""
-        checkpoints = {p: last_mark(self._ports.stable, TopicPartition(topic, p)) for p in self.found}
-        return {p: ChangelogCheckpoint.decode(checkpoint) for p, checkpoint in checkpoints.items() if checkpoint}
+    def _is_read(self, ends: Mapping[str, Mapping[int, int]], records: list[RawRecord]) -> bool:
+        """Whether topics are read to these ends; while no records come, transactions of dead writers are ended."""
+        if self._reader().position().covers(Position(ends)):
+            return True
+        if not records:
+            self._end_hanging()
+        return False
 
-    def _short(self, log: LogReader, topic: str, ends: Mapping[int, int]) -> bool:
-        position = log.position()
-        return any(position.next_offset(topic, p) < end for p, end in ends.items())
-
-    def _read(self, log: LogReader) -> list[RawRecord]:
-        records = list(log.poll(READ, 0.02))
+    def _read(self) -> list[RawRecord]:
+        records = list(self._reader().poll(READ, 0.02))
         if records:
             self._waited, self._moved = 0.0, time.monotonic()
         return records
 
-    def _report_progress(self, log: LogReader) -> None:
+    def _report_progress(self) -> None:
         """Reports how far the log is folded; approximate, since offsets have gaps."""
         if time.monotonic() - self._reported < TELL_SECONDS:
             return
-        self._reported, position = time.monotonic(), log.position()
+        self._reported, position = time.monotonic(), self._reader().position()
         spans = {p: r.span for p, r in self.found.items()}
         done = sum(min(position.next_offset(self._log_of, p), end) - begin for p, (begin, end) in spans.items())
         whole = sum(end - begin for begin, end in spans.values())

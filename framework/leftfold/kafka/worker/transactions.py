@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from leftfold.errors import Fenced
-from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
+from leftfold.kafka.errors import FENCED, NOT_ALLOWED, TOO_LARGE, QuietLog, code_of, translated
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.telemetry import OPERATION_SECONDS, clock
 
@@ -70,17 +70,12 @@ class Watchdog:
                     self._expired(what, seconds)
 
 
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
-REFUSED = frozenset(
-    {
-        KafkaError.INVALID_MSG_SIZE,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-    }
-)
+REFUSED = TOO_LARGE | {
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.POLICY_VIOLATION,
+}
 """Error codes of records that the broker will never accept."""
 _COMMIT = {"messaging.system": "kafka", "messaging.operation.name": "commit", "messaging.operation.type": "settle"}
 _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
@@ -132,13 +127,7 @@ class Transactions:
     """
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        id_: str,
-        watchdog: Watchdog,
-        *,
-        timeout: float = 5.0,
-        rotate: bool = True,
+        self, config: Mapping[str, Any], id_: str, watchdog: Watchdog, *, timeout: float = 5.0, rotate: bool = True
     ) -> None:
         self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
         self._slow = float(config.get("socket.timeout.ms", 10_000)) / 2000
@@ -263,19 +252,13 @@ class Transactions:
 
     def _mark_dirty(self, error: Exception) -> None:
         self.dirty = str(error)
-        if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
+        if code_of(error) in FENCED:
             raise Fenced(
                 f"{self.id} is fenced: another worker took over its partitions, or it was too slow; this process ends"
             ) from error
 
     def _error(self, error: KafkaError) -> None:
         self.dirty = str(error)
-
-
-def code_of(error: Exception) -> int:
-    """The error code of a client error, 0 if it has none."""
-    first = error.args[0] if error.args else None
-    return int(first.code()) if isinstance(first, KafkaError) else 0
 
 
 class _Listening(QuietLog):

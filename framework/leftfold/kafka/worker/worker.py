@@ -12,50 +12,27 @@ from itertools import chain
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from leftfold.engine.processing.partition_processor import STATE_HEADERS, StateTooLarge
-from leftfold.engine.processing.recovery import task_for
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
-from leftfold.engine.progress import ReportLimiter
+from leftfold.engine.processing.worker_tasks import task_for
+from leftfold.engine.progress import BatchReporter
 from leftfold.kafka.errors import translated
-from leftfold.kafka.group_member import PartitionId
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored
-from leftfold.kafka.worker.poison_pills import CLEAN, AssignedPartition, attempt, new_token, started
-from leftfold.kafka.worker.restorations import Restorations
-from leftfold.kafka.worker.state_restore import Report
+from leftfold.kafka.worker.poison_pills import CLEAN, STARTED, AssignedPartition, attempt, new_token
+from leftfold.kafka.worker.restore_scheduler import RestoreScheduler
 from leftfold.kafka.worker.transactions import REFUSED, Aborted, Committed, Result, Unknown
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch, Outgoing, Write
-from leftfold.ports.protocols import RawRecord
-from leftfold.ports.telemetry import (
-    ATTEMPT_SECONDS,
-    BATCH_SIZE,
-    COMMANDS,
-    CONSUMED,
-    ROTATIONS,
-    STATE_BYTES,
-    STATE_STREAMS,
-    TAKE,
-    TIMER_LATENESS,
-    TRANSACTION_SECONDS,
-    Span,
-    ago,
-    clock,
-    is_measured,
-    member,
-    traced,
-)
+from leftfold.ports.protocols import PartitionId, RawRecord, Report
+from leftfold.ports.telemetry import TAKE, TIMER_LATENESS, Span, ago, clock, is_measured, member, traced
 
-__all__ = ["Report", "Worker"]
+__all__ = ["Worker"]
 
 DEATHS, REFOLDED, SETTLED_SECONDS = 3, 2000, 5.0
 SHARE = 0.1
-_OUTCOMES = {"duplicates": "duplicate", "late": "unknown", "dead": "dead-lettered"}
-"""The outcome in metrics of what a batch counts, where it has another name."""
-_PROCESSING = {"messaging.system": "kafka", "messaging.operation.name": "process"}
 
 
 class Worker:
@@ -82,7 +59,6 @@ class Worker:
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, task.version), names.dead(category)
         self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
-        self._rotated = 0
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
         self._measured = member("process" if task.time else "decider", category)
         self._lane = supplier.processor(app, task)
@@ -93,10 +69,10 @@ class Worker:
             self._lane, self._pace, longest, raw, lambda seconds: supplier.within(seconds, f"deciding {self._commands}")
         )
         self._replies = supplier.replies(app, self.counts, report)
-        self._seldom = ReportLimiter(report, time.monotonic)
+        self._reporter = BatchReporter(category, self._measured, report, time.monotonic)
         self._times = supplier.times(task)
         self._member = supplier.member(names.group(app.name, category), self._commands, self._leave)
-        self._restorations = Restorations(app, category, supplier, self._member, report)
+        self._restores = RestoreScheduler(app, category, supplier, self._member, report)
 
     def run(self) -> None:
         """Runs until `stop` is set, then commits every partition as left clean.
@@ -126,7 +102,7 @@ class Worker:
         self._replies.check()
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._pace.limit, AssignedPartition.SMALL) if small else self._pace.limit
-        messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
+        messages = self._member.fetch(limit, 0.0 if self._restores else wait)
         count, nexts = 0, nexts_of(messages)
         if messages:
             try:
@@ -138,18 +114,15 @@ class Worker:
             self._fire()
         except KafkaException as error:
             self._report("timers wait", {"why": str(error)})
-        self._restore()
+        served = [self._serve(restored) for restored in self._restores.step()]
+        if any(served):
+            self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
         return count
 
     @property
     def served(self) -> frozenset[int]:
         """The partitions that are restored and served."""
         return frozenset(self._served)
-
-    def _restore(self) -> None:
-        served = [self._serve(restored) for restored in self._restorations.step()]
-        if any(served):
-            self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
 
     def _fire(self) -> None:
         """Writes due timers, in a transaction that consumes no input."""
@@ -175,15 +148,15 @@ class Worker:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
             known = self._task.partly(restored.span[0], restored.start)
             commands, events = known if refold.changed else (restored.start, restored.events_end)
-            checkpoint = self._mark(partition, commands, events, restored.state_start, restored.known)
-            offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
+            checkpoint = self._mark(partition, commands, events, restored)
+            offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or STARTED)
             result = self._run([(self._state, [checkpoint, *records])], [offset])
             if not isinstance(result, Committed):
-                self._restorations.drop([partition])
+                self._restores.drop([partition])
                 self._check_rights(result.why, result.code, [self._state])
             return False
         if is_served := self._member.serve((self._commands, partition), restored.start):
-            self._restorations.drop([partition])
+            self._restores.drop([partition])
             self._lane.hold(partition, refold.store, end=restored.events_end)
             self._served[partition] = AssignedPartition(
                 restored.start, restored.left, state_start=restored.state_start, known=restored.known
@@ -197,9 +170,7 @@ class Worker:
         with TAKE.span(self._commands, self._measured, parent="", links=links) if links else Span() as span:
             count = self._decide(messages)
             span.note({"messaging.batch.message_count": count})
-        ATTEMPT_SECONDS.record(clock() - began, {**self._measured, **_PROCESSING})
-        CONSUMED.record(count, {**self._measured, **_PROCESSING})
-        BATCH_SIZE.record(count, self._measured)
+        self._reporter.taken(count, clock() - began)
         return count
 
     def _decide(self, messages: list[KafkaMessage]) -> int:
@@ -234,7 +205,7 @@ class Worker:
                 self._member.put_back(messages[count:])
                 nexts = nexts_of(messages[:count])
                 if slow is not None:
-                    self._report("a command is too slow", {"at": f"{slow.topic}[{slow.partition}]@{slow.offset}"})
+                    self._report("a command is too slow", {"at": str(slow.address)})
                     self._served[slow.partition].suspect()
                 if count:
                     self._commit(nexts, batch, self._written(batch))
@@ -263,9 +234,9 @@ class Worker:
         """Commits that processing starts on these partitions, so the next owner knows what may have killed this one."""
         unmarked = {p: self._served[p] for p in partitions if not self._served[p].begun}
         if unmarked:
-            self._member.commit({(self._commands, p): (served.next, started()) for p, served in unmarked.items()})
+            self._member.commit({(self._commands, p): (served.next, STARTED) for p, served in unmarked.items()})
             for served in unmarked.values():
-                served.begin(started())
+                served.begin(STARTED)
 
     def _decide_alone(self, record: RawRecord) -> None:
         """Decides one suspected poison pill alone; after three worker deaths it is dead-lettered."""
@@ -290,10 +261,7 @@ class Worker:
     def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
         """Runs one transaction: changelog checkpoints (`@`) for all partitions, then `writes`, then the offsets."""
         token = new_token()
-        of = self._served
-        checkpoints = [
-            self._mark(p, offset, self._lane.held[p].end, of[p].state_start, of[p].known) for p, offset in nexts.items()
-        ]
+        checkpoints = [self._mark(p, to, self._lane.held[p].end, self._served[p]) for p, to in nexts.items()]
         offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
         match self._run(chain([(self._state, checkpoints)], writes), offsets):
             case Committed(ends=ends):
@@ -315,10 +283,7 @@ class Worker:
             return Aborted("this member has left its group, and no broker would refuse its offsets")
         began = clock()
         result = self._transactions.run(writes, offsets, group, watch=self._events)
-        outcome = type(result).__name__.lower()
-        TRANSACTION_SECONDS.record(clock() - began, {**self._measured, "leftfold.outcome": outcome})
-        rotations, self._rotated = self._transactions.rotations - self._rotated, self._transactions.rotations
-        ROTATIONS.record(rotations, self._measured)
+        self._reporter.ended(type(result).__name__.lower(), clock() - began, self._transactions.rotations)
         return result
 
     def _await_settled(self) -> None:
@@ -332,13 +297,12 @@ class Worker:
         )
         self._settled = self._transactions.rotations
 
-    def _mark(
-        self, partition: int, commands: int, events: int, state_start: int, known: ChangelogCheckpoint
-    ) -> Outgoing:
+    def _mark(self, partition: int, commands: int, events: int, of: AssignedPartition | Restored) -> Outgoing:
         # Topic ids from earlier workers are kept, since this login may not be allowed to read them.
+        known = of.known
         topics = {**known.topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
         checkpoint = ChangelogCheckpoint(
-            commands, events, self._transactions.id, state_start, topics, known.per_command, known.answers_dropped
+            commands, events, self._transactions.id, of.state_start, topics, known.per_command, known.answers_dropped
         )
         return Outgoing(partition, MARK, checkpoint.encode(), STATE_HEADERS)
 
@@ -352,31 +316,11 @@ class Worker:
             served = self._served[partition]
             served.spent(heavy[partition], max(1, offset - served.next), batch.answers_dropped.get(partition, 0))
             served.move(offset, token)
-        self._measure(batch, sum(heavy.values()))
+        self._reporter.committed(batch, sum(heavy.values()), [held.store for held in self._lane.held.values()])
         self.counts.update(batch.counts)
-        for kind, failure in batch.failures.items():
-            details = {"why": failure.why[:500], "exception": failure.trace}
-            self._seldom.report(
-                "react failed" if self._task.time else "decide failed", details, kind=kind, times=failure.times
-            )
-        if batch.dead:
-            why = header(batch.dead[-1].headers, "dead_reason").decode(errors="replace")
-            details = {"why": why[:500], "do": f"leftfold dead list {self._category}"}
-            self._seldom.report("dead letters", details, times=len(batch.dead))
         if dropped := sum(batch.answers_dropped.values()):
             self.counts["answers_dropped"] += dropped
-            reason = "a key had more answers within a minute than are remembered; a repeat may be decided again"
-            self._seldom.report("answers dropped", {"why": reason}, times=dropped)
         self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
-
-    def _measure(self, batch: Batch, written: int) -> None:
-        """Records what a committed batch has done."""
-        for what, count in batch.counts.items():
-            COMMANDS.record(count, {**self._measured, "leftfold.outcome": _OUTCOMES.get(what, what)})
-        STATE_BYTES.record(written, self._measured)
-        if is_measured():
-            streams = sum(len(held.store) for held in self._lane.held.values())
-            STATE_STREAMS.record(streams, self._measured)
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
         """Seeks back after a transaction that wrote nothing, so the same commands are fetched again."""
@@ -430,7 +374,7 @@ class Worker:
                 self._report("not left clean", {"why": str(error)})
         for partition in partitions:
             self._drop(partition)
-        self._restorations.drop(partitions)
+        self._restores.drop(partitions)
         if partitions:
             self._report("left", {"topic": self._commands, "partitions": sorted(partitions)})
 
@@ -442,6 +386,6 @@ class Worker:
         """Leaves the group with every partition clean, and closes all clients."""
         self._replies.flush(2.0)
         self._member.close()
-        self._restorations.close()
+        self._restores.close()
         self._transactions.close()
         self._shop.close()

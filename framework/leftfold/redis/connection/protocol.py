@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias
 
 import hiredis
 from typing_extensions import TypeVar
@@ -271,18 +272,19 @@ def _chunks(commands: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 A = TypeVar("A")
-A_co = TypeVar("A_co", covariant=True)
 
 
-class RedisQuery(Protocol[A_co]):
-    """A query compiled to commands, for any client, threaded or not; each command's second word is its only key."""
+@dataclass(slots=True)
+class RedisQuery(Generic[A]):
+    """A query compiled for any client, threaded or not.
 
-    @property
-    def commands(self) -> Sequence[Command]:
-        """The commands to send, in this order."""
+    Args:
+        commands: the commands to send, in this order; each one's second word is its only key.
+        answer: makes the answer from the replies, one per command; error replies were raised before.
+    """
 
-    def answer(self, replies: Sequence[Any], /) -> A_co:
-        """The answer in the replies, one per command; error replies were raised before."""
+    commands: Sequence[Command]
+    answer: Callable[[Sequence[Any]], A]
 
 
 class AsyncClient(Protocol):

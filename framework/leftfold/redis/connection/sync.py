@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from leftfold.redis.connection.errors import Command, Part, Pipeline, RedisClient, name_command
 from leftfold.redis.connection.server import open_server
 from leftfold.redis.connection.settings import RedisSettings
-from leftfold.redis.connection.topology import Topology, topology_of
+from leftfold.redis.connection.topology import Topology
 
 __all__ = [
     "PAUSE",
@@ -219,12 +219,6 @@ def retry_while_moving(seconds: float, work: Callable[[], T]) -> T:
             time.sleep(PAUSE)
 
 
-def open_client(settings: RedisSettings, topology: Topology | None = None) -> RedisClient:
-    """A client for threads; when all its connections are in use, readers wait for one.
-
-    Args:
-        topology: shared with other clients; a new one when None.
-    """
-    if settings.kind == "server":
-        return open_server(settings)
-    return RoutedClient(topology or topology_of(settings))
+def open_client(settings: RedisSettings, topology: Topology) -> RedisClient:
+    """A client for threads; when all its connections are in use, readers wait for one."""
+    return open_server(settings) if settings.kind == "server" else RoutedClient(topology)

@@ -12,7 +12,8 @@ from urllib.parse import unquote
 from leftfold.client.results import describe
 from leftfold.engine.progress import RebuildProgress, Report, Stopwatch
 from leftfold.engine.rebuild.planner import RebuildPlan
-from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions, Runner
+from leftfold.engine.rebuild.promotion import Promotion
+from leftfold.engine.rebuild.rebuilder import RebuildOptions, Runner
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.verify.history import History, RowStep

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from typing import Any
+
+from leftfold.runtime.connect import extras
+from leftfold.runtime.telemetry import check_address
 
 __all__ = ["Histogram", "Rates", "Scrape", "quantile"]
 
@@ -70,11 +74,6 @@ class Scrape:
         Raises:
             ConfigurationError: `leftfold[telemetry]` is not installed.
         """
-        from http.client import HTTPConnection, HTTPException
-
-        from leftfold.runtime.connect import extras
-        from leftfold.runtime.telemetry import check_address
-
         connection = HTTPConnection(*check_address(address), timeout=_SCRAPE_SECONDS)
         try:
             connection.request("GET", "/metrics")

@@ -31,7 +31,7 @@ def run_reaction(app: App, name: str, settings: KafkaSettings, stop: threading.E
     trouble = Outage(report, stop)
 
     def work() -> None:
-        ReactionRunner(app, name, settings, stop=stop, report=trouble.ended_by("reacting")).run(trouble.told)
+        ReactionRunner(app, name, settings, stop=stop, report=trouble.ended_by("reacting")).run(trouble.report_cause)
 
     trouble.reconnecting(work)
 
@@ -40,9 +40,6 @@ def decide(
     app: App, category: str, settings: KafkaSettings, stop: threading.Event, report: Report, *, archive: str = ""
 ) -> None:
     """Runs the worker that decides a category's commands until `stop` is set; reconnects when the broker fails.
-
-    Args:
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
         Fenced: this process must end and be restarted. ConfigurationError: the error persists after a restart.
@@ -56,7 +53,7 @@ def decide(
             nonlocal serving
             if what == "serving":
                 serving = True
-                trouble.told("")
+                trouble.report_cause("")
             if what != "left" or serving:  # before "serving", the cause is reported once by `trouble`
                 report(what, details)
 
@@ -77,6 +74,6 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
 
     def work() -> None:
         router = ProcessRouter(app, process, settings, stop=stop, report=trouble.ended_by("routing"), skipped=skipped)
-        router.run(trouble.told)
+        router.run(trouble.report_cause)
 
     trouble.reconnecting(work)

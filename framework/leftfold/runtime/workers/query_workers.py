@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
 from leftfold.model.computed_views import QueryView, TableView
 from leftfold.model.view import View
-from leftfold.ports.protocols import ViewStore
-from leftfold.redis import RedisViewStore, refuse_eviction
+from leftfold.redis import RedisBulkSink, RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import kafka_settings, open_bulk, redis_settings
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import Report
@@ -72,26 +71,24 @@ class QueryViewThread(threading.Thread):
                 if self._archive:
                     self.gap = error
                     return
-                self._trouble.met(error)
+                self._trouble.pause_after(error)
             except InfrastructureError as error:
                 if not self._stop_.is_set():
-                    self._trouble.met(error)
+                    self._trouble.pause_after(error)
             except LeftfoldError as error:
                 self._report("view stopped", {"view": self.view.name, "why": str(error)})
                 return
 
     def _stream(self) -> None:
-        from leftfold import redis as adapters
-        from leftfold.spark.queries import incremental_batches as batches
+        from leftfold.spark.queries.incremental_batches import StreamPlaces
         from leftfold.spark.queries.query_stream import QueryStream
 
         kafka, redis = kafka_settings(), redis_settings()
-        store = adapters.RedisViewStore(redis)
-        try:
-            where = batches.StreamPlaces(
+        with closing(RedisViewStore(redis)) as store:
+            where = StreamPlaces(
                 store=store,
                 open_log=open_bulk(kafka, self._archive),
-                open_sink=partial(adapters.RedisBulkSink, redis),
+                open_sink=partial(RedisBulkSink, redis),
                 kafka=kafka.java(),
                 checkpoints=checkpoints(),
             )
@@ -106,15 +103,12 @@ class QueryViewThread(threading.Thread):
                 return
             self._foreign = ""
             stream.run(self._stop_)
-        finally:
-            store.close()
 
     def _stand_by(self) -> None:
         """Waits until no other run flushes the view, or it has no live generation; the next try reports an outage."""
-        store: ViewStore = RedisViewStore(redis_settings())
         seen, since = dict[int, str](), time.monotonic()
         patience = _PATIENCE * random.uniform(0.75, 1.25)  # spreads two runs
-        try:
+        with suppress(LeftfoldError), closing(RedisViewStore(redis_settings())) as store:
             while time.monotonic() - since < patience and not self._stop_.wait(0.2):
                 live = store.registry(self.view.name).live_of(self.view.hash)
                 if live is None:
@@ -122,13 +116,9 @@ class QueryViewThread(threading.Thread):
                 tokens = {bucket: checkpoint.token for bucket, checkpoint in store.checkpoints(live).items()}
                 if tokens != seen:
                     seen, since = tokens, time.monotonic()
-        except LeftfoldError:
-            return
-        finally:
-            store.close()
 
     def _forward(self, what: str, details: Any) -> None:
-        self._trouble.told("")
+        self._trouble.report_cause("")
         self._report(what, details)
 
 
@@ -152,7 +142,6 @@ def refresh(
 
     Args:
         every: seconds between refreshes of the views without a stream.
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
         ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;
@@ -193,13 +182,11 @@ class _RefreshLoop:
         how = self._work.refreshed(view)
         self._report("refreshing", {"view": view.name, "kept": str(how)})
         if how.incremental and isinstance(view, QueryView):
-            options: Any = {
-                "shuffles": 2 * self._cores,
-                "keep": self._keep,
-                "archive": self._archive,
-                "stop": self._stop,
-            }
-            self._streams.append(QueryViewThread(self._session, view, **options, report=self._report))
+            thread = QueryViewThread(
+                self._session, view, shuffles=2 * self._cores, keep=self._keep, archive=self._archive, stop=self._stop,
+                report=self._report,
+            )  # fmt: skip
+            self._streams.append(thread)
         else:
             self._views.append(view)
 
@@ -238,12 +225,12 @@ class _RefreshLoop:
             return
         try:
             self._compute(view)
-            self._trouble.told("")
+            self._trouble.report_cause("")
         except ConfigurationError:
             raise
         except InfrastructureError as error:
             if not self._stop.is_set():
-                self._trouble.met(error)
+                self._trouble.pause_after(error)
         except LeftfoldError as error:
             self._report("failed", {"view": view.name, "why": str(error)})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
 from leftfold.model.view import View
-from leftfold.ports.bulk import OpenArchive
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisSettings, RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import open_archive, open_bulk, open_reader, redis_settings
@@ -25,8 +24,7 @@ from leftfold.runtime.logging import Report
 from leftfold.runtime.rebuilding import spark_settings
 
 if TYPE_CHECKING:
-    from leftfold.spark.core.session import SparkSettings
-    from leftfold.spark.streaming.projection import StreamPorts, ViewStream
+    from leftfold.spark.streaming.projection import ViewStream
 
 __all__ = ["follow", "run_agents", "stream"]
 
@@ -74,51 +72,34 @@ def follow(
     Args:
         options: arguments of the Projector. Its member's name must be the same after a restart: under another name, the
             buckets of the old member stand still until its heartbeat expires.
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
 
     Raises:
         Fenced: this process must end and be restarted.
         ConfigurationError: Redis evicts keys.
     """
-    trouble, started = Outage(report, stop), set[str]()
+    trouble, started, past = Outage(report, stop), set[str](), open_archive(archive)
 
     def work() -> None:
-        _follow(views, kafka, redis, stop, trouble, open_archive(archive), {**options, "started": started})
+        refuse_eviction(redis)
+        with ExitStack() as opened:
+            store = opened.enter_context(closing(RedisViewStore(redis)))
+            readers: list[KafkaLogReader] = []
+
+            def open_log() -> LogReader:
+                readers.append(opened.enter_context(closing(KafkaLogReader(kafka))))
+                return readers[-1] if past is None else ArchivedReader(readers[-1], past)
+
+            projector = Projector(views, open_log, store, report=report, started=started, **options)
+            has_reported = False
+            while not stop.is_set():
+                projector.step()
+                if not has_reported:
+                    report("following", {"views": ", ".join(view.name for view in views)})
+                    has_reported = True
+                trouble.report_cause(next((reader.trouble for reader in readers if reader.trouble), ""))
+            projector.close()
 
     trouble.reconnecting(work)
-
-
-def _follow(
-    views: Sequence[View[Any, Any]],
-    kafka: KafkaSettings,
-    redis: RedisSettings,
-    stop: threading.Event,
-    trouble: Outage,
-    past: OpenArchive | None,
-    options: Mapping[str, Any],
-) -> None:
-    readers: list[KafkaLogReader] = []
-
-    def open_log() -> LogReader:
-        readers.append(KafkaLogReader(kafka))
-        return readers[-1] if past is None else ArchivedReader(readers[-1], past)
-
-    refuse_eviction(redis)
-    store = RedisViewStore(redis)
-    try:
-        projector = Projector(views, open_log, store, report=trouble.report, **options)
-        has_reported = False
-        while not stop.is_set():
-            projector.step()
-            if not has_reported:
-                trouble.report("following", {"views": ", ".join(view.name for view in views)})
-                has_reported = True
-            trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))
-        projector.close()
-    finally:
-        for reader in readers:
-            reader.close()
-        store.close()
 
 
 def stream(
@@ -134,52 +115,47 @@ def stream(
     """Runs Spark streaming that keeps views at the end of the log until `stop` is set.
 
     Args:
-        archive: directory or URI of the archive, for trimmed events; '' = no archive.
         options: arguments of each ViewStream. `trigger`: seconds between micro-batches; 0 = without a pause.
             `max_parked`: how many rows of a view may be parked. `folds`: the hash of each view's fold, by view name.
 
     Raises:
         ConfigurationError: Spark or Java is missing, or Redis evicts keys.
     """
-    from leftfold.spark.core import session
-    from leftfold.spark.streaming import projection as streaming
+    from leftfold.local import spark_jars
+    from leftfold.spark.core.session import spark_session
+    from leftfold.spark.streaming.projection import StreamPorts, ViewStream
 
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
-    with session.spark_session(_settings()) as spark:
-        ports, trouble = _ports(kafka, redis, archive), Outage(report, stop)
+    settings = spark_settings(None)
+    if not settings.jars:
+        settings = settings.model_copy(update={"jars": spark_jars()})
+    ports = StreamPorts(
+        open_store=partial(RedisViewStore, redis),
+        open_log=open_bulk(kafka, archive),
+        open_reader=open_reader(kafka, archive),
+        kafka=kafka.java(),
+        archive=archive or "DIR",
+    )
+    with spark_session(settings) as spark:
+        trouble = Outage(report, stop)
         arguments = {name: value for name, value in options.items() if name != "folds"}
         folds, started = options.get("folds", {}), set[str]()
 
         def open_stream(view: View[Any, Any]) -> ViewStream:
-            one: ViewStream = streaming.ViewStream(
-                spark, view, ports=ports, report=report, fold=folds.get(view.name, ""), started=started, **arguments
-            )
-            return one
+            fold = folds.get(view.name, "")
+            return ViewStream(spark, view, ports=ports, report=report, fold=fold, started=started, **arguments)
 
         def work() -> None:
             refuse_eviction(redis)
-            _follow_on_spark(open_stream, views, stop, trouble)
+            gaps: dict[str, str] = {}
+            with ExitStack() as opened:
+                streams = [opened.enter_context(closing(open_stream(view))) for view in views]
+                while not stop.is_set():
+                    for one in streams:
+                        _step(one, gaps, report)
+                    trouble.report_cause("")
 
         trouble.reconnecting(work)
-
-
-def _follow_on_spark(
-    open_stream: Callable[[View[Any, Any]], ViewStream],
-    views: Sequence[View[Any, Any]],
-    stop: threading.Event,
-    trouble: Outage,
-) -> None:
-    streams: list[ViewStream] = []
-    gaps: dict[str, str] = {}
-    try:
-        streams.extend(map(open_stream, views))
-        while not stop.is_set():
-            for one in streams:
-                _step(one, gaps, trouble.report)
-            trouble.told("")
-    finally:
-        for one in streams:
-            one.close()
 
 
 def _step(one: ViewStream, gaps: dict[str, str], report: Report) -> None:
@@ -191,24 +167,3 @@ def _step(one: ViewStream, gaps: dict[str, str], report: Report) -> None:
         if gaps.get(one.view.name) != str(error):
             report("view stopped", {"view": one.view.name, "why": str(error)})
         gaps[one.view.name] = str(error)
-
-
-def _settings() -> SparkSettings:
-    """Spark's settings with the jars of its Kafka connector."""
-    from leftfold.local import spark_jars
-
-    settings = spark_settings(None)
-    return settings if settings.jars else settings.model_copy(update={"jars": spark_jars()})
-
-
-def _ports(kafka: KafkaSettings, redis: RedisSettings, archive: str) -> StreamPorts:
-    from leftfold.spark.streaming.projection import StreamPorts
-
-    ports: StreamPorts = StreamPorts(
-        open_store=partial(RedisViewStore, redis),
-        open_log=open_bulk(kafka, archive),
-        open_reader=open_reader(kafka, archive),
-        kafka=kafka.java(),
-        archive=archive or "DIR",
-    )
-    return ports

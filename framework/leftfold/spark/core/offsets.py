@@ -1,12 +1,12 @@
-"""The first offsets of topics, so that Spark does not silently skip lost records."""
+"""Spark's Kafka source, and the first offsets of topics, so that Spark does not silently skip lost records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from leftfold.engine.archive.gaps import beginning, log_gap, out_of_reach, unreachable
 from leftfold.engine.streaming.microbatch import MicroBatchDriver
@@ -14,7 +14,30 @@ from leftfold.errors import InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.flush import Phase
 
-__all__ = ["Reach", "check_start", "first_offsets"]
+__all__ = ["Reach", "check_start", "first_offsets", "kafka_source"]
+
+
+_SOURCE = {
+    "startingOffsets": "earliest",
+    "includeHeaders": "true",
+    # A frame or batch that lacks records must fail.
+    "failOnDataLoss": "true",
+    # A Java client reads aborted records by default.
+    "kafka.isolation.level": "read_committed",
+}
+
+
+def kafka_source(reader: Any, topics: Iterable[str], kafka: Mapping[str, str], **options: Any) -> DataFrame:
+    """The committed records of some topics, read by Spark's own connector.
+
+    Args:
+        reader: `read` or `readStream` of a session. kafka: the properties of a Java client. options: of the source.
+    """
+    reader = reader.format("kafka").option("subscribe", ",".join(topics))
+    for name, value in {**{f"kafka.{name}": value for name, value in kafka.items()}, **_SOURCE, **options}.items():
+        reader = reader.option(name, value)
+    found: DataFrame = reader.load()
+    return found
 
 
 # A process that is stopping waits no longer than this for brokers that do not answer.

@@ -23,7 +23,7 @@ from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation, Phase
-from leftfold.spark.core.offsets import Reach, first_offsets
+from leftfold.spark.core.offsets import Reach, first_offsets, kafka_source
 from leftfold.spark.core.task_io import SkippedValues, cause_of
 from leftfold.spark.queries.compute import compute, own_session, refreshed
 from leftfold.spark.queries.incremental_batches import (
@@ -35,17 +35,13 @@ from leftfold.spark.queries.incremental_batches import (
 )
 from leftfold.spark.queries.incremental_batches import sweep as sweep_checkpoints
 from leftfold.spark.tables.columns import EventTable
-from leftfold.spark.tables.frames import KAFKA_OPTIONS, typed
+from leftfold.spark.tables.frames import typed
 
 __all__ = ["QueryStream"]
 
 
 def stream_frame(
-    spark: SparkSession,
-    table: EventTable,
-    kafka: Mapping[str, str],
-    topics: Mapping[str, int],
-    misfits: SkippedValues | None = None,
+    spark: SparkSession, table: EventTable, kafka: Mapping[str, str], topics: Mapping[str, int], misfits: SkippedValues
 ) -> DataFrame:
     """The events of one class as a streaming DataFrame, from the start of the log.
 
@@ -55,13 +51,10 @@ def stream_frame(
         kafka: the properties of a Java client. topics: their partition counts. misfits: as of `typed`.
     """
     topic = names.events(table.event.__leftfold__.category)
-    reader = spark.readStream.format("kafka").option("subscribe", topic)
-    for name, value in kafka.items():
-        reader = reader.option(f"kafka.{name}", value)
-    for name, value in KAFKA_OPTIONS.items():
-        reader = reader.option(name, value)
-    reader = reader.option("startingOffsets", first_offsets(topic, topics[topic]))
-    return typed(reader.load(), table.schema, table.row, misfits)
+    starts = first_offsets(topic, topics[topic])
+    return typed(
+        kafka_source(spark.readStream, [topic], kafka, startingOffsets=starts), table.schema, table.row, misfits
+    )
 
 
 _REMEDY = (

@@ -16,7 +16,7 @@ from leftfold.model.computed_views import TableView
 from leftfold.model.messages import Event
 from leftfold.model.position import Recorded
 from leftfold.spark.core.session import SparkSettings, open_session
-from leftfold.spark.core.task_io import cause_of
+from leftfold.spark.core.task_io import job_errors
 from leftfold.spark.queries.compute import RowReader, compute, own_session
 from leftfold.spark.tables.columns import EventTable
 from leftfold.spark.tables.log_frames import table_of
@@ -51,21 +51,16 @@ def rows(
         return session.createDataFrame(pa.Table.from_batches([table_of(found, table.schema, table.row_of)]))
 
     frame, codec = compute(session, view, open_table), view.rows
+    with job_errors():
+        table = frame.toArrow()
     made: dict[str, Row] = {}
-    for batch in _arrow(frame).to_batches():
+    for batch in table.to_batches():
         for row in RowReader(view).rows(batch):
             _, key, fields, _ = computed(view, row, buckets=1)
             if key in made:
                 raise ContractError(f"view {view.name}: the query gives several rows for the key {key}")
             made[key] = codec.decode(dict(zip(codec.columns, fields, strict=True)))
     return {view.keys.decode(key): row for key, row in made.items()}
-
-
-def _arrow(frame: DataFrame) -> pa.Table:
-    try:
-        return frame.toArrow()
-    except Exception as error:
-        raise cause_of(error) from error
 
 
 def _recorded(events: Sequence[Event | Recorded[Any]]) -> list[Recorded[Any]]:

@@ -5,26 +5,37 @@ from __future__ import annotations
 import random
 import secrets
 import shlex
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
 from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.engine.streaming.microbatch import GenerationLifecycle, MicroBatchDriver, OutOfStep
-from leftfold.engine.streaming.microbatch_task import MicroBatchTask
+from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ContractError, LogGap
+from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.flush import Generation
-from leftfold.ports.protocols import LogReader, ViewStore
-from leftfold.spark.core.offsets import Reach
-from leftfold.spark.streaming.query import BatchQuery, QueryOptions
+from leftfold.ports.protocols import LogReader, RawRecord, ViewStore
+from leftfold.spark.core.offsets import Reach, kafka_source
+from leftfold.spark.core.task_io import ITEM, Batches, cause_of, item_batches, items_in, line_batches
 
-__all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
+__all__ = ["TUNED", "BatchQuery", "StreamPorts", "ViewStream", "tune"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _REMEDY = (
@@ -53,6 +64,181 @@ def tune(spark: SparkSession) -> None:
     """Sets the properties of a session for streaming folds."""
     for name, value in TUNED.items():
         spark.conf.set(name, value)
+
+
+_HEADERS = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
+"""The headers that a fold reads; the others stay in the JVM."""
+# The last record of a batch may be followed by a transaction marker, for which a fetch would wait half a second.
+_PROMPT = {"fetch.max.wait.ms": "10"}
+MOST_EVENTS = 200_000
+
+
+def run_batch(batch: DataFrame, job: MicroBatchTask) -> list[BatchResult]:
+    """Runs the tasks of a micro-batch; returns their results for the buckets they changed."""
+
+    def fold_partitions(batches: Batches) -> Batches:
+        tuned_gc()
+        with closing(job.open_store()) as store:
+            yield from line_batches(result.to_json() for result in job.fold_partitions(_records(batches), store))
+
+    def emit(batches: Batches) -> Batches:
+        tuned_gc()
+        return item_batches(job.read_items(_records(batches)))
+
+    def fold_buckets(batches: Batches) -> Batches:
+        tuned_gc()
+        with closing(job.open_store()) as store:
+            yield from line_batches(result.to_json() for result in job.fold_buckets(items_in(batches), store))
+
+    headers = f.filter("headers", lambda header: header["key"].isin(*_HEADERS)).alias("headers")
+    read = batch.select("topic", "partition", "offset", "key", "value", headers)
+    together = batch.sparkSession.sparkContext.defaultParallelism
+    if sum(job.generation.topics.values()) > together:
+        # Partitions stay whole, and a few tasks that read several of them in turn cost less than many tasks.
+        read = read.coalesce(together)
+    if job.generation.stream_keyed:
+        folded = read.mapInArrow(fold_partitions, "line string")
+    else:
+        folded = (
+            read.mapInArrow(emit, ITEM)
+            .repartitionById(min(job.generation.buckets, together), "bucket")
+            .sortWithinPartitions("bucket", "key", "source", "offset", "nth")
+            .mapInArrow(fold_buckets, "line string")
+        )
+    return [BatchResult.from_json(row.line) for row in folded.collect()]
+
+
+def _records(batches: Batches) -> Iterator[RawRecord]:
+    """The rows of a source partition as records, without the broker's times, which a fold does not read.
+
+    Headers are taken out of Arrow per batch, not per row.
+    """
+    for batch in batches:
+        columns = [batch.column(n).to_pylist() for n in range(5)]
+        times = [0] * batch.num_rows
+        yield from map(RawRecord._make, zip(*columns, _headers_in(batch.column(5)), times, strict=True))
+
+
+def _headers_in(column: Any) -> Iterator[list[tuple[str, bytes]]]:
+    pairs = column.flatten()
+    names, values = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
+    at = 0
+    for length in pa.compute.list_value_length(column).to_pylist():
+        end = at + (length or 0)
+        yield list(zip(names[at:end], values[at:end], strict=True))
+        at = end
+
+
+class BatchQuery:
+    """One run: a streaming query that updates some generations of a view.
+
+    Its checkpoint directory is temporary: it is removed at the end, and by Spark's JVM when this process is killed.
+
+    Args:
+        courses: one per generation. kafka: the properties of a Java client.
+        folded: called after every batch that was folded.
+        trigger: seconds from batch to batch; 0 = the next begins when one has ended.
+        most: the maximal number of events in a batch, over all partitions.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        courses: Sequence[MicroBatchDriver],
+        store: ViewStore,
+        kafka: Mapping[str, str],
+        folded: Callable[[MicroBatchDriver], None],
+        *,
+        trigger: float = 0.0,
+        most: int = MOST_EVENTS,
+    ) -> None:
+        self._courses, self._store, self._folded = tuple(courses), store, folded
+        temporary: Any = spark.sparkContext._temp_dir  # noqa: SLF001  # in a directory for this user only, mode 0700
+        self._folder = Path(tempfile.mkdtemp(prefix="leftfold-run-", dir=temporary))
+        self._start = _least([course.position() for course in courses], courses[0].generation.topics)
+        self._failure: BaseException | None = None
+        try:
+            starts, topics = self._start.to_json(), self._start.offsets
+            source = kafka_source(
+                spark.readStream, topics, {**_PROMPT, **kafka}, startingOffsets=starts, maxOffsetsPerTrigger=most
+            )
+            self.query: StreamingQuery = (
+                source.writeStream.foreachBatch(self._fold)
+                .option("checkpointLocation", self._folder.as_uri())
+                .trigger(processingTime=f"{int(trigger * 1000)} milliseconds")
+                .start()
+            )
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of the run, for at most so many seconds; returns whether it has ended.
+
+        A run never ends by itself.
+
+        Raises:
+            OutOfStep: another writer wrote, or the store rolled back.
+            LeftfoldError: why a batch failed.
+        """
+        try:
+            if not self.query.awaitTermination(seconds):  # type: ignore[arg-type]  # it takes fractions of seconds
+                return False
+        except PySparkException as error:
+            raise self._failure or cause_of(error) from error
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def close(self) -> None:
+        """Ends the run; a batch under way is dropped, which leaves whole buckets."""
+        try:
+            with suppress(PySparkException, Py4JError, ConnectionError):  # the last two when Spark has died
+                self.query.stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _fold(self, batch: DataFrame, number: int) -> None:
+        """Folds one batch into every generation; an error ends the query and is raised by `wait`."""
+        try:
+            span = (self._offsets(number - 1), self._offsets(number))
+            with _kept(batch, times=len(self._courses)):
+                for course in self._courses:
+                    course.fold(number, span, lambda job: run_batch(batch, job), self._store)
+                    self._folded(course)
+        except (PySparkException, Py4JError) as error:  # pyspark knows only some of Java's exceptions by name
+            self._failure = cause_of(error)
+            raise
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _offsets(self, number: int) -> Position:
+        """The end position of a batch, which Spark writes to its checkpoint before the batch begins."""
+        if number < 0:
+            return self._start
+        lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
+        return Position.from_json(lines[2])
+
+
+@contextmanager
+def _kept(batch: DataFrame, *, times: int) -> Iterator[None]:
+    """Persists a batch that is folded several times, so that it is read from Kafka once."""
+    if times < 2:
+        yield
+        return
+    batch.persist()
+    try:
+        yield
+    finally:
+        batch.unpersist()
+
+
+def _least(positions: Sequence[Position], topics: Mapping[str, int]) -> Position:
+    """The smallest next offset per partition among some positions, for every partition."""
+    return Position(
+        {t: {p: min(at.next_offset(t, p) for at in positions) for p in range(count)} for t, count in topics.items()}
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +275,7 @@ class ViewStream:
         *,
         ports: StreamPorts,
         trigger: float = 0.0,
-        most: int = 200_000,
+        most: int = MOST_EVENTS,
         look: float = 0.25,
         job: type[MicroBatchTask] = MicroBatchTask,
         max_parked: int = MAX_PARKED,
@@ -100,7 +286,7 @@ class ViewStream:
         self.view, self.stopped = view, ""
         self._spark, self._ports, self._look, self._report = spark, ports, look, report
         self._job, self._max_parked = job, max_parked
-        self._options = QueryOptions(ports.kafka, trigger, most)
+        self._trigger, self._most = trigger, most
         self._store, self._log = ports.open_store(), ports.open_reader()
         remedy = _REMEDY.format(view=view.name, archive=shlex.quote(ports.archive))
         self._reach = Reach(spark, ports.kafka, view.name, remedy)
@@ -172,7 +358,15 @@ class ViewStream:
         if courses:
             for course in courses:
                 self._course.reached(course.generation, course.checkpoints)
-            self._run = BatchQuery(self._spark, courses, self._store, self._options, self._reached)
+            self._run = BatchQuery(
+                self._spark,
+                courses,
+                self._store,
+                self._ports.kafka,
+                self._reached,
+                trigger=self._trigger,
+                most=self._most,
+            )
             generations = ", ".join(course.generation.id for course in courses)
             details = {"view": self.view.name, "generations": generations, "run": run}
             self._report("streaming", details)

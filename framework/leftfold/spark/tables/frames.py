@@ -21,12 +21,12 @@ from leftfold.model.typing import flat
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import RawRecord
-from leftfold.spark.core.offsets import check_start, first_offsets
+from leftfold.spark.core.offsets import check_start, first_offsets, kafka_source
 from leftfold.spark.core.task_io import Batches, SkippedValues
 from leftfold.spark.tables.columns import METADATA_COLUMNS, EventTable, arrow_type, arrow_value, metadata_types
 from leftfold.spark.tables.log_frames import Row, log_frame, table_of, whole_log
 
-__all__ = ["KAFKA_OPTIONS", "EventTables", "event_tables", "events", "states", "typed"]
+__all__ = ["EventTables", "event_tables", "events", "states", "typed"]
 
 
 _STATE: list[Any] = [
@@ -59,7 +59,8 @@ def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] 
     if not isinstance(log, Mapping):
         return log_frame(spark, whole_log(log, topic), schema, row)
     partitions = check_start(spark, topic, log)
-    return typed(_read(spark, topic, log, startingOffsets=first_offsets(topic, partitions)), schema, row)
+    starts = first_offsets(topic, partitions)
+    return typed(kafka_source(spark.read, [topic], log, startingOffsets=starts, endingOffsets="latest"), schema, row)
 
 
 def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
@@ -104,7 +105,7 @@ def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
         place = {"_key": (record.key or b"").decode(), "_version": stream.version, "_type": named}
         return {**place, "_partition": record.partition, "_offset": record.offset, **state}
 
-    raw = _read(spark, names.state(category, decider.version), kafka)
+    raw = kafka_source(spark.read, [names.state(category, decider.version)], kafka, endingOffsets="latest")
     raw = raw.where(raw.key != bytearray(MARK))
     latest = raw.groupBy("key").agg({"offset": "max"}).withColumnRenamed("max(offset)", "offset")
     return typed(raw.join(latest, ["key", "offset"], "left_semi"), pa.schema([*_STATE, *columns]), row)
@@ -126,24 +127,6 @@ def _event_classes(app: App, category: str) -> list[Any]:
     if not found:
         app.decider(category)
     return list(found)
-
-
-def _read(spark: SparkSession, topic: str, kafka: Mapping[str, str], **options: str) -> DataFrame:
-    reader = spark.read.format("kafka").option("subscribe", topic)
-    for name, value in kafka.items():
-        reader = reader.option(f"kafka.{name}", value)
-    for name, value in {**KAFKA_OPTIONS, **options}.items():
-        reader = reader.option(name, value)
-    return reader.option("endingOffsets", "latest").load()
-
-
-KAFKA_OPTIONS = {
-    "startingOffsets": "earliest",
-    "includeHeaders": "true",
-    "failOnDataLoss": "true",
-    # A Java client reads aborted records by default.
-    "kafka.isolation.level": "read_committed",
-}
 
 
 def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: SkippedValues | None = None) -> DataFrame:

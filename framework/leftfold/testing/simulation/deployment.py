@@ -255,6 +255,8 @@ class Deployment:
 
     def note(self, what: str, details: Any) -> None:
         """Adds a report of the running process to the trace."""
+        if isinstance(details, BaseException):
+            details = str(details)  # its traceback would hold the whole world in the result of the schedule
         self.trace.append((self._world.scheduler.now, self._world.process.name, what, details))
 
     def _work(self, category: str, *, last: bool = False) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.client.reader import Reader, Views
 from leftfold.engine.rebuild.planner import RebuildPlan
-from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
+from leftfold.engine.rebuild.promotion import Promotion
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError, StaleViewError, ViewNotBuilt
 from leftfold.kafka.bulk_log import KafkaBulkLog

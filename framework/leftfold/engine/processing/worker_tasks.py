@@ -1,9 +1,9 @@
-"""Recovers state that a state topic lacks by folding it from events or inputs."""
+"""The task of a worker, for commands or a process: topics, processor, and the fold of state that its topic lacks."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from leftfold.engine.processing.command_processor import CommandProcessor, End
 from leftfold.engine.processing.partition_processor import Clock, PartitionProcessor, Partitions
@@ -146,8 +146,7 @@ class Refold:
         """
         if record.key == MARK:
             return
-        where = f"{record.topic}[{record.partition}]@{record.offset}"
-        found = dict(record.headers)
+        where, found = record.address, dict(record.headers)
         try:
             key = (record.key or b"").decode()
             version = _number(found["ce_sequence"])
@@ -212,65 +211,12 @@ def _brief(value: object) -> str:
     return repr(value)[:500]
 
 
-class Refolding(Protocol):
-    """Brings the state records of one partition up to a log; `changed` are those that the state topic lacks.
+Refolding: TypeAlias = Refold | ProcessRefold
+"""Brings the state records of one partition up to a log; `changed` are those that the state topic lacks.
 
-    `refused` is how many records of the log this code could not take, though they were taken once. `noted` are the
-    offsets of those at which workers stop, each with the offset of its dead letter; `passed` those that need not be
-    folded.
-    """
-
-    store: StateStore
-    changed: dict[str, Any]
-    refused: int
-    noted: dict[int, int]
-    passed: set[int]
-
-    def add(self, record: RawRecord) -> None:
-        """Folds one record of the log."""
-
-    def adopt(self, key: str, record: bytes) -> None:
-        """Takes over the answers in another version's state record."""
-
-    def skip(self, letter: RawRecord) -> None:
-        """Takes a dead letter: the record of the log that it is about was not taken, or need not be."""
-
-    def take(self, most: int) -> list[tuple[str, bytes]]:
-        """Up to `most` changed records for the state topic."""
-
-
-class TaskSpec(Protocol):
-    """The task of a worker: `log` is the topic to fold its state from, `writes` its other topics.
-
-    `time` is the topic of watermarks, '' where none are needed; `refusals` the topic of the records of the log that
-    were not taken, or need not be, and `foretells` whether these must be known before any is folded; `adopts` says
-    whether records of another version hold what one's own log does not; `rests` are the topics whose offsets the state
-    checkpoint holds beside its own.
-    """
-
-    name: str
-    version: int
-    log: str
-    writes: tuple[str, ...]
-    time: str
-    refusals: str
-    foretells: bool
-    adopts: bool
-    rests: tuple[str, ...]
-
-    def processor(
-        self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock
-    ) -> PartitionProcessor[Any]:
-        """The processor of this task."""
-
-    def refold(self, store: StateStore) -> Refolding:
-        """The recovery of records that the state topic lacks."""
-
-    def span(self, checkpoint: ChangelogCheckpoint, start: int, end: int) -> tuple[int, int]:
-        """The range of the log that the state lacks, given its checkpoint, the next record and the log's end."""
-
-    def partly(self, begin: int, start: int) -> tuple[int, int]:
-        """The `commands` and `events` of a checkpoint while only part of what was folded from `begin` on is written."""
+`refused` is how many records of the log this code could not take, though they were taken once. `noted` are the offsets
+of those at which workers stop, each with the offset of its dead letter; `passed` those that need not be folded.
+"""
 
 
 class CommandTask:
@@ -345,6 +291,17 @@ class ProcessTask:
     def partly(self, begin: int, start: int) -> tuple[int, int]:
         """The next worker takes all these inputs again."""
         return begin, 0
+
+
+TaskSpec: TypeAlias = CommandTask | ProcessTask
+"""The task of a worker: `log` is the topic to fold its state from, `writes` its other topics.
+
+`time` is the topic of watermarks, '' where none are needed; `refusals` the topic of the records of the log that were
+not taken, or need not be, and `foretells` whether these must be known before any is folded; `adopts` says whether
+records of another version hold what one's own log does not; `rests` are the topics whose offsets the state checkpoint
+holds beside its own. `span` is the range of the log that the state lacks, given its checkpoint, the next record and the
+log's end; `partly` the `commands` and `events` of a checkpoint while only part of what was folded is written.
+"""
 
 
 def task_for(app: App, name: str) -> TaskSpec:

@@ -1,9 +1,8 @@
-"""`leftfold timers`: lists the timers of processes, and fires or cancels one."""
+"""`leftfold timers` and `leftfold reactions`: timers of processes, and parked events and offsets of reactions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -19,19 +18,23 @@ from leftfold.cli.options import (
     YesOption,
     agreed,
     examples,
+    read_time,
     seconds,
     signed,
 )
 from leftfold.engine.processing.log_time import WatermarkStatus
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
+from leftfold.kafka.reactions.start_offsets import StartOffsets
 from leftfold.model.app import App
 from leftfold.model.keys import commands
-from leftfold.model.process import Process
-from leftfold.runtime.console import amount, emit, lasting, note, say
+from leftfold.model.reaction import Reaction
+from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.console import amount, emit, lasting, note, say, table
+from leftfold.runtime.operations.reactions import parked_events
 from leftfold.runtime.operations.timers import Ordered, TimerWork, process_of, row_of
-from leftfold.runtime.project import load_app, note_apps
+from leftfold.runtime.project import load_app, load_apps, note_apps, unknown
 
-__all__ = ["timers"]
+__all__ = ["reactions", "timers"]
 
 
 _STALE = 10.0
@@ -39,14 +42,14 @@ _STALE = 10.0
 _NAMED_IN_LINE = 3
 
 
-def shown(row: dict[str, Any]) -> dict[str, object]:
+def _shown(row: dict[str, Any]) -> dict[str, object]:
     """The row as the table shows it."""
     left = row["left"]
     remaining = "unknown" if left is None else lasting(left) if left > 0 else f"overdue for {lasting(-left)}"
     return {**row, "left": remaining, "sends": f"{row['sends']} {json.dumps(row['command'], ensure_ascii=False)}"}
 
 
-def told_of(process: str, count: int, watermark: WatermarkStatus, workers: int) -> str:
+def _remark(process: str, count: int, watermark: WatermarkStatus, workers: int) -> str:
     """A remark on the timers of a process: their number, log time, and what keeps them from firing."""
     head, silent, reported = f"{process}: {amount(count, 'timer')}", watermark.silent, watermark.told
     if watermark.now is not None:
@@ -96,29 +99,22 @@ def list_(
     Log time decides: the time of the slowest partition of the events that the process listens to, as its routers report
     it. A timer that is still set at its time is overdue.
     """
-    from leftfold.runtime.console import emit, note, table
-    from leftfold.runtime.project import load_app, load_apps
-
     apps = [load_app(app, having=[name])] if name else [*load_apps([app]).values()]
     if not any(one.processes for one in apps):
         note(f"app {', '.join(one.name for one in apps)} has no processes, and so no timers")
-    for whole, process in [(one, process) for one in apps for process in _meant(one, name)]:
+    found = [(one, process) for one in apps for process in ([process_of(one, name)] if name else one.processes)]
+    for whole, process in found:
         with TimerWork(whole, process, kafka, key) as work:
             watermark, workers = work.told_time(), work.workers()
             rows = [row_of(process.name, timer, watermark) for timer in work.table.timers(key)]
         rows.sort(key=lambda row: (row["due"], row["key"], row["timer"]))
         if as_json:
-            for row in rows:
-                emit(row)
+            emit(*rows)
             continue
-        remark = told_of(process.name, len(rows), watermark, workers)
+        remark = _remark(process.name, len(rows), watermark, workers)
         note(remark)
         note_apps(remark, [app])
-        table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
-
-
-def _meant(app: App, name: str) -> Sequence[Process[Any, Any, Any]]:
-    return [process_of(app, name)] if name else app.processes
+        table([_shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
 @timers.command(
@@ -145,9 +141,7 @@ def fire(
     order was given: typed twice, or while the timer fires by itself, the second does nothing; a timer that was set
     again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log for the next.
     """
-    from leftfold.engine.processing.timer_admin import Action
-
-    give(Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+    _give(_Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
 
 
 @timers.command(
@@ -174,16 +168,14 @@ def cancel(
     that was set again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log
     for the next one.
     """
-    from leftfold.engine.processing.timer_admin import Action
-
-    give(Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+    _give(_Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
 
 
 _NOT_TAKEN = 4
 
 
 @dataclass(frozen=True)
-class Wanted:
+class _Wanted:
     """The order as it was typed; `timeout` in seconds."""
 
     action: Action
@@ -196,7 +188,7 @@ class Wanted:
     yes: bool
 
 
-def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
+def _give(wanted: _Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
     """Writes the order and waits for a worker to take it.
 
     Raises:
@@ -223,7 +215,7 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
         raise typer.Exit(_NOT_TAKEN)
 
 
-def _question(wanted: Wanted, timer: SetTimer) -> str:
+def _question(wanted: _Wanted, timer: SetTimer) -> str:
     sends = f"{timer.due.type} {timer.due.value}"
     became = f"it sends {sends} now" if wanted.action is Action.FIRE else f"it will never send {sends}"
     return (
@@ -231,7 +223,7 @@ def _question(wanted: Wanted, timer: SetTimer) -> str:
     )
 
 
-def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:
+def _tell(wanted: _Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:
     topic, timer = commands(wanted.process), done.timer
     if as_json:
         place = {"topic": topic, "partition": timer.partition, "offset": done.offset}
@@ -242,3 +234,78 @@ def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None
     became = "taken; the timer is not set any more" if done.taken else "not taken yet"
     say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
     say(f"order {done.id} stands in {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")
+
+
+reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Begin reactions; list their parked events.")
+
+
+def _since(text: str) -> str | datetime:
+    return text if text in ("end", "start") else read_time(text)
+
+
+@reactions.command(
+    epilog=examples(
+        "leftfold reactions begin receipts --since end                     act on what happens from now on",
+        "leftfold reactions begin receipts --since 2026-11-01T12:00:00Z    and on what was appended since then, again",
+    )
+)
+def begin(
+    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    since: Annotated[
+        Any,
+        typer.Option(
+            "--since", metavar="TIME", parser=_since, help="end, start, or when events were appended: a time, 2h."
+        ),
+    ],
+    yes: YesOption = False,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin a reaction, or move it to other offsets.
+
+    Events behind these offsets are acted on, a second time if they were before, with the same idempotency keys; events
+    before them never are. No process of the reaction may run meanwhile.
+    """
+    whole = load_app(app, having=[name])
+    beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka))
+    agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
+    offsets: dict[tuple[str, int], int] = beginnings.again(since)
+    if as_json:
+        emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})
+    else:
+        for (topic, partition), offset in sorted(offsets.items()):
+            say(f"{topic}[{partition}] continues at {offset}")
+
+
+@reactions.command(
+    epilog=examples("leftfold reactions parked receipts", "leftfold retry receipts      try them once more")
+)
+def parked(
+    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List parked events and the reason of each.
+
+    Exit code 1 when there are some.
+    """
+    reaction = _named(load_app(app, having=[name]), name)
+    rows = parked_events(reaction.name, kafka)
+    if as_json:
+        emit(*rows)
+    else:
+        table(rows, ("event", "type", "key", "tries", "why"))
+        remark = f"when the cause is fixed: leftfold retry {name}" if rows else "nothing is parked"
+        note(remark)
+        note_apps(remark, [app])
+    raise typer.Exit(1 if rows else 0)
+
+
+def _named(app: App, name: str) -> Reaction[Any]:
+    """The reaction of a name."""
+    known = {reaction.name: reaction for reaction in app.reactions}
+    if name not in known:
+        raise unknown(f"reaction in app {app.name} called", name, known)
+    return known[name]

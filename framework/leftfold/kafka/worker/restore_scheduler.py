@@ -1,29 +1,30 @@
-"""Restores of the partitions that a worker was assigned, while it serves others."""
+"""Starts, retries and reports the restores of partitions that a worker was assigned, while it serves others."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
 
-from leftfold.engine.processing.recovery import task_for
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored, Stopped
-from leftfold.kafka.worker.state_restore import Report, Restoration
+from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model.app import App
-from leftfold.model.position import RecordAddress
 from leftfold.ports.outgoing import dead_letter
+from leftfold.ports.protocols import Report
 from leftfold.ports.telemetry import RESTORE_SECONDS, clock, member
 
-__all__ = ["Restorations"]
+__all__ = ["RestoreScheduler"]
 
 
 _PAUSE, _LONGEST_PAUSE, _OVERHEAD = 5.0, 60.0, 4096
 
 
-class Restorations:
+class RestoreScheduler:
     """Restores newly assigned partitions in small steps while the worker serves others.
 
     A partition that stopped at an event which cannot be folded is retried from time to time, and reported each time.
@@ -47,9 +48,7 @@ class Restorations:
         new = assigned - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
         if new:
             ports = self._shop.restore_ports(self._member)
-            restoration = Restoration(
-                self._app, self._name, sorted(new), self._shop.new_store, ports, report=self._report
-            )
+            restoration = Restoration(self._app, self._name, sorted(new), MemoryStates, ports, report=self._report)
             self._running[restoration] = clock()
         for restoration in [one for one in self._running if one.step()]:
             kind = "process" if task_for(self._app, self._name).time else "decider"
@@ -79,7 +78,7 @@ class Restorations:
         until = time.monotonic() + max(pause, 2 * stopped.seconds)
         self._stopped[partition] = until, min(_LONGEST_PAUSE, 2 * pause)
         record, task = stopped.record, task_for(self._app, self._name)
-        place = RecordAddress(record.topic, record.partition, record.offset)
+        place = record.address
         way_out = f"leftfold log skip {self._name} '{place}' --reason WHY"
         self._report("a partition stands still", {"at": str(place), "why": stopped.why, "do": way_out})
         if not stopped.is_noted:

@@ -1,1 +1,0 @@
-"""Commands on processes and reactions: timers, reactions."""

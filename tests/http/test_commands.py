@@ -1,0 +1,325 @@
+"""Commands over HTTP: keys, links to what became of them, batches, and how many may be under way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import APIRouter, FastAPI
+
+from leftfold import memory
+from leftfold.errors import InfrastructureError, OutcomeUnknown
+from leftfold.http import Access, hash_of, router
+from leftfold.http.commands import _MOST_BATCHES, CommandRoutes, _Sent
+from leftfold.http.routes import FirstConnection, ProblemRoute
+from leftfold.http.streams import add_stream
+from leftfold.memory import World
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
+from tests.domains.shop import Open, app, baskets
+from tests.http.test_gateway import ADD, BASKETS, NDJSON, OPEN, called, is_problem
+from tests.waiting import WAIT_SECONDS
+
+
+def test_a_command_is_decided_once_for_each_key_and_answered_with_a_position() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        first = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
+        again = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
+        assert first.status_code == again.status_code == 200, first.text
+        assert first.json() == again.json()
+        assert (first.json()["id"], first.json()["version"], first.headers["ETag"]) == ("one", 1, '"1"')
+        assert first.headers["Leftfold-Position"] == first.json()["position"]
+        added = await http.post(f"{BASKETS}/Add", json={**ADD, "price": "2.50"}, headers={"If-Match": '"1"'})
+        assert added.json()["version"] == 2
+        row = await http.get("/views/open_baskets/b", params={"after": added.json()["position"]})
+        assert row.status_code == 200, row.text
+        assert row.json()["total"] == "2.50"
+
+    called(calls)
+
+
+def test_a_batch_is_answered_line_by_line_in_order() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        lines = [json.dumps({"basket_id": f"b{n}", "household": "h"}).encode() for n in range(450)]
+        lines[3] = b'{"basket_id":7}'
+        answer = await http.post(f"{BASKETS}/Open:batch", content=b"\n".join(lines), headers=NDJSON)
+        found = [json.loads(line) for line in answer.text.splitlines()]
+        assert len(found) == 450
+        assert (found[3]["status"], found[3]["title"]) == (400, "the request is malformed")
+        assert all(one["version"] == 1 for number, one in enumerate(found) if number != 3)
+        rejected = await http.post(f"{BASKETS}/Add:batch", content=json.dumps({**ADD, "price": "200"}), headers=NDJSON)
+        assert json.loads(rejected.text)["error"] == "TooDear"
+
+        much = json.dumps({f"{number:0300d}": 1 for number in range(3000)})
+        wrong = await http.post(f"{BASKETS}/Add:batch", content=much, headers=NDJSON)
+        assert (len(json.loads(wrong.text)["errors"]), len(wrong.content) < 20_000) == (20, True)
+
+    called(calls)
+
+
+class _Silent:
+    """A client whose first answers do not come."""
+
+    def __init__(self, world: World, silent: int) -> None:
+        self._world, self._left, self.sent = world, silent, list[str | None]()
+
+    async def asend(self, command: Command, /, *, id: str | None = None, **options: Any) -> Receipt:
+        self.sent.append(id)
+        receipt = await self._world.client.asend(command, id=id, **options)
+        if self._left:
+            self._left -= 1
+            raise OutcomeUnknown(id or "")
+        return receipt
+
+
+class _Connected:
+    def __init__(self, world: World, client: Any) -> None:
+        self._world, self.client, self.views = world, client, world.views
+
+    def stream(self, category: str, key: str) -> Any:
+        return self._world.stream(category, key)
+
+
+@contextmanager
+def silent_world(silent: int) -> Iterator[_Connected]:
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        yield _Connected(world, _Silent(world, silent))
+
+
+def test_what_became_of_a_command_without_an_answer_is_told_at_its_link_however_often() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        answer = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
+        assert (answer.status_code, answer.headers["Location"]) == (202, f"{BASKETS}/Open/one")
+        still = await http.get(answer.headers["Location"])
+        assert still.status_code == 202
+        known = await http.get(answer.headers["Location"])
+        assert (known.status_code, known.json()["version"]) == (200, 1)
+        again = await http.get(answer.headers["Location"])
+        assert (again.status_code, again.json(), again.headers["ETag"]) == (200, known.json(), '"1"')
+
+    with silent_world(2) as world:
+        called(calls, world=world)
+        assert world.client.sent == ["one"] * 3
+
+
+def test_a_link_leads_to_the_command_also_below_a_prefix() -> None:
+    async def run(world: Any) -> None:
+        api = FastAPI()
+        api.include_router(router(app, world), prefix="/shop")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
+            answer = await http.post(f"/shop{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "a b"})
+            assert (answer.status_code, answer.headers["Location"]) == (202, f"/shop{BASKETS}/Open/a%20b")
+            still = await http.get(answer.headers["Location"])
+            assert (still.status_code, still.headers["Location"]) == (202, answer.headers["Location"])
+            assert (await http.get(answer.headers["Location"])).json()["version"] == 1
+
+    with silent_world(2) as world:
+        asyncio.run(run(world))
+
+
+def test_a_link_sends_no_command_again_whose_first_answer_may_be_forgotten() -> None:
+    times = [0.0]
+
+    async def run(world: Any) -> None:
+        async with asked_of(world.client, world, clock=lambda: times[-1]) as http:
+            link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})).json()["status"]
+            for now, status in ((59.0, 202), (60.0, 202), (61.0, 404), (1e6, 404)):
+                times.append(now)
+                assert (await http.get(link)).status_code == status
+        assert world.client.sent == ["one"] * 3
+
+    with silent_world(10) as world:
+        asyncio.run(run(world))
+
+
+def test_commands_whose_outcome_is_not_known_are_remembered_up_to_a_size() -> None:
+    routes = CommandRoutes(FirstConnection(lambda: pytest.fail("it is not asked for")), Access())
+    command = Open(basket_id="b", household="h")
+    for number in range(100):
+        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
+        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
+    assert [id_ for _, id_ in routes._remembered] == [str(number) for number in range(36, 100)]
+    assert routes._bytes == 64 * 1_048_576
+
+
+def test_respond_async_answers_before_the_decision_and_the_link_after_it() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "later"}
+        answer = await http.post(f"{BASKETS}/Add", json={**ADD, "price": "500"}, headers=headers)
+        assert answer.status_code == 202
+        for _ in range(2):
+            assert is_problem(await http.get(answer.headers["Location"]), 422)["error"] == "TooDear"
+
+    called(calls)
+
+
+class _Unreachable:
+    """A client whose broker is away for its first commands."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self.is_down = world, True
+
+    async def asend(self, command: Command, /, **options: Any) -> Receipt:
+        if self.is_down:
+            raise InfrastructureError("no broker answers")
+        return await self._world.client.asend(command, **options)
+
+
+def test_a_link_asks_again_for_a_command_that_could_not_be_sent() -> None:
+    async def run(world: World) -> None:
+        client = _Unreachable(world)
+        async with asked_of(client, world) as http:
+            headers = {"Prefer": "respond-async", "Idempotency-Key": "one"}
+            link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)).headers["Location"]
+            is_problem(await http.get(link), 503)
+            client.is_down = False
+            assert (await http.get(link)).json()["version"] == 1
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(world))
+
+
+class _Held:
+    """A client whose commands, or batches, take until they are released."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self.released = world, threading.Event()
+        self.chunks: list[int] = []
+
+    async def asend(self, command: Command, /, **options: Any) -> Receipt:
+        if getattr(command, "household", "") == "held":
+            await asyncio.to_thread(self.released.wait, WAIT_SECONDS)
+        return await self._world.client.asend(command, **options)
+
+    def send_many(self, commands: Sequence[Command], **options: Any) -> Any:
+        self.chunks.append(len(commands))
+        self.released.wait(WAIT_SECONDS)
+        return self._world.client.send_many(commands, **options)
+
+
+@asynccontextmanager
+async def asked_of(client: Any, world: World, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Calls to the routes of one command class and to the streams."""
+    routes = CommandRoutes(FirstConnection(lambda: client), Access(), **options)
+    api, found = FastAPI(), APIRouter(route_class=ProblemRoute)
+    routes.add(found, Open, "open")
+    add_stream(found, baskets, world.stream, Access())
+    api.include_router(found)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
+        yield http
+    await routes.close()
+
+
+def test_only_so_many_commands_are_under_way_that_no_request_waits_for() -> None:
+    async def run(world: World) -> None:
+        client = _Held(world)
+        async with asked_of(client, world, most=2) as http:
+
+            async def later(key: str) -> httpx.Response:
+                body = {"basket_id": key, "household": "held"}
+                return await http.post(f"{BASKETS}/Open", json=body, headers={"Prefer": "respond-async"})
+
+            links = [(await later(key)).headers["Location"] for key in ("a", "b")]
+            refused = await later("c")
+            assert (is_problem(refused, 503)["title"], refused.headers["Retry-After"]) == ("not available", "1")
+            assert (await http.post(f"{BASKETS}/Open", json=OPEN)).status_code == 200, "those that wait are sent"
+            client.released.set()
+            assert [(await http.get(link)).status_code for link in links] == [200, 200]
+            assert (await later("c")).status_code == 202
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(world))
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_batches_whose_commands_take_long_leave_threads_for_the_reads_of_others(limited: bool) -> None:
+    """The twin without their limit takes every thread."""
+
+    async def run(world: World) -> None:
+        client = _Held(world)
+        async with asked_of(client, world, **({} if limited else {"batches": 1000})) as http:
+            threads = current_default_thread_limiter()
+            count = _MOST_BATCHES if limited else int(threads.total_tokens)
+            sent = [
+                asyncio.ensure_future(http.post(f"{BASKETS}/Open:batch", content=json.dumps(OPEN), headers=NDJSON))
+                for _ in range(count)
+            ]
+            try:
+                while len(client.chunks) < count:  # noqa: ASYNC110  # they are in threads
+                    await asyncio.sleep(0.001)
+                if limited:
+                    refused = await http.post(f"{BASKETS}/Open:batch", content=b"{}", headers=NDJSON)
+                    assert (is_problem(refused, 503)["status"], refused.headers["Retry-After"]) == (503, "1")
+                    is_problem(await http.get("/streams/baskets/b"), 404)
+                assert (threads.available_tokens > 0) is limited
+                assert (await http.post(f"{BASKETS}/Open", json=OPEN)).status_code == 200
+            finally:
+                client.released.set()
+            assert {answer.status_code for answer in await asyncio.gather(*sent)} == {200}
+            again = await http.post(f"{BASKETS}/Open:batch", content=json.dumps(OPEN), headers=NDJSON)
+            assert json.loads(again.text)["version"] == 1
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(world))
+
+
+def test_long_lines_are_sent_before_two_hundred_of_them_are_in_memory() -> None:
+    async def run(world: World) -> None:
+        client = _Held(world)
+        client.released.set()
+        async with asked_of(client, world) as http:
+            line = json.dumps({**OPEN, "household": "h" * 100_000})
+            answer = await http.post(f"{BASKETS}/Open:batch", content="\n".join([line] * 50), headers=NDJSON)
+            assert len(answer.text.splitlines()) == sum(client.chunks) == 50
+            assert max(client.chunks) == 11
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(world))
+
+
+def test_a_link_of_one_command_tells_nothing_of_another() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "a/b c"}
+        answer = await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)
+        assert answer.headers["Location"] == f"{BASKETS}/Open/a/b%20c"
+        is_problem(await http.get(f"{BASKETS}/Add/a/b%20c"), 404)
+        assert (await http.get(answer.headers["Location"])).json()["id"] == "a/b c"
+
+    called(calls)
+
+
+def test_a_link_tells_nothing_to_another_caller() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "one", "X-API-Key": "ann's"}
+        link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)).headers["Location"]
+        is_problem(await http.get(link, headers={"X-API-Key": "bob's"}), 404)
+        assert (await http.get(link, headers={"X-API-Key": "ann's"})).json()["version"] == 1
+
+    called(calls, access=Access({hash_of("ann's"): "ann", hash_of("bob's"): "bob"}))
+
+
+def test_a_line_without_an_end_is_not_read_to_it() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        read = 0
+
+        async def body() -> Any:
+            nonlocal read
+            yield json.dumps(OPEN).encode() + b"\n"
+            for _ in range(100):
+                read += 100_000
+                yield b"x" * 100_000
+
+        answer = await http.post(f"{BASKETS}/Open:batch", content=body(), headers=NDJSON)
+        first, last = (json.loads(line) for line in answer.text.splitlines())
+        assert (first["version"], last["status"]) == (1, 413)
+        assert read < 2_000_000
+
+    called(calls)
