@@ -30,7 +30,9 @@ _FLAGS = (
     "--disable-gpu",
     "--force-color-profile=srgb",
     "--hide-scrollbars",
+    "--force-prefers-reduced-motion",
 )
+"""Without motion: a button that moves while it is pressed, such as that of a dialog that opens, may not notice it."""
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,7 +14,7 @@ from nicegui import ui
 
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.progress import RebuildProgress, Report
-from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, show_surveys
+from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, survey_html
 from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model import keys as names
@@ -52,7 +53,8 @@ async def dead_letters(visitor: Visitor, name: str = "", letter: str = "", handl
     page = _Letters(visitor, name, letter, with_handled=handled == "yes")
     await page.show()
     await _show_reactions(visitor)
-    _show_parked_rows(visitor)
+    with panel("Parked rows of views"):
+        survey_html(visitor, partial(_parked_rows, visitor))
 
 
 @dataclass(frozen=True)
@@ -310,28 +312,20 @@ def _source(visitor: Visitor, event: Mapping[str, Any]) -> Html:
     return tag("a", event["event"], href=visitor.href("/streams", category=category, key=event["key"]))
 
 
-def _show_parked_rows(visitor: Visitor) -> None:
+def _parked_rows(visitor: Visitor, result: SurveyResult) -> Html:
     """The parked rows of all views, each with a link to its view."""
-    with panel("Parked rows of views"):
-        listed = html(tag("span", "looking", cls="lf-waiting"))
-
-    def show(result: SurveyResult) -> None:
-        live = [row for row in result.rows if row["kind"] == "view" and row.get("live")]
-        errors = [problem for problem in result.problems if " parks " in problem]
-        rows = [
-            (
-                tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
-                tag("a", unquote(key), href=visitor.href(f"/views/{row['name']}", key=unquote(key))),
-                next((sentence(one.removeprefix(start)) for one in errors if one.startswith(start)), ""),
-            )
-            for row in live
-            for key in row.get("parked", ())[:_LISTED]
-            for start in [f"view {row['name']} parks {key}: "]
-        ]
-        shown = table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked.")
-        others = sum(len(row.get("parked", ())) for row in live) - len(rows)
-        listed.set_content(
-            shown + tag("p", f"{others:,} more on the pages of their views", cls="lf-quiet") if others else shown
+    live = [row for row in result.rows if row["kind"] == "view" and row.get("live")]
+    errors = [problem for problem in result.problems if " parks " in problem]
+    rows = [
+        (
+            tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
+            tag("a", unquote(key), href=visitor.href(f"/views/{row['name']}", key=unquote(key))),
+            next((sentence(one.removeprefix(start)) for one in errors if one.startswith(start)), ""),
         )
-
-    show_surveys(visitor, show)
+        for row in live
+        for key in row.get("parked", ())[:_LISTED]
+        for start in [f"view {row['name']} parks {key}: "]
+    ]
+    shown = table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked.")
+    others = sum(len(row.get("parked", ())) for row in live) - len(rows)
+    return shown + tag("p", f"{others:,} more on the pages of their views", cls="lf-quiet") if others else shown

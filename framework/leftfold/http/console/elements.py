@@ -35,6 +35,7 @@ __all__ = [
     "show_error",
     "show_surveys",
     "submit",
+    "survey_html",
     "with_name",
     "work_bar",
 ]
@@ -328,6 +329,16 @@ def show_surveys(visitor: Visitor, show: Callable[[SurveyResult], None]) -> None
             show(result)
 
     ui.timer(1.0, refresh)
+
+
+def survey_html(visitor: Visitor, make: Callable[[SurveyResult], Html]) -> None:
+    """HTML that is made of each new survey while the page is open."""
+    made = html(tag("span", "looking", cls="lf-waiting"))
+
+    def show(result: SurveyResult) -> None:
+        made.set_content(make(result))
+
+    show_surveys(visitor, show)
 
 
 def _progress(work: Work) -> Html:

@@ -19,8 +19,8 @@ from leftfold.http.console.elements import (
     heading,
     html,
     panel,
-    show_surveys,
     submit,
+    survey_html,
 )
 from leftfold.http.console.html import (
     Html,
@@ -56,12 +56,7 @@ async def processes(visitor: Visitor, name: str = "", key: str = "") -> None:
     if not found:
         html(tag("p", "These Apps have no processes.", cls="lf-quiet"))
     with panel("Backlog"):
-        listed = html(tag("span", "looking", cls="lf-waiting"))
-
-    def shown(result: SurveyResult) -> None:
-        listed.set_content(_backlog(visitor, result))
-
-    show_surveys(visitor, shown)
+        survey_html(visitor, partial(_backlog, visitor))
     for app, process in found:
         if not name or name == process.name:
             await _Timers(visitor, app, process, key if name else "").show()
@@ -209,20 +204,12 @@ def workers(visitor: Visitor) -> None:
     heading(
         "Workers", "What is at work for each part, with its partitions, and how it goes while this console is open."
     )
-    parts = {}
-    for title in _PARTS:
+    for title, make in _PARTS.items():
         with panel(title):
-            parts[title] = html(tag("span", "looking", cls="lf-waiting"))
-
-    def shown(result: SurveyResult) -> None:
-        history = visitor.console.survey.history
-        for title, make in _PARTS.items():
-            parts[title].set_content(make(visitor, result, history))
-
-    show_surveys(visitor, shown)
+            survey_html(visitor, partial(make, visitor))
 
 
-def _deciders(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:
+def _deciders(visitor: Visitor, result: SurveyResult) -> Html:
     rows = [
         (
             tag("a", row["name"], href=visitor.href("/streams", category=row["name"])),
@@ -231,7 +218,7 @@ def _deciders(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyRe
             row["partitions"],
             row["workers"],
             f"{row['offsets']:,}",
-            _course(history, "decider", row["name"], "offsets", is_rate=True),
+            _course(visitor, "decider", row["name"], "offsets", is_rate=True),
             f"{row['per_command']:,} B",
             f"{row['answers_dropped']:,}",
             tag("a", row["dead"], href=visitor.href("/dead", name=row["name"])),
@@ -243,7 +230,7 @@ def _deciders(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyRe
     return table((*columns, "answers dropped#", "dead#"), rows, label="Deciders", empty="These Apps decide nothing.")
 
 
-def _reactions(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:
+def _reactions(visitor: Visitor, result: SurveyResult) -> Html:
     rows = [
         (
             row["name"],
@@ -252,7 +239,7 @@ def _reactions(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyR
             row["events"],
             row["running"],
             number_text(row.get("lag")),
-            _course(history, row["kind"], row["name"], "lag"),
+            _course(visitor, row["kind"], row["name"], "lag"),
             tag("a", row["parked"], href=visitor.href("/dead")) if "parked" in row else "",
         )
         for row in result.rows
@@ -262,7 +249,7 @@ def _reactions(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyR
     return table(columns, rows, label="Reactions and streams", empty="These Apps have neither.")
 
 
-def _views(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:
+def _views(visitor: Visitor, result: SurveyResult) -> Html:
     rows = [
         (
             tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
@@ -270,7 +257,7 @@ def _views(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResul
             row.get("tails", ""),
             number_text(row.get("lag")),
             age_text(row.get("behind")),
-            _course(history, "view", row["name"], "lag"),
+            _course(visitor, "view", row["name"], "lag"),
             time_text(row.get("time")),
         )
         for row in result.rows
@@ -280,7 +267,7 @@ def _views(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResul
     return table(columns, rows, label="Projectors", empty="No view is live.")
 
 
-def _members(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:
+def _members(visitor: Visitor, result: SurveyResult) -> Html:
     """The members of consumer groups with their partitions; projectors of views have no group."""
     rows = [
         (
@@ -307,7 +294,7 @@ def _numbers(partitions: Sequence[int]) -> str:
     return " ".join(f"{first}" if first == last else f"{first}–{last}" for first, last in runs)
 
 
-def _recorded(visitor: Visitor, result: SurveyResult, history: Sequence[SurveyResult]) -> Html:
+def _recorded(visitor: Visitor, result: SurveyResult) -> Html:
     """What workers record themselves since the survey before: rates and durations, and how each part of the run is."""
     if (scrape := result.scrape) is None:
         line = visitor.console.shell("console", "--metrics", visitor.console.metrics or "127.0.0.1:9464")
@@ -342,11 +329,11 @@ _PARTS = {
 }
 
 
-def _course(history: Sequence[SurveyResult], kind: str, name: str, field: str, *, is_rate: bool = False) -> Html:
+def _course(visitor: Visitor, kind: str, name: str, field: str, *, is_rate: bool = False) -> Html:
     """The last values of a field as a line; of a counter how many came each second."""
     found = [
         (result.time, row[field])
-        for result in history
+        for result in visitor.console.survey.history
         for row in result.rows
         if row["kind"] == kind and row["name"] == name and row.get("live", True) and row.get(field) is not None
     ]

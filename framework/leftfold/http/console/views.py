@@ -21,6 +21,7 @@ from leftfold.http.console.elements import (
     progress_by,
     show_error,
     show_surveys,
+    survey_html,
 )
 from leftfold.http.console.html import Html, age_text, details, number_text, pairs, sentence, table, tag, time_text
 from leftfold.http.console.overview import is_about, state_of
@@ -68,10 +69,8 @@ def kind_of(view: View[Any, Any]) -> str:
 def views(visitor: Visitor) -> None:
     """The page with all views and how far each is behind."""
     heading("Views", "Every view with its live generation. A view is opened by its name.")
-    with panel():
-        listed = html(tag("span", "looking", cls="lf-waiting"))
 
-    def show(result: SurveyResult) -> None:
+    def listed(result: SurveyResult) -> Html:
         rows = []
         for name, (app, view) in visitor.console.views().items():
             row = next((r for r in _rows(result, name) if r.get("live")), {})
@@ -89,9 +88,10 @@ def views(visitor: Visitor) -> None:
                 )
             )
         columns = ("view", "state", "app", "kind", "reads", "rows#", "lag#", "behind#", "parked#")
-        listed.set_content(table(columns, rows, label="Views", empty="these Apps have no views"))
+        return table(columns, rows, label="Views", empty="these Apps have no views")
 
-    show_surveys(visitor, show)
+    with panel():
+        survey_html(visitor, listed)
 
 
 def _rows(result: SurveyResult, name: str) -> list[Row]:
