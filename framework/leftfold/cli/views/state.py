@@ -11,8 +11,8 @@ import typer
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, YesOption, agreed, examples
 from leftfold.cli.run.run import chosen
 from leftfold.cli.views.rebuild import EngineOption
-from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_locally
+from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.engine.progress import Report, Stopwatch
 from leftfold.kafka.administration.states import forget_states
 from leftfold.model.decider import Decider
