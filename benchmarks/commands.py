@@ -20,8 +20,7 @@ from benchmarks.figure import Figure
 from benchmarks.workers import CONTEXT, as_thread_event, beside, decided, feed, serving
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import EVENTS, STATE
-from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.administration.topics import EVENTS, STATE, ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers

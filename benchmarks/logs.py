@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from leftfold import Event, FoldView
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topic_configs import EVENTS
+from leftfold.kafka.administration.topics import EVENTS
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import events, partition_of
 from leftfold.ports.codec import MessageCodec, event_id

@@ -64,7 +64,7 @@ def test_what_is_logged_changes_no_run() -> None:
 
 
 def test_the_result_of_a_schedule_does_not_hold_its_world() -> None:
-    """A campaign of many schedules takes no more memory than one; errors in a trace would keep what frames saw."""
+    """A campaign of many schedules takes no more memory than one; an error would keep what its frames saw."""
     outcome = run(PURSE, 2)
     assert any(what == "refused" for _, _, what, _ in outcome.trace)
     gc.collect()
