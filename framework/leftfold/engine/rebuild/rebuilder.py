@@ -28,7 +28,7 @@ from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import LogReader
 
 __all__ = [
-    "PassRunner", "Rebuild", "RebuildOptions", "Runner", "StartedRebuild", "rebuild_together", "sealed_marks",
+    "PassRunner", "Rebuild", "RebuildOptions", "Runner", "StartedRebuild", "rebuild_together",
     "unfinished",
 ]  # fmt: skip
 
