@@ -11,8 +11,7 @@ import pytest
 
 from leftfold import memory
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
-from leftfold.engine.verify.history import RowStep, explain
-from leftfold.engine.verify.parked_retry import RowRetry
+from leftfold.engine.verify.history import RowRetry, RowStep, explain
 from leftfold.engine.verify.verification import Verify
 from leftfold.memory import World
 from leftfold.model.position import Position

@@ -93,8 +93,12 @@ class Both:
     def differences(self) -> dict[str, Any]:
         """What one world has and the other has not."""
         processors, workers = self.world._flow, self.trading.workers
-        pairs: list[tuple[str, Any, Any]] = [("checkout", processors._processes["checkout"], workers["checkout"]._lane)]
-        pairs += [(name, processors.processors[name], workers[name]._lane) for name in ("orders", "stock", "payments")]
+        pairs: list[tuple[str, Any, Any]] = [
+            ("checkout", processors._processes["checkout"], workers["checkout"]._processor)
+        ]
+        pairs += [
+            (name, processors.processors[name], workers[name]._processor) for name in ("orders", "stock", "payments")
+        ]
         found: dict[str, Any] = {}
         for name, one, other in pairs:
             mine, theirs = known(one), known(other)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from leftfold.model.position import Position, Receipt
@@ -14,4 +12,4 @@ __all__ = ["behind"]
 
 def behind(answers: Iterable[Any]) -> Position:
     """The position behind everything that was accepted; each answer knows that of its own partition only."""
-    return reduce(or_, (answer.position for answer in answers if isinstance(answer, Receipt)), Position())
+    return Position.union(answer.position for answer in answers if isinstance(answer, Receipt))

@@ -85,12 +85,6 @@ class Stopwatch:
             self._reported = now
             self.report(RebuildProgress(self._phase, self.done, self._total, now - self._began))
 
-    def end_phase(self) -> float:
-        """Ends the phase; returns the total seconds of all phases with its name."""
-        phase = self._phase
-        self.end()
-        return self.seconds[phase]
-
     def end(self) -> None:
         """Ends the phase."""
         if self._phase:

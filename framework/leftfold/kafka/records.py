@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.errors import QuietLog, translated
+from leftfold.ports.bulk import ReadRecord
 from leftfold.ports.codec import UNREADABLE
 from leftfold.ports.protocols import RawRecord
 
@@ -73,39 +74,24 @@ def split(messages: Sequence[KafkaMessage]) -> tuple[list[RawRecord], list[Kafka
 _SECONDS = 20.0
 
 
-class StandIn:
+class StandIn(ReadRecord):
     """A message without key and value, in place of a batch that cannot be decompressed.
 
     It has the last offset of the batch, and one header with the reason.
     """
 
-    def __init__(self, topic: str, partition: int, offset: int, why: str) -> None:
-        self._place, self._why = (topic, partition, offset), why.encode()
+    __slots__ = ()
 
     def topic(self) -> str:
         """The topic."""
-        return self._place[0]
+        return self.record.topic
 
     def partition(self) -> int:
         """The partition."""
-        return self._place[1]
-
-    def offset(self) -> int:
-        """The last offset of the batch."""
-        return self._place[2]
-
-    def key(self) -> None:
-        """None, since the key is unknown."""
-
-    def value(self) -> None:
-        """None, since the value is unknown."""
+        return self.record.partition
 
     def error(self) -> None:
         """None, since the reader continues after the batch."""
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        """One header, with the reason why the batch has no content."""
-        return [(UNREADABLE, self._why)]
 
     def timestamp(self) -> tuple[int, int]:
         """Zero, since the timestamp is unknown."""
@@ -197,7 +183,8 @@ def stand_in(config: Mapping[str, Any], message: KafkaMessage) -> Any:
     finally:
         consumer.close()
     why = error.str() if error is not None else ""
-    return StandIn(topic, partition, end - 1, f"{topic}[{partition}]: a batch of offsets {base} to {end - 1}: {why}")
+    reason = f"{topic}[{partition}]: a batch of offsets {base} to {end - 1}: {why}"
+    return StandIn(RawRecord(topic, partition, end - 1, None, None, [(UNREADABLE, reason.encode())]))
 
 
 def _is_inside(consumer: Consumer, place: TopicPartition, base: int, deadline: float) -> bool:

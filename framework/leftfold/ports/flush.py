@@ -126,6 +126,11 @@ class Registry:
         """The registry with this generation added or replaced."""
         return replace(self, generations={**self.generations, generation.id: generation})
 
+    def changed(self, generation_id: str, how: Callable[[Generation], Generation]) -> Registry:
+        """The registry with a generation changed, if it is registered."""
+        now = self.generations.get(generation_id)
+        return self if now is None else self.with_generation(how(now))
+
     def without(self, generation_id: str) -> Registry:
         """The registry without a generation and without a live pointer to it."""
         return Registry(
@@ -146,8 +151,7 @@ class Registry:
 
     def known_by(self, generation_id: str, ids: Mapping[str, str]) -> Registry:
         """The registry with the topic ids of a generation, unless it has some or is not registered."""
-        now = self.generations.get(generation_id)
-        return self if now is None or now.ids else self.with_generation(replace(now, ids=ids))
+        return self.changed(generation_id, lambda now: now if now.ids else replace(now, ids=ids))
 
     def pinned(self, generation: Generation) -> Registry:
         """The registry with this generation under its pinned name, and without its predecessor of that name."""

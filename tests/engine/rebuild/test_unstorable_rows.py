@@ -18,7 +18,7 @@ from leftfold.engine.rebuild import sorted_fold as bulk_buckets
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.streaming.microbatch import MicroBatchDriver
-from leftfold.engine.verify.parked_retry import RowRetry
+from leftfold.engine.verify.history import RowRetry
 from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.folded_rows import StepwiseFold, check_storable

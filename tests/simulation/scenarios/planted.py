@@ -181,7 +181,7 @@ def _token_alone() -> Sequence[Patch]:
     """What became of a commit is told by tokens alone, which are not unique: without the offsets beside them."""
 
     def resolve(self: Any, batch: Any, nexts: Any, token: str, ends: Any, why: str) -> None:
-        left = {tp.partition: tp.metadata for tp in self._shop.stable(self._commands, list(nexts))}
+        left = {tp.partition: tp.metadata for tp in self._supplier.stable(self._commands, list(nexts))}
         if all(left[p] == token for p in nexts):
             self._apply(batch, nexts, token, ends)
         elif all(left[p] == self._served[p].metadata for p in nexts):

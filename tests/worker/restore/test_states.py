@@ -180,7 +180,7 @@ def _streams(running: Running) -> Mapping[str, tuple[int, object]]:
     """Version and state of every stream that the worker holds."""
     return {
         key: (fields["version"], fields["state"])
-        for held in running.worker._lane.held.values()
+        for held in running.worker._processor.held.values()
         for key, fields in ((key, json.loads(value)) for key, value in held.store.items())
     }
 

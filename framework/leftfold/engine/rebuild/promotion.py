@@ -16,7 +16,7 @@ from leftfold.engine.views.generations import age_key, change, check_log, format
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
-from leftfold.ports.flush import Generation, Phase, Registry, checksum_of
+from leftfold.ports.flush import Generation, Phase, checksum_of
 from leftfold.ports.protocols import LogReader, ViewStore
 
 __all__ = ["Promotion"]
@@ -109,16 +109,12 @@ class Promotion:
         """The generation with an extended retention time, folded by the code that it was read with."""
         until = max(generation.until, format_time(self._options.timeout + _MORE)) if generation.until else ""
 
-        def prolonged(registry: Registry) -> Registry:
-            now = registry.generations.get(generation.id)
-            if now is None:
-                return registry
+        def prolonged(now: Generation) -> Generation:
             longer = replace(now, until=max(now.until, until) if now.until else "")
-            return registry.with_generation(
-                longer if may_fold(now, generation.fold) else longer.claimed(generation.fold)
-            )
+            return longer if may_fold(now, generation.fold) else longer.claimed(generation.fold)
 
-        if generation.id not in change(self._store, self.view.name, prolonged).generations:
+        left = change(self._store, self.view.name, lambda registry: registry.changed(generation.id, prolonged))
+        if generation.id not in left.generations:
             raise ViewNotBuilt(
                 f"generation {generation.id} of view {self.view.name} has been removed: its time was over"
             )
@@ -130,11 +126,8 @@ class Promotion:
             check_claim(live, fold)
         check_tails(self._store, live.claimed(fold), fold, self._options.patience)
 
-        def claim(registry: Registry) -> Registry:
-            now = registry.generations.get(live.id)
-            return registry.with_generation(now.claimed(fold)) if now is not None else registry
-
-        if live.id not in change(self._store, self.view.name, claim).generations:
+        left = change(self._store, self.view.name, lambda r: r.changed(live.id, lambda now: now.claimed(fold)))
+        if live.id not in left.generations:
             raise ViewNotBuilt(f"generation {live.id} of view {self.view.name} was removed meanwhile")
         checkpoints = self._store.checkpoints(live)
         same, alone = checksum_of(checkpoints.values()), Agreement.ALONE

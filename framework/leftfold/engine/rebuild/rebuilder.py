@@ -28,7 +28,7 @@ from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import LogReader
 
 __all__ = [
-    "PassRunner", "Rebuild", "RebuildOptions", "Runner", "StartedRebuild", "rebuild_together", "sealed_marks",
+    "PassRunner", "Rebuild", "RebuildOptions", "Runner", "StartedRebuild", "rebuild_together",
     "unfinished",
 ]  # fmt: skip
 
@@ -333,8 +333,8 @@ def _fold(begun: Sequence[StartedRebuild], plan: RebuildPlan, run: PassRunner) -
     watch.begin("fold", plan.events)
     jobs = [one.job for one in begun if one.job is not None]
     results = run(jobs, plan, watch.tell)
-    events, seconds = watch.done, watch.end_phase()
+    watch.end()
+    events, seconds = watch.done, watch.seconds["fold"]  # to seal the first one begins another phase of its watch
     for one, found in zip(begun, results, strict=True):
-        one.events = events
-        one.watch.seconds["fold"] = seconds
+        one.events, one.watch.seconds["fold"] = events, seconds
         one.rebuild.seal(one, found)

@@ -20,7 +20,6 @@ from leftfold.ports.flush import (
     Landed,
     RowChange,
     Snapshot,
-    checksum_of,
     covered,
 )
 from leftfold.ports.protocols import Flushing, ViewStore
@@ -95,10 +94,6 @@ class ProjectionWriter:
     def position(self) -> Position:
         """Where reading must start so that no bucket misses an event: per partition the least of the checkpoints."""
         return covered(self.generation, self.checkpoints)
-
-    def checksum(self) -> int:
-        """The sum of its buckets' checksums."""
-        return checksum_of(self.checkpoints.values())
 
     def unsent(self) -> int:
         """How many rows the next flush holds."""

@@ -128,7 +128,7 @@ class BatchDecider(Generic[M]):
         read: Callable[[M], RawRecord],
         guard: Callable[[float], AbstractContextManager[None]],
     ) -> None:
-        self._lane, self._pace, self._longest, self._read = processor, pace, longest, read
+        self._processor, self._pace, self._longest, self._read = processor, pace, longest, read
         self._guard = guard
 
     def before(self, messages: Sequence[M]) -> Decided:
@@ -138,12 +138,12 @@ class BatchDecider(Generic[M]):
             for record in map(self._read, messages):
                 if self._pace.is_over:
                     break
-                self._lane.extend(batch, [record])
+                self._processor.extend(batch, [record])
                 if self._pace.took(1) > self._longest:
                     return Decided(Batch(), 0, record)
                 records.append(record)
             try:
-                self._lane.finish(batch)
+                self._processor.finish(batch)
             except StateTooLarge:
                 return self._decide_carefully(records)
         return Decided(batch, len(records))
@@ -155,10 +155,10 @@ class BatchDecider(Generic[M]):
         for record in records:
             if self._pace.is_over:
                 break
-            self._lane.extend(batch, [record], careful=True)
+            self._processor.extend(batch, [record], careful=True)
             self._pace.took(1)
             count += 1
-        self._lane.finish(batch)
+        self._processor.finish(batch)
         return Decided(batch, count)
 
     def during(self, batch: Batch, messages: list[M]) -> Iterator[None]:
@@ -173,20 +173,20 @@ class BatchDecider(Generic[M]):
         self._pace.begin()
         while messages:
             chunk = messages[:CHUNK]
-            self._lane.extend(batch, map(self._read, chunk))
+            self._processor.extend(batch, map(self._read, chunk))
             self._pace.took(len(chunk))
             if self._pace.is_over:
                 raise OutOfTime("deciding used up its share of the time of a transaction; it is done before the next")
             del messages[:CHUNK]
             yield
-        self._lane.finish(batch)
+        self._processor.finish(batch)
 
     def alone(self, record: RawRecord) -> Batch:
         """Decides one command, and dead-letters it if that takes longer than a transaction may last."""
         self._pace.took(0)
         with self._guard(3 * self._longest):
-            batch = self._lane.process([record])
+            batch = self._processor.process([record])
         if (took := self._pace.took(1)) <= self._longest:
             return batch
         limit = f"a transaction may last {self._longest:g} s"
-        return self._lane.bury(record, f"deciding took {took:.1f} s, but {limit}; make the decider quicker")
+        return self._processor.bury(record, f"deciding took {took:.1f} s, but {limit}; make the decider quicker")

@@ -33,7 +33,7 @@ class RestoreScheduler:
     def __init__(
         self, app: App, name: str, supplier: KafkaClientSupplier, group_member: GroupMember, report: Report
     ) -> None:
-        self._app, self._name, self._shop, self._member, self._report = app, name, supplier, group_member, report
+        self._app, self._name, self._supplier, self._member, self._report = app, name, supplier, group_member, report
         self._running: dict[Restoration, float] = {}
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
@@ -47,7 +47,7 @@ class RestoreScheduler:
         assigned = {partition for _, partition in self._member.new}
         new = assigned - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
         if new:
-            ports = self._shop.restore_ports(self._member)
+            ports = self._supplier.restore_ports(self._member)
             restoration = Restoration(self._app, self._name, sorted(new), MemoryStates, ports, report=self._report)
             self._running[restoration] = clock()
         for restoration in [one for one in self._running if one.step()]:
@@ -82,9 +82,9 @@ class RestoreScheduler:
         way_out = f"leftfold log skip {self._name} '{place}' --reason WHY"
         self._report("a partition stands still", {"at": str(place), "why": stopped.why, "do": way_out})
         if not stopped.is_noted:
-            letter = dead_letter(record, stopped.why, partition, self._shop.room(task) - _OVERHEAD)
+            letter = dead_letter(record, stopped.why, partition, self._supplier.room(task) - _OVERHEAD)
             try:
-                write_record(self._shop.settings, task.refusals, letter)
+                write_record(self._supplier.settings, task.refusals, letter)
             except LeftfoldError as error:
                 self._report("not noted", {"at": str(place), "why": str(error)})
 

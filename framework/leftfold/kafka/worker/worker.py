@@ -53,7 +53,7 @@ class Worker:
         batch: int = 16_000,
         report: Report = lambda what, details: None,
     ) -> None:
-        self._app, self._category, self._shop, self._stop, self._report = app, category, supplier, stop, report
+        self._app, self._category, self._supplier, self._stop, self._report = app, category, supplier, stop, report
         self.counts = Counter[str]()
         self._task = task = task_for(app, category)
         self._commands, self._events = names.commands(category), names.events(category)
@@ -61,12 +61,16 @@ class Worker:
         self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
         self._measured = member("process" if task.time else "decider", category)
-        self._lane = supplier.processor(app, task)
+        self._processor = supplier.processor(app, task)
         self._transactions = supplier.transactions(app, task)
         longest = self._transactions.longest
         self._pace = Pace(batch, SHARE * longest)
         self._deciding = BatchDecider[KafkaMessage](
-            self._lane, self._pace, longest, raw, lambda seconds: supplier.within(seconds, f"deciding {self._commands}")
+            self._processor,
+            self._pace,
+            longest,
+            raw,
+            lambda seconds: supplier.within(seconds, f"deciding {self._commands}"),
         )
         self._replies = supplier.replies(app, self.counts, report)
         self._reporter = BatchReporter(category, self._measured, report, time.monotonic)
@@ -98,7 +102,7 @@ class Worker:
 
     def step(self, wait: float = 0.1) -> int:
         """Fetches and decides one batch, and does a step of the restores; returns the number of commands."""
-        self._shop.check_counts(self._app, self._category)
+        self._supplier.check_counts(self._app, self._category)
         self._replies.check()
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._pace.limit, AssignedPartition.SMALL) if small else self._pace.limit
@@ -127,9 +131,9 @@ class Worker:
     def _fire(self) -> None:
         """Writes due timers, in a transaction that consumes no input."""
         for checkpoint in self._times.poll() if self._times else ():
-            self._lane.tell(checkpoint)
+            self._processor.tell(checkpoint)
         # A commit without progress would erase the attempts of the next input, so such partitions wait.
-        batch = self._lane.due({p: served.next for p, served in self._served.items() if not served.attempts})
+        batch = self._processor.due({p: served.next for p, served in self._served.items() if not served.attempts})
         nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
         if nexts:
             self._begin(nexts)
@@ -157,7 +161,7 @@ class Worker:
             return False
         if is_served := self._member.serve((self._commands, partition), restored.start):
             self._restores.drop([partition])
-            self._lane.hold(partition, refold.store, end=restored.events_end)
+            self._processor.hold(partition, refold.store, end=restored.events_end)
             self._served[partition] = AssignedPartition(
                 restored.start, restored.left, state_start=restored.state_start, known=restored.known
             )
@@ -242,9 +246,9 @@ class Worker:
         """Decides one suspected poison pill alone; after three worker deaths it is dead-lettered."""
         served = self._served[record.partition]
         if served.attempts >= DEATHS:
-            batch = self._lane.bury(record, f"a worker died {served.attempts} times at this command")
+            batch = self._processor.bury(record, f"a worker died {served.attempts} times at this command")
         elif served.refused:
-            batch = self._lane.bury(record, f"what it makes cannot be written: {served.refused}", silent=True)
+            batch = self._processor.bury(record, f"what it makes cannot be written: {served.refused}", silent=True)
         else:
             # The attempt is counted in the offset metadata for the next owner; a failed transaction is not a death.
             trying = attempt(served.attempts + 1)
@@ -261,7 +265,7 @@ class Worker:
     def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
         """Runs one transaction: changelog checkpoints (`@`) for all partitions, then `writes`, then the offsets."""
         token = new_token()
-        checkpoints = [self._mark(p, to, self._lane.held[p].end, self._served[p]) for p, to in nexts.items()]
+        checkpoints = [self._mark(p, to, self._processor.held[p].end, self._served[p]) for p, to in nexts.items()]
         offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
         match self._run(chain([(self._state, checkpoints)], writes), offsets):
             case Committed(ends=ends):
@@ -291,7 +295,7 @@ class Worker:
 
         One that a broker forgot stays open; the next owner of the partitions ends it.
         """
-        hanging = self._shop.restore_ports(self._member).hanging(self._app, self._task)
+        hanging = self._supplier.restore_ports(self._member).hanging(self._app, self._task)
         hanging.await_none(
             self._served, self._last_partitions - self._served.keys(), self._transactions.id, SETTLED_SECONDS
         )
@@ -300,7 +304,7 @@ class Worker:
     def _mark(self, partition: int, commands: int, events: int, of: AssignedPartition | Restored) -> Outgoing:
         # Topic ids from earlier workers are kept, since this login may not be allowed to read them.
         known = of.known
-        topics = {**known.topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
+        topics = {**known.topics, **{topic: id_ for topic, id_ in self._supplier.ids.items() if id_}}
         checkpoint = ChangelogCheckpoint(
             commands, events, self._transactions.id, of.state_start, topics, known.per_command, known.answers_dropped
         )
@@ -308,7 +312,7 @@ class Worker:
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
         self._pace.committed()
-        self._lane.commit(batch, ends)
+        self._processor.commit(batch, ends)
         heavy = Counter[int]()
         for record in batch.states:
             heavy[record.partition] += len(record.value or b"")
@@ -316,11 +320,11 @@ class Worker:
             served = self._served[partition]
             served.spent(heavy[partition], max(1, offset - served.next), batch.answers_dropped.get(partition, 0))
             served.move(offset, token)
-        self._reporter.committed(batch, sum(heavy.values()), [held.store for held in self._lane.held.values()])
+        self._reporter.committed(batch, sum(heavy.values()), [held.store for held in self._processor.held.values()])
         self.counts.update(batch.counts)
         if dropped := sum(batch.answers_dropped.values()):
             self.counts["answers_dropped"] += dropped
-        self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
+        self._replies.send(batch.replies, self._events, {p: self._processor.held[p].end for p in nexts})
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
         """Seeks back after a transaction that wrote nothing, so the same commands are fetched again."""
@@ -331,7 +335,7 @@ class Worker:
 
     def _learn(self, batch: Batch, nexts: Mapping[int, int], why: str, code: int) -> None:
         """Changes how the commands are decided, where the same transaction would abort again."""
-        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._lane.withhold(batch.sent):
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._processor.withhold(batch.sent):
             self._report("answers withheld", {"why": why, "to": sorted(batch.sent)})
         else:
             self._check_rights(why, code, [*self._task.writes, self._state, *batch.sent])
@@ -343,7 +347,7 @@ class Worker:
     def _check_rights(self, why: str, code: int, topics: Iterable[str]) -> None:
         """Raises if this login may not write the topics: another try would fail in the same way."""
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise self._shop.denied(f"deciding {self._commands}", why, topics)
+            raise self._supplier.denied(f"deciding {self._commands}", why, topics)
 
     def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
         """Determines the outcome of a commit from the stable committed offsets and their tokens.
@@ -352,7 +356,7 @@ class Worker:
         """
         self._report("commit outcome unknown", {"why": why})
         self.counts["unknown"] += 1
-        found = {tp.partition: tp for tp in self._shop.stable(self._commands, list(nexts))}
+        found = {tp.partition: tp for tp in self._supplier.stable(self._commands, list(nexts))}
         left = {p: (tp.offset, tp.metadata) for p, tp in found.items()}
         if all(left[p] == (offset, token) for p, offset in nexts.items()):
             self._apply(batch, nexts, token, ends)
@@ -380,7 +384,7 @@ class Worker:
 
     def _drop(self, partition: int) -> None:
         self._served.pop(partition, None)
-        self._lane.drop(partition)
+        self._processor.drop(partition)
 
     def close(self) -> None:
         """Leaves the group with every partition clean, and closes all clients."""
@@ -388,4 +392,4 @@ class Worker:
         self._member.close()
         self._restores.close()
         self._transactions.close()
-        self._shop.close()
+        self._supplier.close()

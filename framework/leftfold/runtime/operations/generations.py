@@ -16,9 +16,8 @@ from leftfold.engine.rebuild.promotion import Promotion
 from leftfold.engine.rebuild.rebuilder import RebuildOptions, Runner
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.tasks import run_locally
-from leftfold.engine.verify.history import History, RowStep
+from leftfold.engine.verify.history import History, Retried, RowRetry, RowStep
 from leftfold.engine.verify.history import explain as steps_of
-from leftfold.engine.verify.parked_retry import Retried, RowRetry
 from leftfold.engine.verify.row_comparison import Fields, fields_of, row_and_place
 from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
 from leftfold.engine.views.code_claims import folded_by
