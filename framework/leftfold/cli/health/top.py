@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -97,19 +98,16 @@ class Scrape:
     @classmethod
     def of(cls, families: Iterable[Any]) -> Scrape:
         """The numbers in the families of a scrape."""
-        processed: dict[Member, dict[str, float]] = {}
-        counts: dict[Member, dict[str, dict[float, float]]] = {}
+        processed: dict[Member, Counter[str]] = defaultdict(Counter)
+        counts: dict[Member, dict[str, Counter[float]]] = defaultdict(lambda: defaultdict(Counter))
         for family in families:
             for sample in family.samples if family.name in (_CONSUMED, _SECONDS) else ():
                 member = sample.labels.get("leftfold_kind", ""), sample.labels.get("leftfold_name", "")
                 part = sample.labels.get("leftfold_part", "")
                 if sample.name == f"{_CONSUMED}_total":
-                    known = processed.setdefault(member, {})
-                    known[part] = known.get(part, 0.0) + sample.value
+                    processed[member][part] += sample.value
                 elif sample.name == f"{_SECONDS}_bucket":
-                    buckets = counts.setdefault(member, {}).setdefault(part, {})
-                    bound = float(sample.labels["le"])
-                    buckets[bound] = buckets.get(bound, 0.0) + sample.value
+                    counts[member][part][float(sample.labels["le"])] += sample.value
         seconds = {m: {part: Histogram(one) for part, one in parts.items()} for m, parts in counts.items()}
         return cls(processed, seconds)
 
