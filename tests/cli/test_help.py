@@ -66,6 +66,16 @@ print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
     assert Shell(tmp_path).python("-c", script).err.strip() == "[]"
 
 
+def test_commands_on_the_log_need_no_client_of_redis(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["redis"] = None
+from leftfold.cli.main import run
+print({run([name, "--help"]) for name in ("dead", "events", "log", "reactions", "send", "timers")}, file=sys.stderr)
+"""
+    assert Shell(tmp_path).python("-c", script).err.strip() == "{0}"
+
+
 def test_a_reader_who_has_left_is_not_complained_about(tmp_path: Path) -> None:
     script = """
 import os, subprocess, sys

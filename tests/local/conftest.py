@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,9 +11,6 @@ import pytest
 
 from leftfold.local import LocalSettings, down
 from leftfold.local.jars import locked, spark_jars
-from tests import waiting
-
-WAIT_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +33,12 @@ def spark_files() -> dict[str, Path]:
     return {jar.coordinates: path for jar, path in zip(locked("spark"), spark_jars(), strict=True)}
 
 
-@pytest.fixture
-def wait_until() -> Callable[[Callable[[], bool], str], None]:
-    """Give a wait for a condition, which fails saying what was awaited."""
-    return waiting.wait_until
-
-
-@pytest.fixture
-def runs() -> Callable[[int], bool]:
-    """Give a look at whether a process runs; one that only waits to be reaped does not."""
-
-    def look(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    return look
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from leftfold.errors import ConfigurationError
 from leftfold.local import LocalSettings, down, embedded, status, up
+from tests.local.conftest import runs
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -37,11 +38,7 @@ if __name__ == "__main__":
 @pytest.mark.faults
 @pytest.mark.parametrize("words", [("alone", "kafka", "redis"), ("forks", "redis")])
 def test_nothing_is_left_when_the_parent_is_killed(
-    words: tuple[str, ...],
-    tmp_path: Path,
-    script_environment: dict[str, str],
-    runs: Callable[[int], bool],
-    wait_until: Callable[[Callable[[], bool], str], None],
+    words: tuple[str, ...], tmp_path: Path, script_environment: dict[str, str]
 ) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=script_environment) as parent:
@@ -58,7 +55,7 @@ def test_nothing_is_left_when_the_parent_is_killed(
     assert not (tmp_path / "servers.json").exists()
 
 
-def test_servers_end_with_the_block_and_also_when_it_raises(data: Path, runs: Callable[[int], bool]) -> None:
+def test_servers_end_with_the_block_and_also_when_it_raises(data: Path) -> None:
     def fail() -> None:
         with embedded(data, want=REDIS):
             pids.extend(server.pid for server in status(data).servers)

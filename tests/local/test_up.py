@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
 from leftfold.safety import veiled
+from tests.local.conftest import runs
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -92,9 +93,7 @@ def test_the_shell_prints_no_password(
     assert veiled("redis://:secret@127.0.0.1") in told.out
 
 
-def test_data_and_ports_survive_down_and_up_and_the_broker_knows_its_groups_at_once(
-    settings: LocalSettings, runs: Callable[[int], bool]
-) -> None:
+def test_data_and_ports_survive_down_and_up_and_the_broker_knows_its_groups_at_once(settings: LocalSettings) -> None:
     """What one that still loads groups says, the first to ask meets: `leftfold doctor` right behind `leftfold up`."""
     first = up(settings)
     write(first, "survives-down")
@@ -133,9 +132,7 @@ def test_a_restarted_server_keeps_its_port_and_leaves_the_other_alone(settings: 
     assert up(settings) == servers
 
 
-def test_servers_die_with_a_killed_keeper_and_the_next_up_starts_afresh(
-    tmp_path: Path, runs: Callable[[int], bool], wait_until: Callable[[Callable[[], bool], str], None]
-) -> None:
+def test_servers_die_with_a_killed_keeper_and_the_next_up_starts_afresh(tmp_path: Path) -> None:
     settings, want = LocalSettings(data=tmp_path), frozenset({"redis"})
     servers = up(settings, want=want)
     try:

@@ -264,15 +264,8 @@ def test_a_receipt_that_comes_to_nothing_opens_the_basket_and_returns_its_coupon
     given(baskets, *checked_out).when(reopen).then(reopened, returned)
     again = (*checked_out, reopened, returned)
     given(baskets, *again).when(coupon()).then(milk_coupon)
-    second = unpaid.model_copy(
-        update={"attempt": 2, "lines": (_plain(unpaid),), "at": AT, "method": Method.AT_REGISTER}
-    )
-    given(baskets, *again).when(check_out).then(second)
-
-
-def _plain(event: BasketCheckedOut) -> Any:
-    nothing = Decimal("0.00")
-    return replace(event.lines[0], coupon_disc=nothing, coupon_match_disc=nothing)
+    plain = replace(unpaid.lines[0], coupon_disc=NOTHING, coupon_match_disc=NOTHING)
+    given(baskets, *again).when(check_out).then(receipt.model_copy(update={"attempt": 2, "lines": (plain,)}))
 
 
 @pytest.mark.parametrize("command", [confirm, reopen], ids=repr)
@@ -295,9 +288,7 @@ def test_a_checkout_is_paid_or_undone_once_and_only_the_last_one(
 
 
 def test_nothing_goes_into_a_basket_that_is_paid() -> None:
-    item = AddItem(basket_id="b", at=AT, product_id="eggs", quantity=1, sales_value=Decimal(1))
-    again = OpenBasket(basket_id="b", at=AT, household_id="h-7", store_id="s-1")
-    for command in (item, again, by_card):
+    for command in (add("eggs"), open_basket, by_card):
         given(baskets, *checked_out, paid).when(command).then_rejected(BasketClosed(basket_id="b"))
 
 
@@ -316,16 +307,8 @@ def test_nobody_pays_with_points_at_a_register() -> None:
 
 
 def test_a_basket_is_decided_alike_from_a_stored_state() -> None:
-    commands = [
-        OpenBasket(basket_id="b", at=AT, household_id="h-7", store_id="s-1"),
-        AddItem(basket_id="b", at=AT, product_id="milk", quantity=2, sales_value=Decimal("3.98")),
-        coupon(),
-        by_card,
-        reopen,
-        by_card,
-        confirm.model_copy(update={"attempt": 2, "amount": Decimal("3.98")}),
-    ]
-    check_deciding_twice(baskets, commands)
+    second = confirm.model_copy(update={"attempt": 2, "amount": Decimal("3.98")})
+    check_deciding_twice(baskets, [open_basket, add(), coupon(), by_card, reopen, by_card, second])
 
 
 @pytest.mark.parametrize("view", [household_spend, product_sales, store_totals], ids=repr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
@@ -89,23 +90,20 @@ class Scrape:
     @classmethod
     def of(cls, families: Iterable[Any]) -> Scrape:
         """The numbers in the families of a scrape."""
-        processed: dict[Member, dict[str, float]] = {}
-        counts: dict[Member, dict[str, dict[float, float]]] = {}
-        rotations: dict[Member, float] = {}
+        processed: dict[Member, Counter[str]] = defaultdict(Counter)
+        counts: dict[Member, dict[str, Counter[float]]] = defaultdict(lambda: defaultdict(Counter))
+        rotations: Counter[Member] = Counter()
         parts: dict[str, dict[str, float]] = {_RESTARTS: {}, _MEMORY: {}}
         for family in families:
             for sample in family.samples if family.name in _READ else ():
                 member = sample.labels.get("leftfold_kind", ""), sample.labels.get("leftfold_name", "")
                 part = sample.labels.get("leftfold_part", "")
                 if sample.name == f"{_CONSUMED}_total":
-                    known = processed.setdefault(member, {})
-                    known[part] = known.get(part, 0.0) + sample.value
+                    processed[member][part] += sample.value
                 elif sample.name == f"{_SECONDS}_bucket":
-                    buckets = counts.setdefault(member, {}).setdefault(part, {})
-                    bound = float(sample.labels["le"])
-                    buckets[bound] = buckets.get(bound, 0.0) + sample.value
+                    counts[member][part][float(sample.labels["le"])] += sample.value
                 elif family.name == _ROTATIONS:
-                    rotations[member] = rotations.get(member, 0.0) + sample.value
+                    rotations[member] += sample.value
                 elif family.name in parts:
                     parts[family.name][part] = sample.value
         seconds = {m: {part: Histogram(one) for part, one in found.items()} for m, found in counts.items()}
