@@ -35,7 +35,7 @@ from leftfold.ports.protocols import LogReader, RawRecord, ViewStore
 from leftfold.spark.core.offsets import Reach, kafka_source
 from leftfold.spark.core.task_io import ITEM, ITEM_ORDER, Batches, cause_of, item_batches, items_in, line_batches
 
-__all__ = ["TUNED", "BatchQuery", "StreamPorts", "ViewStream", "tune"]
+__all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _REMEDY = (
