@@ -1,4 +1,4 @@
-"""Waiting until nothing is open in a topic, since a commit returns before its markers are written."""
+"""What is committed in a topic: reading it, and waiting for it, since a commit returns before its markers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from contextlib import closing
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.ports.bulk import BulkLog, OffsetRange, raw
+from leftfold.ports.protocols import RawRecord
 from tests.waiting import wait_until
 
-__all__ = ["wait_settled"]
+__all__ = ["read_settled", "wait_settled"]
 
 
 def wait_settled(kafka: KafkaSettings, topic: str) -> None:
@@ -18,3 +20,11 @@ def wait_settled(kafka: KafkaSettings, topic: str) -> None:
         wait_until(
             lambda: log.stable_ends([topic]) == cluster.ends([topic]), f"every transaction on {topic} to be over"
         )
+
+
+def read_settled(log: BulkLog, topic: str) -> list[RawRecord]:
+    """Every committed record of a topic, partition by partition, from a log that is closed then."""
+    with closing(log):
+        ends = log.stable_ends([topic]).offsets.get(topic, {})
+        parts = [OffsetRange(topic, partition, 0, end) for partition, end in sorted(ends.items())]
+        return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]

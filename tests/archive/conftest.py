@@ -25,20 +25,17 @@ def own(lasting: Addresses) -> Addresses:
 
 @pytest.fixture(scope="package")
 def kafka(own: Addresses) -> KafkaSettings:
-    """The settings of that broker."""
     return patient(own.kafka)
 
 
 @pytest.fixture(scope="package")
 def cluster(kafka: KafkaSettings) -> Iterator[ClusterAdmin]:
-    """Questions to that broker."""
     with ClusterAdmin(kafka) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def make_topic(kafka: KafkaSettings, cluster: ClusterAdmin, tmp_path: Path) -> MakeTopic:
-    """Makes a topic with an archive of its own."""
     return lambda partitions=2: Topic(kafka, cluster, str(tmp_path / "archive"), partitions)
 
 

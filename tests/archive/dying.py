@@ -47,7 +47,6 @@ class Dying(ArchiveFileSystem):
 
 
 def main(given: dict[str, Any]) -> None:
-    """Archives until death."""
     kafka = patient(given["kafka"])
     place = Dying(given["folder"], given["step"], given["nth"], given["when"])
     with ClusterAdmin(kafka) as cluster:

@@ -108,7 +108,6 @@ class Past:
             store.close()
 
     def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner = run_locally) -> Rebuild:
-        """A rebuild in this process, or elsewhere."""
         return self.work(Rebuild, view, run, log=log, patience=0.2)
 
     def work(
@@ -132,7 +131,6 @@ class Past:
         )
 
     def rows(self) -> dict[str, dict[Any, Any]]:
-        """The rows that readers see."""
         return {view.name: dict(self.views[view].items()) for view in app.views}
 
     def wipe_state(self) -> None:

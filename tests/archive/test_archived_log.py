@@ -22,11 +22,11 @@ from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
-from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.redis import RedisSettings
 from tests.archive.past import TOPIC, Past
 from tests.domains.ledger import app, by_tag, ledgers, summary
 from tests.servers import secret_url
+from tests.settled import read_settled
 from tests.waiting import read_until, step_until
 
 pytestmark = pytest.mark.servers
@@ -47,23 +47,6 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
     for module in ("rebuild.planner", "processing.state_check"):
         monkeypatch.setattr(f"leftfold.engine.{module}.check_complete", lambda log, parts: None)
-
-
-def records(open_log: OpenBulkLog) -> list[Any]:
-    log = open_log()
-    ends = log.stable_ends([TOPIC])
-    parts = [OffsetRange(TOPIC, p, 0, end) for p, end in ends.offsets[TOPIC].items()]
-    with closing(log):
-        return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]
-
-
-def test_most_of_the_past_is_trimmed_from_the_topic(past: Past) -> None:
-    with closing(past.topic()) as log:
-        starts = log.starts([TOPIC]).offsets[TOPIC]
-        assert min(starts.values()) > 50
-    with closing(past.log()) as log:
-        assert set(log.starts([TOPIC]).offsets[TOPIC].values()) == {0}
-        assert log.partitions(TOPIC) == app.partitions
 
 
 VIEWS = pytest.mark.parametrize("view", [summary, by_tag], ids=lambda view: view.name)
@@ -105,7 +88,7 @@ def test_an_archive_of_a_topic_that_was_made_again_is_not_read(past: Past, monke
         reader.seek(start)
     # The twin: nobody asks, and the two are read as one.
     monkeypatch.setattr("leftfold.engine.archive.archived_log.check_owner", lambda *given: None)
-    assert records(past.log)
+    assert read_settled(past.log(), TOPIC)
 
 
 def test_a_new_projector_reads_the_past_from_the_archive(past: Past) -> None:
@@ -129,7 +112,7 @@ def test_the_states_agree_with_archive_and_topic(past: Past) -> None:
 
 
 def test_reading_both_is_reading_one(past: Past) -> None:
-    whole = records(past.log)
+    whole = read_settled(past.log(), TOPIC)
     reader = past.reader()
     reader.seek(Position({TOPIC: dict.fromkeys(range(app.partitions), 0)}))
     found = read_until(reader, reader.ends([TOPIC]), limit=37)

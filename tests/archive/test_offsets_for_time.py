@@ -20,11 +20,9 @@ from leftfold.errors import InfrastructureError, LogGap
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model.position import Position
 from leftfold.parquet import archive_reader as reading
-from leftfold.parquet import archive_reader as searching
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan
-from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.as_of import place_meant
 from leftfold.runtime.operations.cluster_state import ClusterState
@@ -32,6 +30,7 @@ from leftfold.testing import fold
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
 from tests.domains.ledger import app, by_owner, summary
+from tests.settled import read_settled
 
 pytestmark = pytest.mark.servers
 HOUR = DAY // 24
@@ -107,7 +106,7 @@ def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.M
         files.append(span.path)
         return real(place, folder, span)
 
-    monkeypatch.setattr(searching, "opened", opened)
+    monkeypatch.setattr(reading, "opened", opened)
     moment = BEGUN + 3 * DAY + HOUR
     offsets_for_time(days.cluster, days.name, moment, days.opened)
     assert {path[:14] for path in files} == {"day=2024-10-06", "day=2024-10-07"}, "the moment's day and the one before"
@@ -169,14 +168,6 @@ def test_a_broken_or_foreign_archive_is_not_asked(days: Topic, monkeypatch: pyte
         offsets_for_time(days.cluster, days.name, BEGUN, days.opened)
 
 
-def everything(past: Past) -> list[RawRecord]:
-    """The whole log, from archive and topic."""
-    with closing(past.log()) as log:
-        ends = log.stable_ends([TOPIC]).offsets[TOPIC]
-        parts = [OffsetRange(TOPIC, partition, 0, end) for partition, end in sorted(ends.items())]
-        return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]
-
-
 def typed(moment: int, microseconds: int = 0) -> str:
     """A time as people type it."""
     return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=moment, microseconds=microseconds)).isoformat()
@@ -202,7 +193,7 @@ def folded(view: Any, records: Sequence[RawRecord]) -> dict[Any, Any]:
 
 
 def test_every_time_of_the_log_is_found_to_the_millisecond(past: Past) -> None:
-    whole = everything(past)
+    whole = read_settled(past.log(), TOPIC)
     times = sorted({record.time for record in whole})
     for moment in [past.noon, *times[:: len(times) // 20 + 1]]:
         assert covered(whole, meant(past, typed(moment))) == records_before(whole, moment)
@@ -213,7 +204,7 @@ def test_every_time_of_the_log_is_found_to_the_millisecond(past: Past) -> None:
 
 @pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
 def test_rows_as_of_a_time_in_the_archived_past_are_those_of_then(past: Past, view: Any) -> None:
-    whole = everything(past)
+    whole = read_settled(past.log(), TOPIC)
     then = [record for record in whole if record.time < past.noon]
     assert 100 < len(then) < len(whole) // 2
     expected = folded(view, then)
@@ -227,7 +218,7 @@ def test_rows_as_of_a_time_in_the_archived_past_are_those_of_then(past: Past, vi
 
 
 def test_a_version_in_the_archived_past_is_found_with_the_position_of_all_partitions(past: Past) -> None:
-    whole = everything(past)
+    whole = read_settled(past.log(), TOPIC)
     with ClusterAdmin(past.kafka) as cluster:
         low = cluster.starts([TOPIC]).offsets[TOPIC]
     key = next(r.key for r in whole if r.key and r.offset < low[r.partition] // 2 and number(r) == 4).decode()
@@ -255,7 +246,7 @@ def behind(past: Past, archive: str, at: Position) -> float:
 
 
 def test_a_position_is_behind_by_the_age_of_its_next_event_which_archive_or_topic_has(past: Past) -> None:
-    whole = everything(past)
+    whole = read_settled(past.log(), TOPIC)
     last = {record.partition: record for record in whole}
     at = {partition: record.offset + 1 for partition, record in last.items()}
     with closing(past.topic()) as log:
@@ -271,7 +262,7 @@ def test_a_position_is_behind_by_the_age_of_its_next_event_which_archive_or_topi
 def test_an_archive_is_opened_only_for_what_the_topic_has_lost_which_is_an_error_without_one(
     past: Past, tmp_path: Path
 ) -> None:
-    at = Position({TOPIC: {record.partition: record.offset for record in everything(past)}})
+    at = Position({TOPIC: {record.partition: record.offset for record in read_settled(past.log(), TOPIC)}})
     assert behind(past, f"{tmp_path}/none-such", at) > 0.0
     with pytest.raises(InfrastructureError, match="none-such"):
         behind(past, f"{tmp_path}/none-such", START)

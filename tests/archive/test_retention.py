@@ -104,17 +104,6 @@ def test_an_archive_that_differs_keeps_everything(make_topic: MakeTopic) -> None
     assert starts(topic) == {0: 0}
 
 
-def test_a_torn_archive_keeps_everything(make_topic: MakeTopic) -> None:
-    topic = make_topic(1)
-    topic.history()
-    ends = dict(topic.archive().position.offsets[topic.name])
-    (file, *_) = sorted((Path(topic.folder) / topic.name).glob("day=*/*.parquet"))
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InfrastructureError, match="nothing is folded from it"):
-        trim(topic, ends)
-    assert starts(topic) == {0: 0}
-
-
 def test_a_reader_whose_next_records_are_trimmed_continues_in_the_archive(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     topic.write(*(decision(b"%d" % n) for n in range(20)))

@@ -74,7 +74,6 @@ class Topic:
         self._producer: Producer | None = None
 
     def producer(self) -> Producer:
-        """A producer with transactions of its own."""
         producer = Producer({**self.kafka.librdkafka(), "transactional.id": uuid4().hex})
         producer.init_transactions(20)
         return producer
@@ -111,7 +110,6 @@ class Topic:
                 self.write(decision(b"e" * 100), partition=partition, at=at + DAY - 1)
 
     def wait_settled(self) -> None:
-        """Waits until nothing is open."""
         wait_settled(self.kafka, self.name)
 
     def archiver(self, folder: str = "", *, settled: bool = True, **options: Any) -> Archiver:
@@ -138,7 +136,6 @@ class Topic:
         return [raw(part, record) for part in parts for records in archive.read(part) for record in records]
 
     def verified(self) -> Verified:
-        """What a check of the archive's files finds."""
         return verify_archive(ArchiveFileSystem(self.folder), self.name)
 
     def trim(self, before: dict[int, int]) -> None:

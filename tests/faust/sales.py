@@ -42,7 +42,6 @@ class Window:
 
 
 def by_window(row: Window) -> tuple[str, datetime]:
-    """Windows are told apart by store and start."""
     return (row.store, row.start)
 
 

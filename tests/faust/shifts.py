@@ -97,12 +97,10 @@ class Shift:
 
 
 def by_store(row: Total | Last) -> str:
-    """Rows of stores."""
     return row.store
 
 
 def by_door(row: Closings) -> str:
-    """Rows of doors."""
     return row.door
 
 
@@ -111,7 +109,6 @@ closings = StreamedView("closings", events=Closed, row=Closings, key=by_door)
 
 
 def last_of(version: int) -> StreamedView[Last, str]:
-    """The view of last sales in some version."""
     return StreamedView("last", events=Sold, row=Last, key=by_store, version=version)
 
 
@@ -128,7 +125,6 @@ def shift_at_work(
 
 
 def close_doors(kafka: KafkaSettings, count: int) -> None:
-    """Closes the front door so often."""
     producer = Producer(kafka.librdkafka())
     for number in range(count):
         told = {"ce_id": f"closed-{number}", "ce_type": "doors.Closed.v1", "ce_time": "2026-01-01T00:00:00Z"}

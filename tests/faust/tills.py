@@ -87,16 +87,13 @@ class Tills:
         return dict(reader.items())
 
     def seen(self, version: int) -> dict[tuple[str, datetime], Window]:
-        """What readers see now."""
         return dict(Views(self.store)[lately_of(version)].items())
 
     def live(self, version: int) -> str:
-        """The id of the generation that readers see."""
         view = lately_of(version)
         return self.store.registry(view.name).live[view.hash]
 
     def is_live(self, version: int) -> bool:
-        """Whether readers have rows to look at."""
         view = lately_of(version)
         return self.store.registry(view.name).live_of(view.hash) is not None
 
@@ -161,7 +158,6 @@ class Program:
             )
 
     def said(self) -> str:
-        """What it has logged."""
         return self.log.read_text("utf-8")
 
     def tell(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -28,6 +28,7 @@ __all__ = [
     "hears",
     "new_marked",
     "new_spread",
+    "numbered",
     "rows",
     "slot_of",
     "tokens",
@@ -62,6 +63,13 @@ def slot_of(generation: Generation, bucket: int) -> int:
 def flushes(generation: Generation, expected: str, token: str, name: str) -> list[BucketFlush]:
     """A flush of all buckets with one new row each."""
     return [flush_of(generation, b, expected, token, row(f"{name}{b}")) for b in range(generation.buckets)]
+
+
+def numbered(generation: Generation, bucket: int, number: int) -> BucketFlush:
+    """The flush that takes one row and the checkpoint to a number, and adds a row."""
+    expected = "" if number == 1 else f"t{number - 1}"
+    change = row("a")._replace(fields=(b"%d" % number, b"S"))
+    return flush_of(generation, bucket, expected, f"t{number}", change, row(f"r{number:05d}"), at=number)
 
 
 def tokens(store: RedisViewStore, generation: Generation) -> list[str]:

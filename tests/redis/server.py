@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
 
@@ -19,7 +20,7 @@ from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
 from tests.waiting import wait_until
 
-__all__ = ["RedisServer", "answers", "binary", "calls", "counted", "lose", "offset"]
+__all__ = ["RedisServer", "answers", "as_user", "binary", "calls", "connections", "counted", "lose", "offset"]
 
 
 class RedisServer:
@@ -116,6 +117,18 @@ class RedisServer:
     def _answers(self) -> bool:
         assert self._process is None or self._process.poll() is None, "redis-server ended; see its log"
         return answers(self.client())
+
+
+def as_user(settings: RedisSettings, name: str, password: str) -> RedisSettings:
+    """The settings with another login."""
+    url = settings.url.replace("://", f"://{name}@")
+    return settings.model_copy(update={"url": url, "password": SecretStr(password)})
+
+
+def connections(server: RedisServer) -> int:
+    """How many clients a server has."""
+    with server.client() as client:
+        return len(client.client_list())
 
 
 def answers(client: Redis) -> bool:

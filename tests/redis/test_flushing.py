@@ -14,7 +14,7 @@ from leftfold.redis.flusher import Flusher, commands_of
 from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, row
 from tests.redis.flushes import Line, flushes, new_marked, rows
-from tests.redis.server import RedisServer, counted
+from tests.redis.server import RedisServer, connections, counted
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -129,8 +129,3 @@ def test_a_server_that_refuses_to_write_is_an_error_and_nothing_is_written(
         client.set(BucketKeys(generation, 0).row("a0"), b"not a hash")
     with pytest.raises(ContractError, match="rebuild the view"):
         store.flush(flushes(generation, "", "t1", "a"))
-
-
-def connections(server: RedisServer) -> int:
-    with server.client() as client:
-        return len(client.client_list())

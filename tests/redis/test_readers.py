@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from leftfold.errors import ContractError
-from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
+from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matching, Query
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.reads import compile_query, row_query, rows_query
 from leftfold.redis.stored_values import decoded
-from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
-from tests.redis.flushes import new_marked
-from tests.redis.server import RedisServer
+from leftfold.testing.contracts.readers import checkpoint, new_generation
+from tests.redis.flushes import new_marked, numbered
+from tests.redis.ledgers import busy
+from tests.redis.server import RedisServer, connections
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -32,32 +31,11 @@ def generation(store: RedisViewStore) -> Generation:
     return new_marked(store, 1)
 
 
-def numbered(generation: Generation, number: int) -> BucketFlush:
-    """The flush that takes one row and the checkpoint to a number."""
-    expected = "" if number == 1 else f"t{number - 1}"
-    change = row("a")._replace(fields=(b"%d" % number, b"S"))
-    added = row(f"r{number:05d}")
-    return flush_of(generation, 0, expected, f"t{number}", change, added, at=number)
+def a_busy_writer(store: RedisViewStore, generation: Generation) -> AbstractContextManager[None]:
+    def write(number: int) -> None:
+        assert store.flush([numbered(generation, 0, number)])
 
-
-@contextmanager
-def a_busy_writer(store: RedisViewStore, generation: Generation) -> Iterator[None]:
-    """Flushes on and on in another thread."""
-    end = threading.Event()
-
-    def write() -> None:
-        number = 0
-        while not end.is_set():
-            number += 1
-            assert store.flush([numbered(generation, number)])
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            yield
-        finally:
-            end.set()
-            writing.result()
+    return busy(write)
 
 
 def test_no_row_is_older_than_its_mark(store: RedisViewStore, generation: Generation) -> None:
@@ -77,7 +55,7 @@ def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
     store: RedisViewStore, generation: Generation
 ) -> None:
     """In a cluster the live pointer is on another node and may be old; the second look at the checkpoint shows it."""
-    assert store.flush([numbered(generation, 1)])
+    assert store.flush([numbered(generation, 0, 1)])
     question = rows_query(generation, [(0, "a")])
     pointer_and_marks, rest = question.commands[:2], question.commands[2:]
     replies = [store._client.execute_command(*command) for command in pointer_and_marks]
@@ -94,7 +72,7 @@ def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
 def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bucket_whole(
     store: RedisViewStore, generation: Generation
 ) -> None:
-    assert store.flush([numbered(generation, 1)])
+    assert store.flush([numbered(generation, 0, 1)])
     question = row_query(GetRow(generation, 0, "a"))
     pointer, row_, mark_ = question.commands
     assert question.answer([store._client.execute_command(*command) for command in question.commands]).whole
@@ -116,7 +94,7 @@ ASKED: tuple[Callable[[Generation], Query[Any]], ...] = (
 def test_what_is_found_in_a_generation_that_is_removed_meanwhile_is_not_called_live_in_a_cluster(
     store: RedisViewStore, generation: Generation, asked: Callable[[Generation], Query[Any]]
 ) -> None:
-    assert store.flush([numbered(generation, 1)])
+    assert store.flush([numbered(generation, 0, 1)])
     assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
     question = asked(generation)
     plain, guarded = compile_query(question), compile_query(question, is_cluster=True)
@@ -134,7 +112,7 @@ def test_what_is_found_in_a_generation_that_is_removed_meanwhile_is_not_called_l
 
 def test_pages_hold_every_row_that_was_there_before(store: RedisViewStore, generation: Generation) -> None:
     for number in range(1, 100):
-        assert store.flush([numbered(generation, number)])
+        assert store.flush([numbered(generation, 0, number)])
     there = set(store.keys(generation, 0, "", 1000))
     with a_busy_writer(store, new_marked(store, 1)):
         pages: list[str] = []
@@ -205,11 +183,6 @@ def test_an_older_generation_was_folded_by_the_one_code_that_it_names_and_has_no
     for fold, folds in ("cafe", ("cafe",)), ("", ()):
         found = decoded("spend", {b"g:1-ab": json.dumps(old | {"fold": fold}).encode()}).generations["1-ab"]
         assert (found.fold, found.folds, found.superseded, found.until, found.attempt) == (fold, folds, (), "", "")
-
-
-def connections(server: RedisServer) -> int:
-    with server.client() as client:
-        return len(client.client_list())
 
 
 def wait_for_connections(server: RedisServer, count: int) -> None:

@@ -53,7 +53,6 @@ class Shop:
         self.views = Views(self.store)
 
     def rebuild(self, view: Any, **options: Any) -> Rebuild:
-        """A rebuild on Spark."""
         found: Rebuild = self._work(Rebuild, view, spark_runner(self.spark), options)
         return found
 
@@ -92,7 +91,6 @@ class Shop:
             )
 
     def forget(self, *views: str) -> None:
-        """Leaves nothing of views."""
         for view in views:
             for generation in self.store.registry(view).generations.values():
                 self.store.unlink(generation)
@@ -135,7 +133,6 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
 
 
 def some_histories(seed: int, *, poison: float = 0.0) -> Iterator[LedgerCommand]:
-    """What the log begins with."""
     return histories(stranger(seed), 400, poison=poison)
 
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import closing
 from typing import Any
 
 from leftfold.client import Views
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model.keys import events
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkLog, OffsetRange, raw
+from leftfold.ports.bulk import BulkLog
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import ViewStore
 from leftfold.testing import fold
-from tests.domains.ledger import app, ledgers
+from tests.domains.ledger import ledgers
+from tests.settled import read_settled
 from tests.spark.conftest import Shop
 
 __all__ = ["events_of", "logged", "truth"]
 
 
 def logged(shop: Shop) -> list[Any]:
-    """Every committed event of the ledgers."""
     return events_of(KafkaBulkLog(shop.kafka), events(ledgers.name))
 
 
@@ -31,15 +30,8 @@ def truth(shop: Shop, view: View[Any, Any], store: ViewStore | None = None) -> d
     return dict(fold(view, *(event for event in logged(shop) if event.ledger not in parked)))
 
 
-def events_of(
-    log: BulkLog, topic: str, kinds: Collection[Any] = ledgers.events, partitions: int = app.partitions
-) -> list[Any]:
+def events_of(log: BulkLog, topic: str, kinds: Collection[Any] = ledgers.events) -> list[Any]:
     """Every committed event of a topic, from a log that is closed then."""
-    codec, found = MessageCodec[Any](kinds), []
-    with closing(log):
-        ends = log.stable_ends([topic])
-        for partition in range(partitions):
-            part = OffsetRange(topic, partition, 0, ends.next_offset(topic, partition))
-            for records in log.read(part):
-                found += [read_recorded(codec, raw(part, record)) for record in records]
+    codec = MessageCodec[Any](kinds)
+    found = (read_recorded(codec, record) for record in read_settled(log, topic))
     return [recorded.event for recorded in found if recorded is not None]

@@ -70,8 +70,8 @@ def _header_fields(
 ) -> tuple[str | None, int | None, int | None, datetime | None, str | None]:
     """The type, version, sequence, time and id in the headers; None for those that are missing or invalid."""
     name, version = _type(found.get("ce_type"))
-    sequence = _text(found.get("ce_sequence"))
-    return name, version, _number(sequence, 63), _time(found), _text(found.get("ce_id")) or None
+    sequence, time = _text(found.get("ce_sequence")), time_in(found.get("ce_time") or b"")
+    return name, version, _number(sequence, 63), time, _text(found.get("ce_id")) or None
 
 
 @lru_cache(maxsize=1000)
@@ -87,10 +87,6 @@ def _text(value: bytes | None) -> str:
 def _number(text: str, bits: int) -> int | None:
     number = number_in(text)
     return number if number is not None and number < 1 << bits else None
-
-
-def _time(found: dict[str, bytes | None]) -> datetime | None:
-    return time_in(found.get("ce_time") or b"")
 
 
 _GROUP_ROWS, _GROUP_BYTES = 20_000, 16 << 20

@@ -13,7 +13,7 @@ from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Registry
 from leftfold.ports.queries import Changed
-from leftfold.redis.connection.errors import Command, Pipeline, RedisClient
+from leftfold.redis.connection.errors import Command, RedisClient
 from leftfold.redis.connection.protocol import hash_of
 from leftfold.redis.keys import registry_key
 
@@ -78,12 +78,6 @@ def read_checkpoint(fields: Mapping[bytes, bytes], where: str) -> Checkpoint:
 _LIVE, _GENERATION = b"live:", b"g:"
 
 
-def read_registry(client: RedisClient | Pipeline, view: str) -> Registry:
-    """Reads a view's registry."""
-    fields: Any = client.execute_command("HGETALL", registry_key(view))
-    return decoded(view, fields)
-
-
 def change_registry(
     client: RedisClient,
     view: str,
@@ -104,7 +98,7 @@ def change_registry(
     try:
         with client.open_transaction(key) as pipe:
             pipe.watch(key, *checkpoints)
-            if read_registry(pipe, view) != before or not holds():
+            if decoded(view, pipe.execute_command("HGETALL", key)) != before or not holds():
                 return False
             pipe.multi()
             if removed:

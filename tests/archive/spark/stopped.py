@@ -95,16 +95,13 @@ class Stopped:
         wait_until(lambda: any(checkpoints.glob("*/*/*/commits/[0-9]*")), f"a commit in {checkpoints}")
 
     def write(self, seed: int) -> None:
-        """More history, folded by the projector."""
         with self.past.working(self.past.reader), closing(KafkaClient(app.name, self.past.kafka)) as client:
             self.past.send(client, seed)
 
     def is_live(self, past: Past, view: View[Any, Any]) -> bool:
-        """Whether readers see rows of a view."""
         return past.store.registry(view.name).live_of(view.hash) is not None
 
     def ends(self) -> Position:
-        """Where the log ends now."""
         with closing(self.past.topic()) as log:
             return log.stable_ends([TOPIC])
 

@@ -19,7 +19,7 @@ from leftfold import Event, FoldView
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model.app import App
-from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
+from leftfold.ports.bulk import BulkLog
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.runtime.connect import open_bulk
 from leftfold.spark import event_tables, events
@@ -31,6 +31,7 @@ from leftfold.spark.tables.frames import EventTables
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import MakeTopic, decision
 from tests.domains.ledger import Moved, app, by_owner, ledgers
+from tests.settled import read_settled
 from tests.spark.sql.hostile_sql import HARMFUL
 from tests.waiting import wait_until
 
@@ -45,13 +46,9 @@ def tables(past: Past, spark: SparkSession) -> dict[str, Any]:
     return found
 
 
-def recorded(open_log: OpenBulkLog) -> list[Any]:
-    codec, found = MessageCodec[Any](ledgers.events), []
-    with closing(open_log()) as log:
-        for partition, end in log.stable_ends([TOPIC]).offsets[TOPIC].items():
-            part = OffsetRange(TOPIC, partition, 0, end)
-            found += [read_recorded(codec, raw(part, record)) for batch in log.read(part) for record in batch]
-    return found
+def recorded(log: BulkLog) -> list[Any]:
+    codec = MessageCodec[Any](ledgers.events)
+    return [read_recorded(codec, record) for record in read_settled(log, TOPIC)]
 
 
 def test_every_event_type_is_a_typed_table(past: Past, spark: SparkSession, tables: dict[str, Any]) -> None:
@@ -63,7 +60,7 @@ def test_every_event_type_is_a_typed_table(past: Past, spark: SparkSession, tabl
     rows = spark.sql("SELECT owner, sum(amount) AS total FROM Moved GROUP BY owner").collect()
     assert {row.owner: row.total for row in rows} == {key: row.total for key, row in past.views[by_owner].items()}
     counted = spark.sql("SELECT _type, count(*) AS count FROM ledgers GROUP BY _type").collect()
-    whole = recorded(past.log)
+    whole = recorded(past.log())
     assert {row._type: row["count"] for row in counted} == Counter(f"{type(r.event).__name__}.v1" for r in whole)
     first = spark.sql("SELECT * FROM Moved ORDER BY _partition, _offset LIMIT 1").collect()[0]
     one = next(r for r in whole if isinstance(r.event, Moved))
@@ -78,7 +75,7 @@ def test_every_event_type_is_a_typed_table(past: Past, spark: SparkSession, tabl
 
 def test_the_frame_of_a_category_is_whole_or_refused(past: Past, spark: SparkSession) -> None:
     whole = events(spark, app, "ledgers", past.log)
-    assert whole.count() == len(recorded(past.log))
+    assert whole.count() == len(recorded(past.log()))
     with pytest.raises(InfrastructureError, match="gap in the log: .* no archive is configured"):
         events(spark, app, "ledgers", past.topic)
     with pytest.raises(InfrastructureError, match="gap in the log: .* no archive is configured"):
@@ -93,7 +90,7 @@ def test_twin_reading_the_topic_as_spark_does_misses_the_past(
     with pytest.raises(Exception, match="(?i)offset"):
         events(spark, app, "ledgers", past.kafka.java()).count()
     monkeypatch.setattr("leftfold.spark.tables.frames.first_offsets", lambda *given: "earliest")
-    assert 0 < events(spark, app, "ledgers", past.kafka.java()).count() < len(recorded(past.log))
+    assert 0 < events(spark, app, "ledgers", past.kafka.java()).count() < len(recorded(past.log()))
 
 
 def test_a_rebuild_on_spark_reads_the_archive_in_its_tasks(past: Past, spark: SparkSession) -> None:
@@ -159,15 +156,6 @@ def test_statements_that_are_no_questions_are_refused(
 def test_every_function_of_a_question_is_one_of_spark(spark: SparkSession) -> None:
     known = {row.function for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
     assert not sorted((ASKED_FUNCTIONS | ASKED_TABLES) - known)
-
-
-def test_twin_an_unchecked_query_reads_files_where_a_setting_allows_it(spark: SparkSession) -> None:
-    query = "SELECT * FROM text.`/etc/hostname`"
-    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND|UNSUPPORTED_DATASOURCE"):
-        spark.sql(query).collect()
-    session = spark.newSession()
-    session.conf.set("spark.sql.runSQLOnFiles", "true")
-    assert session.sql(query).collect()
 
 
 class Happened(Event, category="things", key="thing"):

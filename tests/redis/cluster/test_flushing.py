@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.rights import redis_rules
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
-from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore, refuse_eviction
+from leftfold.redis import RedisBulkSink, RedisViewStore, refuse_eviction
 from leftfold.redis.connection.protocol import connect
 from leftfold.redis.flusher import Flusher, Flushers
-from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, row
+from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of
 from tests.cli.shell import Shell
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.flushes import BUCKETS, Line, flushes, new_marked, rows, slot_of, tokens
+from tests.redis.flushes import BUCKETS, Line, flushes, new_marked, numbered, rows, slot_of, tokens
+from tests.redis.server import as_user
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -122,13 +122,6 @@ def test_a_node_killed_while_flushes_go_to_it_keeps_whole_flushes_only(
         assert last - 1 <= at <= last or cluster.owner(slot_of(generation, bucket)) is replica
 
 
-def numbered(generation: Generation, bucket: int, number: int) -> BucketFlush:
-    """The flush that takes one row and the checkpoint to a number, and adds a row."""
-    expected = "" if number == 1 else f"t{number - 1}"
-    change = row("a")._replace(fields=(b"%d" % number, b"S"))
-    return flush_of(generation, bucket, expected, f"t{number}", change, row(f"r{number:05d}"), at=number)
-
-
 def test_a_flush_and_a_seal_that_the_promoted_replica_never_got_are_noticed(
     cluster: ClusterSet, store: RedisViewStore, generation: Generation
 ) -> None:
@@ -191,11 +184,6 @@ def load(store: RedisViewStore, generation: Generation) -> None:
         sink.write(generation, 0, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
 
 
-def as_user(cluster: ClusterSet, name: str, password: str) -> RedisSettings:
-    url = cluster.settings.url.replace("://", f"://{name}@")
-    return cluster.settings.model_copy(update={"url": url, "password": SecretStr(password)})
-
-
 def test_a_reader_is_denied_the_rest_on_every_kind_of_connection(
     cluster: ClusterSet, store: RedisViewStore, stores: Callable[..., RedisViewStore], generation: Generation
 ) -> None:
@@ -203,7 +191,7 @@ def test_a_reader_is_denied_the_rest_on_every_kind_of_connection(
         with node.client() as client:
             rules = redis_rules("client", [generation.view]).split()
             client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">s3cret", *rules)
-    reader, hidden = stores(as_user(cluster, "reader", "s3cret")), replace(generation, view="another")
+    reader, hidden = stores(as_user(cluster.settings, "reader", "s3cret")), replace(generation, view="another")
     assert reader.checkpoints(generation).keys() == set(range(BUCKETS))
     assert len(asyncio.run(reader.aread(generation, [(b, "b") for b in range(BUCKETS)])).checkpoints) == BUCKETS
     for denied, what in (

@@ -12,7 +12,6 @@ from typing import Any
 
 import hiredis
 import pytest
-from pydantic import SecretStr
 
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
@@ -25,7 +24,7 @@ from leftfold.redis.connection.protocol import EXEC, MULTI, packed
 from leftfold.runtime.workers.view_workers import follow
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
 from tests.cli.shell import Shell
-from tests.redis.server import RedisServer
+from tests.redis.server import RedisServer, as_user
 
 pytestmark = pytest.mark.servers
 
@@ -90,12 +89,6 @@ READS: dict[str, tuple[Act, str, str]] = {
 }
 
 
-def user(settings: RedisSettings, name: str, password: str = SECRET) -> RedisSettings:
-    return settings.model_copy(
-        update={"url": settings.url.replace("://", f"://{name}@"), "password": SecretStr(password)}
-    )
-
-
 @pytest.fixture(scope="module")
 def generation(server: RedisServer) -> Generation:
     """One with a live bucket and one that is filled, beside users who read its view and who write another one."""
@@ -116,7 +109,7 @@ def store_of(server: RedisServer) -> Iterator[Callable[[str], RedisViewStore]]:
     stores: list[RedisViewStore] = []
 
     def open_(name: str) -> RedisViewStore:
-        stores.append(RedisViewStore(user(server.settings, name)))
+        stores.append(RedisViewStore(as_user(server.settings, name, SECRET)))
         return stores[-1]
 
     yield open_
@@ -130,7 +123,7 @@ def test_whatever_is_denied_is_named_with_the_user_and_the_view(
     server: RedisServer, generation: Generation, store_of: Callable[[str], RedisViewStore], name: str, done: str
 ) -> None:
     act, lacks_write, lacks_view = (WRITES | READS)[done]
-    store, settings = store_of(name), user(server.settings, name)
+    store, settings = store_of(name), as_user(server.settings, name, SECRET)
     denied = (lacks_write if name == "client" else lacks_view).replace("VIEW", generation.view)
     if not denied:
         act(store, generation, settings)
@@ -180,7 +173,7 @@ def test_what_is_denied_only_within_exec_is_a_missing_right_too(server: RedisSer
 def test_a_login_that_is_not_taken_is_named_without_its_password(
     server: RedisServer, generation: Generation, name: str, password: str
 ) -> None:
-    settings = user(server.settings, name, password)
+    settings = as_user(server.settings, name, password)
     store = RedisViewStore(settings)
     for act, *_ in (WRITES | READS).values():
         with pytest.raises(ConfigurationError, match=f"denies user '{name}' a right: .*") as raised:

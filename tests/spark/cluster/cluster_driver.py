@@ -74,7 +74,6 @@ class Work:
         return self._step is not None
 
     def end(self) -> None:
-        """Ends what goes on."""
         end, self._end, self._step = self._end, lambda: None, None
         end()
 

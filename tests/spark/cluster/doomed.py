@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ import psutil
 
 from leftfold.redis import RedisSettings
 from leftfold.redis.connection.protocol import EXEC, connect
+from tests.waiting import wait_until
 
 __all__ = ["Doom"]
 
-PATIENCE = 240.0
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _PEEKED = 1 << 20
 # Of one length and with the same arguments, but nobody minds what was touched.
@@ -110,7 +109,7 @@ class _Doomed(socket.socket):
         # A machine that is cut off hears neither of its executor's end nor of the driver's.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._doom.tell("late", str(os.getpid()))
-        _until((self._doom.folder / "go").exists, "somebody to let this process go on")
+        wait_until((self._doom.folder / "go").exists, f"the word that process {os.getpid()} may go on")
         super().sendall(data)
         self._doom.tell("outcome", "refused" if self._answer(data) is None else "written")
 
@@ -122,7 +121,7 @@ class _Doomed(socket.socket):
             replies[:] = _parsed(self.recv(_PEEKED, socket.MSG_PEEK))
             return len(replies) > nth
 
-        _until(answered, "the answer to EXEC")
+        wait_until(answered, "the answer to EXEC")
         return replies[nth]
 
 
@@ -133,11 +132,3 @@ def _parsed(data: bytes) -> list[Any]:
     while (one := reader.gets()) is not False:
         found.append(one)
     return found
-
-
-def _until(condition: Callable[[], bool], awaited: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"process {os.getpid()} waited {PATIENCE:g} s for {awaited}")
-        time.sleep(0.002)

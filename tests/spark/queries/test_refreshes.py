@@ -140,14 +140,6 @@ def test_a_refresh_that_cannot_end_names_the_cause_and_leaves_what_was_there(sho
     assert not shop.store.registry("spilt").generations
 
 
-def test_what_is_not_committed_is_not_read(shop: Shop) -> None:
-    producer = planted(shop, "ledgers.events")
-    try:
-        assert shop.refresh(sums_of("sums")).run().swapped
-    finally:
-        producer.abort_transaction(30)
-
-
 def test_a_reference_file_that_changes_changes_the_rows(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "owners.csv"
     file.write_text("owner,region\no/1,north\n")

@@ -53,7 +53,7 @@ class Kin:
 
     def joined(self) -> dict[str, Any]:
         """What the rows of the join must be."""
-        settled = events_of(KafkaBulkLog(self.shop.kafka), names.events("people"), people.events, app.partitions)
+        settled = events_of(KafkaBulkLog(self.shop.kafka), names.events("people"), people.events)
         return joined([*logged(self.shop), *settled])
 
     def close(self) -> None:

@@ -78,11 +78,9 @@ class Streams:
             assert_whole(self.store, stream.view, truth(self.shop, stream.view, self.store))
 
     def said(self, what: str) -> int:
-        """How often something was reported."""
         return sum(1 for told, _ in self.told if told == what)
 
     def close(self) -> None:
-        """Ends everything."""
         for stream in self.streams:
             stream.close()
         self.store.close()

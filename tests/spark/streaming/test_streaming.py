@@ -92,7 +92,6 @@ def test_streams_projector_rebuild_and_memory_agree_on_any_history(start: Start,
 
 
 def mine(views: Any, view: Any, prefix: str) -> dict[Any, Any]:
-    """The rows of this example."""
     return {key: row for key, row in views[view].items() if key.startswith(prefix)}
 
 

@@ -72,9 +72,9 @@ def _single(url: str) -> RedisUrl | None:
     if split.fragment or split.scheme not in ("redis", "rediss", "unix"):
         return None
     local = split.scheme == "unix"
-    if not (_is_socket(split.path, split.query) if local else _is_server(split.hostname, split.path, split.query)):
-        return None
-    if split.port == 0:
+    is_socket = bool(split.path) and re.fullmatch(r"(db=\d+)?", split.query) is not None
+    is_server = bool(split.hostname) and not split.query and re.fullmatch(r"/?\d*", split.path) is not None
+    if not (is_socket if local else is_server) or split.port == 0:
         return None
     login, _, place = split.netloc.rpartition("@")
     user = login.partition(":")[0]
@@ -88,14 +88,6 @@ def _single(url: str) -> RedisUrl | None:
         database=int(parse_qs(split.query).get("db", ["0"])[0]) if local else int(split.path.strip("/") or 0),
         socket_path=unquote(split.path) if local else None,
     )
-
-
-def _is_socket(path: str, query: str) -> bool:
-    return bool(path) and re.fullmatch(r"(db=\d+)?", query) is not None
-
-
-def _is_server(host: str | None, path: str, query: str) -> bool:
-    return bool(host) and not query and re.fullmatch(r"/?\d*", path) is not None
 
 
 def _several(url: str) -> RedisUrl | None:

@@ -21,6 +21,7 @@ from leftfold.ports.bulk import BucketResult
 from leftfold.spark.core.task_io import (
     ITEM,
     ITEM_FIELDS,
+    ITEM_ORDER,
     Address,
     Batches,
     ProgressReporter,
@@ -68,7 +69,7 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
         spark.range(0, len(tasks), 1, len(tasks))
         .mapInArrow(emit, _COLUMNS)
         .repartitionById(count, "slot")
-        .sortWithinPartitions("job", "bucket", "key", "source", "offset", "nth")
+        .sortWithinPartitions("job", *ITEM_ORDER)
         .mapInArrow(fold, "line string")
     )
     return [row.line for row in folded.collect()]
@@ -165,7 +166,7 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
         spark.range(0, len(tasks), 1, len(tasks))
         .mapInArrow(emit, ITEM)
         .repartitionById(count, "bucket")
-        .sortWithinPartitions("bucket", "key", "source", "offset", "nth")
+        .sortWithinPartitions(*ITEM_ORDER)
         .mapInArrow(fold, "line string")
     )
     return [row.line for row in folded.collect()]

@@ -125,7 +125,9 @@ def open_session(settings: SparkSettings) -> SparkSession:
     local = settings.master.startswith("local")
     if settings.java_home is not None:
         os.environ["JAVA_HOME"] = str(settings.java_home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable if local else _python_elsewhere(settings)
+    # Python may be at another path on other machines and in other images.
+    elsewhere = settings.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    os.environ["PYSPARK_PYTHON"] = sys.executable if local else elsewhere
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     if local:
@@ -177,11 +179,6 @@ def _builder(settings: SparkSettings, properties: Mapping[str, str]) -> SparkSes
     for name, value in properties.items():
         builder = builder.config(name, value)
     return builder
-
-
-def _python_elsewhere(settings: SparkSettings) -> str:
-    """The interpreter of executors, which may be at another path on other machines and in other images."""
-    return settings.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from leftfold.ports.bulk import BucketResult
 __all__ = [
     "ITEM",
     "ITEM_FIELDS",
+    "ITEM_ORDER",
     "Address",
     "Batches",
     "ProgressReporter",
@@ -48,6 +49,7 @@ __all__ = [
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
+ITEM_ORDER = ("bucket", "key", "source", "offset", "nth")
 ITEM_FIELDS: list[Any] = [
     ("bucket", pa.int32()),
     ("key", pa.string()),

@@ -96,10 +96,9 @@ def check_columns(view: TableView[Any, Any], schema: StructType) -> None:
     types = {field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")}
     for name in hints.keys() & found.keys():
         if not _fits(hints[name], types[name]):
-            actual = found[name].dataType.simpleString().upper()
-            wrong.append(
-                f"column {name} is {actual}, but {row.__name__}.{name} is {_type_name(hints[name])}{_cast(hints[name])}"
-            )
+            actual, hint = found[name].dataType.simpleString().upper(), hints[name]
+            type_ = hint.__name__ if isinstance(hint, type) else str(hint)
+            wrong.append(f"column {name} is {actual}, but {row.__name__}.{name} is {type_}{_cast(hint)}")
     if wrong:
         raise ConfigurationError(f"view {view.name}: the query does not give its row: {'; '.join(sorted(wrong))}")
 
@@ -168,10 +167,6 @@ def _is_scalar(hint: Any, type_: pa.DataType) -> bool:
         return bool(tests[hint](type_))
     is_text = hint in (str, UUID) or (isinstance(hint, type) and issubclass(hint, Enum))
     return is_text and pa.types.is_string(type_)
-
-
-def _type_name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def _cast(hint: Any) -> str:
@@ -265,7 +260,7 @@ def compute(session: SparkSession, view: TableView[Any, Any], open_table: OpenTa
         frame = _frame(session, view, open_table)
         schema = frame.schema
     except PySparkException as error:
-        raise ConfigurationError(f"view {view.name}: {_first_line(error)}") from error
+        raise ConfigurationError(f"view {view.name}: {str(error).strip().splitlines()[0][:500]}") from error
     check_columns(view, schema)
     return frame.select(*(f"`{name}`" for name in view.rows.names))
 
@@ -313,7 +308,3 @@ class _Tables(Mapping[str, DataFrame]):
         if name in self._view.references:
             return reference_frame(self._session, self._view.references[name], f"view {self._view.name}")
         raise ConfigurationError(f"view {self._view.name} has no table {name!r}; it has {', '.join(self)}")
-
-
-def _first_line(error: PySparkException) -> str:
-    return str(error).strip().splitlines()[0][:500]

@@ -111,7 +111,8 @@ class QueryStream:
             ConfigurationError: the live generation was computed from another topic of that name.
             InfrastructureError: the log, the store or Spark cannot be reached.
         """
-        run, files = secrets.token_hex(8), self._fingerprints()
+        run = secrets.token_hex(8)
+        files = {name: file.fingerprint() for name, file in self._view.references.items()}
         sweep(self._places.store, self._view, self._keep)
         with closing(self._places.open_log()) as log:
             topics = topics_of(self._view, log.partitions)
@@ -140,9 +141,6 @@ class QueryStream:
     def checkpoint(self, generation: Generation) -> CheckpointDirectory:
         """The checkpoint directory of a generation."""
         return CheckpointDirectory(self._places.checkpoints, self._view.name, generation.id)
-
-    def _fingerprints(self) -> dict[str, str]:
-        return {name: file.fingerprint() for name, file in self._view.references.items()}
 
     def _resume(
         self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position

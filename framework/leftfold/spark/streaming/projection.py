@@ -33,9 +33,9 @@ from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import LogReader, RawRecord, ViewStore
 from leftfold.spark.core.offsets import Reach, kafka_source
-from leftfold.spark.core.task_io import ITEM, Batches, cause_of, item_batches, items_in, line_batches
+from leftfold.spark.core.task_io import ITEM, ITEM_ORDER, Batches, cause_of, item_batches, items_in, line_batches
 
-__all__ = ["TUNED", "BatchQuery", "StreamPorts", "ViewStream", "tune"]
+__all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _REMEDY = (
@@ -102,7 +102,7 @@ def run_batch(batch: DataFrame, job: MicroBatchTask) -> list[BatchResult]:
         folded = (
             read.mapInArrow(emit, ITEM)
             .repartitionById(min(job.generation.buckets, together), "bucket")
-            .sortWithinPartitions("bucket", "key", "source", "offset", "nth")
+            .sortWithinPartitions(*ITEM_ORDER)
             .mapInArrow(fold_buckets, "line string")
         )
     return [BatchResult.from_json(row.line) for row in folded.collect()]

@@ -175,7 +175,8 @@ def event_tables(spark: SparkSession, app: App, open_log: OpenBulkLog) -> EventT
     Raises:
         InfrastructureError: the first records of a topic were deleted.
     """
-    classes = _classes(app)
+    deciders = [cls for decider in app.deciders for cls in decider.events]
+    classes: list[type[Event]] = list(dict.fromkeys([*deciders, *(cls for view in app.views for cls in view.events)]))
     categories = sorted({cls.__leftfold__.category for cls in classes})
     logs = {category: whole_log(open_log, names.events(category)) for category in categories}
     found = EventTables(misfits := SkippedValues(spark))
@@ -185,11 +186,6 @@ def event_tables(spark: SparkSession, app: App, open_log: OpenBulkLog) -> EventT
         table = EventTable(cls)
         found[name] = log_frame(spark, logs[cls.__leftfold__.category], table.schema, table.row, misfits=misfits)
     return found
-
-
-def _classes(app: App) -> list[type[Event]]:
-    deciders = [cls for decider in app.deciders for cls in decider.events]
-    return list(dict.fromkeys([*deciders, *(cls for view in app.views for cls in view.events)]))
 
 
 def _named(classes: Iterable[type[Event]], categories: Iterable[str]) -> dict[str, Any]:
