@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future as ConcurrentFuture
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from leftfold.client.async_reader import AsyncWatch
 from leftfold.client.reader import Views
@@ -241,7 +243,7 @@ async def _listening(
     found = feed.listen(after, from_start=from_start)
     start, _ = await anext(found)
 
-    async def body() -> AsyncIterator[bytes]:
+    async def body() -> AsyncGenerator[bytes, None]:
         now = asyncio.get_running_loop().time
         sent, reached = now(), start
         try:
@@ -260,4 +262,19 @@ async def _listening(
             await found.aclose()
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", POSITION_HEADER: token_of(start)}
-    return StreamingResponse(body(), media_type=EVENT_STREAM, headers=headers)
+    return _EventStream(body(), headers)
+
+
+class _EventStream(StreamingResponse):
+    """An answer whose listener ends with it, also when it is cancelled in the middle of a write.
+
+    Left to the garbage collector, two generators of which one reads the other are closed at the same time, and fail.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(events, headers=headers, media_type=EVENT_STREAM)
+        self._events = events
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().stream_response(send)
