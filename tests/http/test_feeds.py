@@ -18,8 +18,8 @@ from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
 from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame
 from leftfold.http.problems import ProblemError
-from leftfold.http.routes import token_of
-from leftfold.http.server_sent_events import _EventSource, _EventStream, _listening
+from leftfold.http.routes import ResponseInParts, token_of
+from leftfold.http.server_sent_events import _EventSource, _listening
 from leftfold.model.position import Position
 from tests.domains.shop import app, baskets
 from tests.waiting import WAIT_SECONDS
@@ -203,7 +203,7 @@ def test_a_listener_whose_token_expires_has_to_come_back_with_another_one(left: 
     fed(calls)
 
 
-@pytest.mark.parametrize("kind", [_EventStream, StreamingResponse], ids=["", "twin"])
+@pytest.mark.parametrize("kind", [ResponseInParts, StreamingResponse], ids=["", "twin"])
 def test_a_listener_ends_with_its_answer_also_in_the_middle_of_a_write(kind: type[StreamingResponse]) -> None:
     """The twin leaves it to the garbage collector, and with it a place among those who catch up."""
 
@@ -216,7 +216,7 @@ def test_a_listener_ends_with_its_answer_also_in_the_middle_of_a_write(kind: typ
 
         with pytest.raises(OSError, match="the connection has ended"):
             await kind.stream_response(answer, send)
-        assert (not feed._listening) is (kind is _EventStream)
+        assert (not feed._listening) is (kind is ResponseInParts)
         await cast("Any", answer.body_iterator).aclose()
 
     fed(calls)

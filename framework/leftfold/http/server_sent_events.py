@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future as ConcurrentFuture
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from starlette.types import Send
 
 from leftfold.client.async_reader import AsyncWatch
 from leftfold.client.reader import Views
@@ -20,7 +18,14 @@ from leftfold.errors import ContractError, LeftfoldError
 from leftfold.http.access import Access
 from leftfold.http.feeds import Feed, Frame, frame, id_line
 from leftfold.http.problems import EVENT_STREAM, ProblemError, error_responses, problem_event, problem_of, refusal
-from leftfold.http.routes import POSITION_HEADER, FirstConnection, operation_name, position_in, token_of
+from leftfold.http.routes import (
+    POSITION_HEADER,
+    FirstConnection,
+    ResponseInParts,
+    operation_name,
+    position_in,
+    token_of,
+)
 from leftfold.http.streams import recorded_event
 from leftfold.http.typed_views import TypedView
 from leftfold.model import keys as names
@@ -262,19 +267,4 @@ async def _listening(
             await found.aclose()
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", POSITION_HEADER: token_of(start)}
-    return _EventStream(body(), headers)
-
-
-class _EventStream(StreamingResponse):
-    """An answer whose listener ends with it, also when it is cancelled in the middle of a write.
-
-    Left to the garbage collector, two generators of which one reads the other are closed at the same time, and fail.
-    """
-
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
-        super().__init__(events, headers=headers, media_type=EVENT_STREAM)
-        self._events = events
-
-    async def stream_response(self, send: Send) -> None:
-        async with aclosing(self._events):
-            await super().stream_response(send)
+    return ResponseInParts(body(), EVENT_STREAM, headers)
