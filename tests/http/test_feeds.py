@@ -8,15 +8,17 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi.responses import StreamingResponse
+from starlette.types import Message
 
 from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
 from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame
 from leftfold.http.problems import ProblemError
-from leftfold.http.routes import token_of
+from leftfold.http.routes import ResponseInParts, token_of
 from leftfold.http.server_sent_events import _EventSource, _listening
 from leftfold.model.position import Position
 from tests.domains.shop import app, baskets
@@ -197,6 +199,25 @@ def test_a_listener_whose_token_expires_has_to_come_back_with_another_one(left: 
         news = bytes(await anext(body))
         assert kind in news
         assert (b"401" in news) is (left < 0)
+
+    fed(calls)
+
+
+@pytest.mark.parametrize("kind", [ResponseInParts, StreamingResponse], ids=["", "twin"])
+def test_a_listener_ends_with_its_answer_also_in_the_middle_of_a_write(kind: type[StreamingResponse]) -> None:
+    """The twin leaves it to the garbage collector, and with it a place among those who catch up."""
+
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        answer = await _listening(feed, None, lambda _: True)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                raise OSError("the connection has ended")
+
+        with pytest.raises(OSError, match="the connection has ended"):
+            await kind.stream_response(answer, send)
+        assert (not feed._listening) is (kind is ResponseInParts)
+        await cast("Any", answer.body_iterator).aclose()
 
     fed(calls)
 

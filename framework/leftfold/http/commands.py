@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from itertools import count
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -24,7 +24,7 @@ from leftfold.client.commands import Client
 from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.http.access import Access, Permission, Principal
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal, refusal_of
-from leftfold.http.routes import POSITION_HEADER, FirstConnection, token_of
+from leftfold.http.routes import POSITION_HEADER, FirstConnection, ResponseInParts, token_of
 from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
@@ -287,7 +287,7 @@ class _BatchSender(NamedTuple):
     ids: Iterator[str]
     timeout: float
 
-    async def send(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def send(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The answers, in the order of the lines."""
         chunk, size, last = list[bytes](), 0, list[bytes]()
         try:
@@ -369,11 +369,11 @@ def _line(id_: str, answer: Receipt | LeftfoldError | ProblemError) -> bytes:
     return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
 
 
-class _BatchLines(StreamingResponse):
+class _BatchLines(ResponseInParts):
     """An answer that is written while the body is read: nothing else may take messages from the body."""
 
-    def __init__(self, lines: AsyncIterator[bytes], batches: asyncio.Semaphore) -> None:
-        super().__init__(lines, media_type=_NDJSON)
+    def __init__(self, lines: AsyncGenerator[bytes, None], batches: asyncio.Semaphore) -> None:
+        super().__init__(lines, _NDJSON)
         self._batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

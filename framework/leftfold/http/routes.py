@@ -1,4 +1,4 @@
-"""What routes share: problems as answers, HEAD beside GET, names of operations, tokens of positions, connections."""
+"""What routes share: names of operations, tokens of positions, problems as answers, HEAD, parts, connections."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -25,6 +27,7 @@ __all__ = [
     "POSITION_HEADER",
     "FirstConnection",
     "ProblemRoute",
+    "ResponseInParts",
     "operation_name",
     "position_in",
     "schema_name",
@@ -117,6 +120,24 @@ class ProblemRoute(APIRoute):
 
     def _as_get(self, scope: Scope) -> Scope:
         return {**scope, "method": "GET"} if scope.get("method") == "HEAD" and "GET" in (self.methods or ()) else scope
+
+
+class ResponseInParts(StreamingResponse):
+    """An answer whose parts a generator makes, which ends with it, also when it is cancelled in the middle of a write.
+
+    Left to the garbage collector, two generators of which one reads the other are closed at the same time, and fail.
+    """
+
+    def __init__(
+        self, parts: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(parts, headers=headers, media_type=media_type)
+        self._parts = parts
+
+    async def stream_response(self, send: Send) -> None:
+        """Sends the answer."""
+        async with aclosing(self._parts):
+            await super().stream_response(send)
 
 
 class FirstConnection(Generic[C]):

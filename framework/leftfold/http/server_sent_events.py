@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future as ConcurrentFuture
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -18,7 +18,14 @@ from leftfold.errors import ContractError, LeftfoldError
 from leftfold.http.access import Access
 from leftfold.http.feeds import Feed, Frame, frame, id_line
 from leftfold.http.problems import EVENT_STREAM, ProblemError, error_responses, problem_event, problem_of, refusal
-from leftfold.http.routes import POSITION_HEADER, FirstConnection, operation_name, position_in, token_of
+from leftfold.http.routes import (
+    POSITION_HEADER,
+    FirstConnection,
+    ResponseInParts,
+    operation_name,
+    position_in,
+    token_of,
+)
 from leftfold.http.streams import recorded_event
 from leftfold.http.typed_views import TypedView
 from leftfold.model import keys as names
@@ -241,7 +248,7 @@ async def _listening(
     found = feed.listen(after, from_start=from_start)
     start, _ = await anext(found)
 
-    async def body() -> AsyncIterator[bytes]:
+    async def body() -> AsyncGenerator[bytes, None]:
         now = asyncio.get_running_loop().time
         sent, reached = now(), start
         try:
@@ -260,4 +267,4 @@ async def _listening(
             await found.aclose()
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", POSITION_HEADER: token_of(start)}
-    return StreamingResponse(body(), media_type=EVENT_STREAM, headers=headers)
+    return ResponseInParts(body(), EVENT_STREAM, headers)
