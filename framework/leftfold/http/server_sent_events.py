@@ -27,7 +27,7 @@ from leftfold.http.routes import (
     token_of,
 )
 from leftfold.http.streams import recorded_event
-from leftfold.http.typed_views import TypedView
+from leftfold.http.views import TypedView
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.position import Position
