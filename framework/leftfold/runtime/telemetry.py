@@ -36,16 +36,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 __all__ = [
-    "ObservedApps",
-    "PartMetrics",
-    "TelemetrySettings",
-    "answer_scrapes",
-    "check_address",
-    "collected",
-    "measured_run",
-    "observations",
-    "parts_directory",
-]
+    "ObservedApps", "PartMetrics", "TelemetrySettings", "answer_scrapes", "check_address", "collected", "measured_run",
+    "observations", "parts_directory",
+]  # fmt: skip
 
 _log = logging.getLogger("leftfold.metrics")
 _ANSWER_SECONDS = 2.0  # a part may take so long to answer a scrape

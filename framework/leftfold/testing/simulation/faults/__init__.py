@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults.damage import TOPIC_KINDS, Damage
@@ -59,8 +60,12 @@ class Fault:
         return f"{self.kind} {self.target} at {when}{how_long}"
 
 
-def _length(chance: random.Random) -> float:
-    return chance.choice(_LENGTHS) * (0.5 + chance.random())
+_Draw: TypeAlias = Callable[[random.Random, Sequence[str], int, float], Fault]
+"""What draws a fault, given the roles, the number of brokers and the seconds within which it comes."""
+
+
+def _length(chance: random.Random, lengths: Sequence[float] = _LENGTHS) -> float:
+    return chance.choice(lengths) * (0.5 + chance.random())
 
 
 def _moment(chance: random.Random, horizon: float) -> float:
@@ -68,7 +73,7 @@ def _moment(chance: random.Random, horizon: float) -> float:
     return chance.choice((_EARLY, horizon)) * chance.random()
 
 
-def _at_call(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+def _at_call(kind: str) -> _Draw:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         at = chance.choice(CALLS)
         number = 1 + int(chance.expovariate(1 / 150) if not at else chance.expovariate(1 / 6))
@@ -77,7 +82,7 @@ def _at_call(kind: str) -> Callable[[random.Random, Sequence[str], int, float], 
     return drawn
 
 
-def _at_request(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+def _at_request(kind: str) -> _Draw:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         role = chance.choice(roles)
         at = REDIS if role in REDIS_ROLES and chance.random() < 0.8 else chance.choice(REQUESTS)
@@ -87,7 +92,7 @@ def _at_request(kind: str) -> Callable[[random.Random, Sequence[str], int, float
     return drawn
 
 
-def _at_time(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+def _at_time(kind: str) -> _Draw:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         is_of_broker = kind in ("restart broker", "slow broker")
         target = str(chance.randrange(brokers) + 1) if is_of_broker else chance.choice(roles)
@@ -96,7 +101,7 @@ def _at_time(kind: str) -> Callable[[random.Random, Sequence[str], int, float], 
     return drawn
 
 
-def _of_redis(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+def _of_redis(kind: str) -> _Draw:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         lost = chance.choice(("", "", "0.5", "2.0"))
         return Fault(kind, lost, after=_moment(chance, horizon), seconds=_length(chance))
@@ -104,25 +109,14 @@ def _of_redis(kind: str) -> Callable[[random.Random, Sequence[str], int, float],
     return drawn
 
 
-def _stray(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-    number = 1 + int(chance.expovariate(1 / 20))
-    return Fault(STRAY, "client", "produce", number, seconds=_STRAY_SECONDS[0] + chance.random() * _STRAY_SECONDS[1])
+def _at_nth(kind: str, role: str, at: str, mean: int, seconds: Callable[[random.Random], float]) -> _Draw:
+    """A fault of a role's n-th request of a kind; n is `mean` on average."""
+    return lambda chance, roles, brokers, horizon: Fault(
+        kind, role, at, 1 + int(chance.expovariate(1 / mean)), seconds=seconds(chance)
+    )
 
 
-def _at_commit(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
-    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-        number = 1 + int(chance.expovariate(1 / 6))
-        return Fault(kind, "worker", "EndTxn", number, seconds=chance.choice(_COMMIT_SECONDS) * (0.5 + chance.random()))
-
-    return drawn
-
-
-def _unsent(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-    number = 1 + int(chance.expovariate(1 / 4))
-    return Fault(UNSENT, "router", "produce", number, seconds=chance.choice(_UNSENT_SECONDS) * (0.5 + chance.random()))
-
-
-def _broken(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+def _broken(kind: str) -> _Draw:
     return lambda chance, roles, brokers, horizon: Fault(kind, BROKEN[kind], after=_moment(chance, horizon))
 
 
@@ -134,15 +128,11 @@ an answer to such a request that never comes; a coordinator that is killed betwe
 started again. Only in scenarios that name them."""
 UNSENT = "unsent"
 """A request that never leaves a router, which is killed some seconds later; only in scenarios that name it."""
-_UNSENT_SECONDS = 0.2, 1.0, 3.0
-_COMMIT_SECONDS = 0.02, 0.05, 0.1, 0.3
 BROKEN = {"break sender": "worker", "break outbox": "client"}
 """A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
-_STRAY_SECONDS = 62.0, 43.0
-"""The shortest delay and its maximum extension: longer than answers are remembered."""
 REDIS_ROLES = ("tail", "rebuild", "reader")
 """The roles that are clients of Redis."""
-KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]] = {
+KINDS: Mapping[str, _Draw] = {
     "kill": _at_call("kill"),
     "stop": _at_call("stop"),
     "kill later": _at_time("kill later"),
@@ -158,7 +148,7 @@ KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]]
     "move coordinators": _at_time("move coordinators"),
     "clock": _at_time("clock"),
 }
-REDIS_KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]] = {
+REDIS_KINDS: Mapping[str, _Draw] = {
     "restart redis": _of_redis("restart redis"),
     "stop redis": _of_redis("stop redis"),
     "wipe redis": _of_redis("wipe redis"),
@@ -168,24 +158,20 @@ _ALL = {
     **KINDS,
     **REDIS_KINDS,
     **{kind: _at_time(kind) for kind in TOPIC_KINDS},
-    STRAY: _stray,
-    UNSENT: _unsent,
-    **{kind: _at_commit(kind) for kind in AT_COMMIT},
+    # The delay is longer than answers are remembered.
+    STRAY: _at_nth(STRAY, "client", "produce", 20, lambda chance: 62.0 + chance.random() * 43.0),
+    UNSENT: _at_nth(UNSENT, "router", "produce", 4, partial(_length, lengths=(0.2, 1.0, 3.0))),
+    **{
+        kind: _at_nth(kind, "worker", "EndTxn", 6, partial(_length, lengths=(0.02, 0.05, 0.1, 0.3)))
+        for kind in AT_COMMIT
+    },
     **{kind: _broken(kind) for kind in BROKEN},
 }
 _WEIGHTS = {
-    "restart redis": 2,
-    "break sender": 6,
-    "break outbox": 6,
-    "kill": 4,
-    "terminate": 2,
-    "stop": 2,
-    "lost": 2,
-    "unanswered": 3,
-    "late": 3,
-    "restart broker": 2,
-    "move coordinators": 2,
-}
+    "kill": 4, "terminate": 2, "stop": 2, "lost": 2, "unanswered": 3, "late": 3, "restart broker": 2,
+    "move coordinators": 2, "restart redis": 2, "break sender": 6, "break outbox": 6,
+}  # fmt: skip
+"""How often a kind is drawn, where not once."""
 
 
 def draw(
