@@ -28,6 +28,7 @@ class Loading(threading.Thread):
         self.counts: Counter[str] = Counter()
         self.position = Position()
         self.seconds = 0.0
+        """From the first command to the last answer so far."""
         self.failure: Exception | None = None
         self._moved = threading.Condition()
         self._pace: int | None = None
@@ -50,13 +51,12 @@ class Loading(threading.Thread):
             commands = history(self._weeks)
             while sheaf := list(islice(commands, SHEAF if self._pace is None else max(1, self._pace // 10))):
                 sent = time.monotonic()
-                self._send(sheaf)
+                self._send(sheaf, began)
                 with self._moved:
                     self._moved.wait_for(lambda: self._pace is None, max(0.0, self._spare(len(sheaf), sent)))
-        except Exception as error:  # noqa: BLE001  # handed to whoever waits
+        except Exception as error:  # noqa: BLE001  # `wait_answered` raises it
             self.failure = error
         finally:
-            self.seconds = time.monotonic() - began
             with self._moved:
                 self._moved.notify_all()
 
@@ -78,7 +78,7 @@ class Loading(threading.Thread):
     def _spare(self, count: int, began: float) -> float:
         return count / self._pace - (time.monotonic() - began) if self._pace else 0.0
 
-    def _send(self, sheaf: list[Item]) -> None:
+    def _send(self, sheaf: list[Item], began: float) -> None:
         while sheaf:
             commands = [command for _, command in sheaf]
             answers = self._client.send_many(
@@ -96,5 +96,6 @@ class Loading(threading.Thread):
                     self.counts["rejected"] += 1
                     self.counts[f"{type(answer).__name__}: {answer}"] += 1
             with self._moved:
+                self.seconds = time.monotonic() - began
                 self._moved.notify_all()
             sheaf = again
