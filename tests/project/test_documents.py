@@ -13,12 +13,13 @@ DOCUMENTS = (
     "docs/tutorial.md",
     "README.md",
     "docs/commands.md",
+    "docs/faust.md",
     "docs/http.md",
     "docs/processes.md",
     "docs/reactions.md",
     "docs/simulation.md",
 )
-TYPED = (*DOCUMENTS, "docs/archive.md", "docs/dataframes.md", "docs/faust.md", "docs/streaming.md")
+TYPED = (*DOCUMENTS, "docs/archive.md", "docs/dataframes.md", "docs/streaming.md")
 
 
 def program(name: str, tmp_path: Path) -> Path:
