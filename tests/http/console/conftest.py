@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from leftfold import connect
+from leftfold import connect, memory
 from leftfold.engine.processing.command_wire import command_headers, command_id
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.memory import World
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import utc_text
 from leftfold.ports.outgoing import Outgoing
 from tests.cli.shell import Shell, serving
 from tests.free_ports import free_port
 from tests.http.console.browser import Window, chromium
-from tests.http.console.kiosk import Pay, Place, app
+from tests.http.console.kiosk import NOW, Pay, Place, app
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
@@ -122,3 +123,14 @@ def window(chrome: Chrome, kiosk: Kiosk) -> Window:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option that draws the pictures of the pages anew."""
     parser.addoption("--pictures", type=Path, default=None, help="write pictures of the console into this directory")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with memory(app, now=NOW, acts={}) as made:
+        for n, product in enumerate(("tea", "milk", "newspaper")):
+            made.client.send(Place(order="o-1", customer="c-1", product=product, price=Decimal(n + 4), at=NOW))
+        made.client.send(Pay(order="o-1"))
+        made.client.send(Place(order="o-2/3", customer="c <b>2</b>", product="tea", price=Decimal(1), at=NOW))
+        made.client.send(Pay(order="o-2/3"))
+        yield made

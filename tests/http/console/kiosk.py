@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -22,7 +22,9 @@ from leftfold import (
     Timer,
 )
 
-__all__ = ["Pay", "Place", "Remind", "app", "orders", "spend", "summary"]
+__all__ = ["NOW", "Pay", "Place", "Remind", "app", "orders", "spend", "summary"]
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 PATIENCE = timedelta(days=30)
 

@@ -4,66 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import io
-import logging
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import pytest
 from nicegui import ui
 from nicegui.testing import User
 from nicegui.testing.user_interaction import UserInteraction
 from nicegui.testing.user_simulation import user_simulation
 
-from leftfold import Decider, memory
-from leftfold.engine.progress import Report
-from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.http.access import Principal
-from leftfold.http.console.application import ROUTES, frame
-from leftfold.http.console.elements import Act, act_button, end_with_token, fetched
-from leftfold.http.console.state import Console, SharedSurvey, SurveyResult, Visitor, explain_error
+from leftfold import Decider
+from leftfold.errors import ConfigurationError
+from leftfold.http.console.application import ROUTES
+from leftfold.http.console.elements import fetched
+from leftfold.http.console.state import SharedSurvey, SurveyResult
 from leftfold.http.console.streams import StreamHistory
 from leftfold.memory import World
 from leftfold.model.position import Recorded
-from leftfold.runtime.logging import open_report
-from leftfold.runtime.project import Usage
-from tests.http.console.kiosk import Pay, Place, Reminded, app
-from tests.waiting import WAIT_SECONDS, wait_until
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-Visit = Callable[[User], Awaitable[None]]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with memory(app, now=NOW, acts={}) as made:
-        for n, product in enumerate(("tea", "milk", "newspaper")):
-            made.client.send(Place(order="o-1", customer="c-1", product=product, price=Decimal(n + 4), at=NOW))
-        made.client.send(Pay(order="o-1"))
-        made.client.send(Place(order="o-2/3", customer="c <b>2</b>", product="tea", price=Decimal(1), at=NOW))
-        made.client.send(Pay(order="o-2/3"))
-        yield made
-
-
-def console_on(world: World, *, acts: bool = False) -> Console:
-    """A console of the kiosk in memory."""
-    return Console({"kiosk:app": app}, {"kiosk": world}, None, may_act=lambda who: acts)
-
-
-def visited(console: Console, visit: Visit) -> None:
-    """Has a simulated user visit a console."""
-
-    async def run() -> None:
-        async with user_simulation(frame(console)) as user:
-            await visit(user)
-
-    asyncio.run(run())
+from tests.http.console.kiosk import NOW, Pay, Place, Reminded
+from tests.http.console.visits import console_on, visited
 
 
 def test_a_stream_shows_the_state_before_and_after_each_version(world: World) -> None:
@@ -230,175 +193,6 @@ def test_every_page_opens_without_servers(world: World) -> None:
             await user.should_see(name or "order_summary", retries=50)
 
     visited(console_on(world), visit)
-
-
-def test_who_only_reads_sees_no_button_and_cannot_act(world: World) -> None:
-    console = console_on(world)
-    with pytest.raises(Usage, match="--allow-acts"):
-        Visitor(console).check_may_act()
-
-    async def visit(user: User) -> None:
-        await user.open("/")
-        await user.should_see("reads only")
-        with user:
-            act = Act("Do it", "It is done.", lambda reason: "leftfold do", lambda who, why, report: "done")
-            assert act_button(Visitor(console), "Do", lambda: act, lambda: None) is None
-        await user.open("/views/order_summary")
-        await user.should_see("Definition", retries=50)
-        await user.should_not_see("Rebuild")
-
-    visited(console, visit)
-
-
-def test_a_page_ends_with_the_token_of_its_visitor(world: World) -> None:
-    def token(seconds: float) -> Principal:
-        return Principal("anna", claims={"exp": datetime.now(UTC).timestamp() + seconds})
-
-    console = console_on(world, acts=True)
-    Visitor(console, principal=token(3600.0)).check_may_act()
-    with pytest.raises(Usage, match="the token of anna has expired"):
-        Visitor(console, principal=token(-1.0)).check_may_act()
-
-    async def run() -> None:
-        ended = asyncio.Event()
-
-        def page() -> None:
-            ui.context.client.on_delete(ended.set)
-            end_with_token(token(0.0).expires, leeway=0.0)
-
-        async with user_simulation(page) as user:
-            await user.open("/")
-            await asyncio.wait_for(ended.wait(), WAIT_SECONDS)
-
-    asyncio.run(run())
-
-
-def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: World) -> None:
-    console, done = console_on(world, acts=True), list[tuple[str, str]]()
-
-    def act() -> Act:
-        def do(who: str, why: str, report: Any) -> str:
-            done.append((who, why))
-            return "it was done"
-
-        return Act(
-            "Discard it",
-            "It will be gone.",
-            lambda why: f"leftfold discard --reason {why or 'WHY'}",
-            do,
-            needs_reason=True,
-        )
-
-    async def visit(user: User) -> None:
-        await user.open("/")
-        with user:
-            act_button(Visitor(console, may_act=True), "Go", act, lambda: None)
-        user.find("Go").click()
-        await user.should_see("It will be gone.", retries=50)
-        await user.should_see("leftfold discard --reason WHY")
-        user.find(kind=ui.button, content="Discard").click()
-        await user.should_see("why? Type a reason")
-        assert not done
-        user.find("Why; it is kept with the act").type("because")
-        user.find("Who does this").clear().type("anna")
-        await user.should_see("leftfold discard --reason because")
-        user.find(kind=ui.button, content="Discard").click()
-        await user.should_see("it was done", retries=50)
-
-    visited(console, visit)
-    assert done == [("anna", "because")]
-
-
-@pytest.mark.parametrize("error", [InfrastructureError("no broker at x; start it: leftfold up"), RuntimeError("a bug")])
-def test_an_act_that_fails_says_why_and_never_shows_a_traceback(world: World, error: Exception) -> None:
-    console = console_on(world, acts=True)
-
-    def do(who: str, why: str, report: Any) -> str:
-        raise error
-
-    async def visit(user: User) -> None:
-        await user.open("/")
-        with user:
-            act = Act("Do it", "It is done.", lambda reason: "leftfold do", do)
-            act_button(Visitor(console, may_act=True), "Go", lambda: act, lambda: None)
-        user.find("Go").click()
-        await user.should_see("It is done.", retries=50)
-        user.find(kind=ui.button, content="Do").click()
-        await user.should_see("Not done: Do it", retries=50)
-        await user.should_see(str(error).partition(";")[0])
-        await user.should_not_see("Traceback")
-
-    visited(console, visit)
-
-
-def test_what_was_not_foreseen_is_in_the_log_with_its_traceback_and_without_secrets() -> None:
-    log, logger = io.StringIO(), logging.getLogger("leftfold")
-    before = logger.handlers, logger.propagate
-    try:
-        open_report("console", as_json=False, stream=log)
-        for error in (ZeroDivisionError("redis://:hush7@shop"), KeyError("orders")):
-            with pytest.raises(type(error)) as raised:
-                raise error
-            assert "the log of the console has the details" in explain_error(raised.value)
-    finally:
-        logger.handlers, logger.propagate = before
-    assert log.getvalue().count("Traceback") == 2
-    assert "ZeroDivisionError: redis://" in log.getvalue()
-    assert "hush7" not in log.getvalue().replace('"redis://:hush7@shop"', ""), "but in the line of code"
-
-
-def test_long_work_of_a_name_runs_once_and_its_outcome_stays_until_it_is_dismissed(world: World) -> None:
-    console = console_on(world, acts=True)
-    work = console.start("rebuild it", lambda report: "2 rows")
-    wait_until(lambda: work.outcome, "the end of the work")
-    held = threading.Event()
-    console.start("hold it", lambda report: str(held.wait(60.0)))
-    with pytest.raises(Usage, match="hold it is under way"):
-        console.start("hold it", lambda report: "")
-    held.set()
-    wait_until(lambda: console.works["hold it"].outcome, "the end of the other work")
-    console.dismiss("hold it")
-    visited(console, lambda user: _sees_outcome(user, console))
-
-
-async def _sees_outcome(user: User, console: Console) -> None:
-    await user.open("/")
-    await user.should_see("2 rows", retries=50)
-    user.find("Dismiss").click()
-    await user.should_not_see("2 rows", retries=50)
-    assert not console.works
-
-
-def test_work_that_is_begun_again_after_it_failed_is_shown_as_under_way(world: World) -> None:
-    console, held = console_on(world, acts=True), threading.Event()
-
-    def fail(report: Report) -> str:
-        raise InfrastructureError("no broker answers")
-
-    async def visit(user: User) -> None:
-        console.start("rebuild it", fail)
-        await user.open("/")
-        await user.should_see("no broker answers", retries=50)
-        console.start("rebuild it", lambda report: str(held.wait(60.0)))
-        await user.should_not_see("no broker answers", retries=50)
-        await user.should_not_see("Dismiss", retries=50)
-        held.set()
-        await user.should_see("Dismiss", retries=50)
-
-    visited(console, visit)
-
-
-def test_who_only_reads_sees_the_outcome_of_work_and_cannot_dismiss_it(world: World) -> None:
-    console = console_on(world)
-    work = console.start("rebuild it", lambda report: "2 rows")
-    wait_until(lambda: work.outcome, "the end of the work")
-
-    async def visit(user: User) -> None:
-        await user.open("/")
-        await user.should_see("2 rows", retries=50)
-        await user.should_not_see("Dismiss")
-
-    visited(console, visit)
 
 
 def test_pages_that_ask_together_share_one_survey_and_wait_between_two() -> None:
