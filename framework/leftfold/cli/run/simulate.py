@@ -44,12 +44,13 @@ def simulate(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the App's workers and clients on a simulated Kafka, where a seed decides every order and every fault.
+    """Run the App on a simulated Kafka and Redis, where a seed decides every order and every fault.
 
-    Processes are killed and stopped, requests lost and delayed, links cut, brokers restarted. After each schedule the
-    topics are judged: every answer true, every decision there once and whole, every state the fold of its events. A
-    schedule that breaks a promise is shrunk to the fewest faults and shown with its trace. No server is needed. Only
-    deciders are simulated so far. Exit code 3 when a promise is broken.
+    Its workers, clients, projectors, rebuilds, readers, process managers and reactions are killed and stopped, requests
+    lost and delayed, links cut, servers restarted. After each schedule the topics and rows are judged: every answer
+    true, every decision there once and whole, every state and row the fold of its events. A schedule that breaks a
+    promise is shrunk to the fewest faults and shown with its trace. No server is needed. Exit code 3 when a promise is
+    broken.
     """
     from leftfold.testing.simulation import simulate as run
 
