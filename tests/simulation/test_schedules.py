@@ -20,10 +20,12 @@ _READERS_LOSE_REDIS = (597, 1720)
 """A reader loses Redis while it begins to listen."""
 _DEPLOYS_LOSE_REDIS = (114, 223, 258)
 """Redis loses a held generation, or its promotion: a deploy is done again."""
+_LIVE_BEFORE_IT_IS_HELD = 13097
+"""A projector makes the generation of a deploy live before it is held, since none is live."""
 _EACH = {
     "views": (SPENDING, range(50)),
     "more views": (SPENDING, (*range(50, 100), *_READERS_LOSE_REDIS)),
-    "a rolling deploy to newer code": (DEPLOY, (*range(50), *_DEPLOYS_LOSE_REDIS)),
+    "a rolling deploy to newer code": (DEPLOY, (*range(50), *_DEPLOYS_LOSE_REDIS, _LIVE_BEFORE_IT_IS_HELD)),
     "a rebuild whose tasks run twice at once": (BESIDE, range(20)),
     "processes": (TRADE, range(50)),
     "reactions": (POST, range(100)),

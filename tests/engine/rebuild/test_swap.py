@@ -17,7 +17,7 @@ from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.verify.row_differences import diff
 from leftfold.engine.views.cleanup import remove
-from leftfold.engine.views.generations import change, format_time, open_generation, resolve
+from leftfold.engine.views.generations import change, format_time, open_generation, promote_first, resolve
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.projector import Projector
 from leftfold.engine.views.shared_buckets import SharedSubscription
@@ -260,6 +260,30 @@ def test_a_held_rebuild_is_not_live_and_kept_up_to_date(world: World) -> None:
     send(world, 6, 40)
     held = resolve(world.store.registry(summary.name), summary, "held")
     assert diff(before, held, world.store).unsettled == 0, "the tail follows both"
+
+
+@pytest.mark.parametrize("hold", [True, False])
+@pytest.mark.parametrize("when", ["before it is compared", "after it was compared"])
+def test_a_generation_that_a_projector_makes_live_is_live(
+    world: World, hold: bool, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not held, since the next one that is held would replace what readers see."""
+    change(world.store, summary.name, lambda registry: registry.without(live(world, summary).id))
+    where, name = (Rebuild, "seal") if when.startswith("before") else (Swap, "_compare")
+    work, whole = rebuild(world, summary, hold=hold, keep=0.0), getattr(where, name)
+
+    def then(self: Any, *more: Any) -> Any:
+        found = whole(self, *more)
+        (generation,) = world.store.registry(summary.name).generations.values()
+        promote_first(world.store, generation)
+        return found
+
+    monkeypatch.setattr(where, name, then)
+    result = work.run()
+    monkeypatch.undo()
+    assert (result.held, result.swapped, live(world, summary).id) == (False, True, result.generation)
+    rebuild(world, slip, hold=True).run()
+    assert live(world, summary).id == result.generation
 
 
 def test_a_diff_counts_and_shows_what_a_changed_fold_changes(world: World) -> None:

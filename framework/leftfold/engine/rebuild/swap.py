@@ -168,13 +168,14 @@ class Swap:
         """
         for _ in range(_ATTEMPTS):
             old = predecessor(self._store, self._view)
+            if old is not None and old.id == self._new.id:  # a projector has made it live, since none was
+                return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
             foreign = log_mismatch(old, self._new.ids) if old is not None else ""
             with self._level(None if foreign else old, ends) as (near, catch_up):
                 agreement, sums, why = self._compare(None if foreign else old, near, catch_up)
                 why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
                 if self._options.hold:
-                    self._hold()
-                    return self._result(old, events, agreement, sums, why, False)
+                    return self._result(old, events, agreement, sums, why, not self._hold())
                 refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
                 agreed = not refused or self._options.swap_anyway
                 swapped = agreed and self._pointed(old, near, catch_up)
@@ -264,15 +265,23 @@ class Swap:
         check_attempt(registry, self._new)
         return registry
 
-    def _hold(self) -> None:
-        """Holds the new generation, in place of the one held before, if any."""
+    def _hold(self) -> bool:
+        """Holds the new generation, in place of the one held before, if any.
+
+        False where none was live, and a projector has made the new one live meanwhile: it must not seem to be held,
+        since the next one that is held would replace what readers see.
+        """
         self._watch.begin("hold")
         registry = self._checked(self._store.registry(self._view.name))
         for other in registry.generations.values():
             if other.phase is Phase.HELD and other.hash == self._new.hash and other.id != self._new.id:
                 remove(self._store, other)
-        held = self._new.in_phase(Phase.HELD)
-        change(self._store, self._view.name, lambda r: self._checked(r).with_generation(held))
+
+        def held(now: Generation) -> Generation:
+            return now if now.phase is Phase.LIVE else now.in_phase(Phase.HELD)
+
+        left = change(self._store, self._view.name, lambda r: self._checked(r).changed(self._new.id, held))
+        return left.generations[self._new.id].phase is Phase.HELD
 
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
@@ -294,7 +303,7 @@ class Swap:
             swapped=swapped,
             seconds=dict(self._watch.seconds),
             kept=kept,
-            held=self._options.hold,
+            held=self._options.hold and not swapped,
         )
 
     def _tidied(self, old: Generation | None) -> str:
