@@ -296,13 +296,13 @@ def test_a_login_that_may_not_see_settings_is_told_which_and_is_shown_everything
     with Acls(kafka_of(servers, ADMIN)) as acls:
         acls.revoke({"console": taken})
         try:
-            told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, "console"))(*words.split())
+            result = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, "console"))(*words.split())
         finally:
             acls.grant({"console": taken})
-    assert f"the settings of {topic} cannot be seen" in told.out + told.err, told
-    assert "DescribeConfigs there, as these lines do: leftfold topics acl console" in told.out + told.err
-    assert "bells" in told.out
-    assert told.code == code, told
+    assert f"the settings of {topic} cannot be seen" in result.out + result.err, result
+    assert "DescribeConfigs there, as these lines do: leftfold topics acl console" in result.out + result.err
+    assert "bells" in result.out
+    assert result.code == code, result
 
 
 def provoke(servers: Servers, place: Path, what: str) -> None:
