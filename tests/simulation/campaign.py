@@ -11,7 +11,7 @@ from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shri
 from tests.simulation.scenarios.mishaps import MISHAPS
 from tests.simulation.scenarios.planted import PLANTED, planted
 from tests.simulation.scenarios.posting import POST
-from tests.simulation.scenarios.purse import DECIDED, PURSE, RESTARTS
+from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, PURSE, RESTARTS
 from tests.simulation.scenarios.spending import BESIDE, DEPLOY, SPENDING
 from tests.simulation.scenarios.trading import TRADE, UNSENT
 
@@ -22,6 +22,7 @@ SCENARIOS = {
     "read path": SPENDING,
     "restarts": RESTARTS,
     "killed coordinators": DECIDED,
+    "killed twice": FORGOTTEN,
     "deploy": DEPLOY,
     "tasks beside each other": BESIDE,
     "processes": TRADE,
@@ -31,7 +32,7 @@ SCENARIOS = {
 }
 _SHARE = 5
 """Of scenarios of a mishap, one schedule is run for so many of the others: each is about one mechanism."""
-_MOST = 2000
+_MOST = 8000
 """Schedules within which a planted bug must be found."""
 
 

@@ -73,6 +73,23 @@ def watermarks_go_by_isolation(bench: Bench) -> None:
     bench.saw("of what is not there", missing, "_UNKNOWN_PARTITION")
 
 
+def ends_of_several_partitions_go_by_isolation(bench: Bench) -> None:
+    topic, writer = bench.topic(partitions=2), bench.writer()
+    bench.fill(topic, "a", "b")
+    bench.open(writer, topic, "c")
+    places = [TopicPartition(topic, number, OFFSET_END) for number in (1, 0)]
+    for level, end in (("read_committed", 2), ("read_uncommitted", 3)):
+        found = bench.consumer(isolation_level=level).offsets_for_times(places, SECONDS)
+        bench.saw(level, [(tp.partition, tp.offset, tp.error) for tp in found], [(1, 0, None), (0, end, None)])
+    writer.commit_transaction(SECONDS)
+    bench.wait_settled(topic)
+    stable = bench.consumer(isolation_level="read_committed").offsets_for_times(places, SECONDS)
+    bench.saw("behind the marker", [tp.offset for tp in stable], [0, 4])
+    bench.saw("none", said(bench.consumer().offsets_for_times, [], SECONDS), "_INVALID_ARG")
+    missing = said(bench.consumer().offsets_for_times, [TopicPartition(bench.unique("no"), 0, OFFSET_END)], 2)
+    bench.saw("of what is not there", missing, "_UNKNOWN_PARTITION")
+
+
 def a_position_is_behind_the_last_message_taken(bench: Bench) -> None:
     topic = bench.topic()
     bench.fill(topic, "a", "b", "c")
@@ -225,6 +242,7 @@ SCRIPTS = (
     an_end_is_shown_at_the_last_stable_offset,
     an_end_is_shown_once_until_more_comes,
     watermarks_go_by_isolation,
+    ends_of_several_partitions_go_by_isolation,
     a_position_is_behind_the_last_message_taken,
     a_seek_goes_on_elsewhere,
     a_seek_before_an_assignment_is_refused,

@@ -22,6 +22,7 @@ from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.errors import QuietLog
 from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transactions import Aborted, Committed, Transactions, _Listening
@@ -33,7 +34,7 @@ from tests.simulation.scenarios.bug import Bug, Patch, module_of
 from tests.simulation.scenarios.mended import MENDED
 from tests.simulation.scenarios.mishaps import COMMITS, SLOW
 from tests.simulation.scenarios.planted_consumers import CONSUMERS
-from tests.simulation.scenarios.purse import DECIDED, RESTARTS
+from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN
 from tests.simulation.scenarios.spending import DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
@@ -68,7 +69,7 @@ def _offsets_outside() -> Sequence[Patch]:
     """Offsets are committed behind the transaction, not in it."""
     run = Transactions.run
 
-    def without(self: Any, writes: Any, offsets: Any, group: Any, *, watch: str = "") -> Any:
+    def without(self: Any, writes: Any, offsets: Any, group: Any, *, watch: Any = ()) -> Any:
         return run(self, writes, [], group, watch=watch)
 
     def then(self: Any, writes: Any, offsets: list[TopicPartition]) -> Any:
@@ -145,12 +146,14 @@ def _mark_first() -> Sequence[Patch]:
 
 def _unknown_is_aborted() -> Sequence[Patch]:
     """A commit of unknown outcome passes for an abort."""
-    return [(Worker, "_resolve", lambda self, batch, nexts, token, ends, why: self._rewind(nexts, why))]
+    return [(Worker, "_resolve", lambda self, batch, nexts, token, unknown: self._rewind(nexts, unknown.why))]
 
 
 def _unknown_is_committed() -> Sequence[Patch]:
     """A commit of unknown outcome passes for a commit."""
-    return [(Worker, "_resolve", lambda self, batch, nexts, token, ends, why: self._apply(batch, nexts, token, ends))]
+    return [
+        (Worker, "_resolve", lambda self, batch, nexts, token, unknown: self._apply(batch, nexts, token, unknown.ends))
+    ]
 
 
 def _interruption() -> Sequence[Patch]:
@@ -180,18 +183,28 @@ def _generation() -> Sequence[Patch]:
 def _token_alone() -> Sequence[Patch]:
     """What became of a commit is told by tokens alone, which are not unique: without the offsets beside them."""
 
-    def resolve(self: Any, batch: Any, nexts: Any, token: str, ends: Any, why: str) -> None:
+    def resolve(self: Any, batch: Any, nexts: Any, token: str, unknown: Any) -> None:
         left = {tp.partition: tp.metadata for tp in self._supplier.stable(self._commands, list(nexts))}
         if all(left[p] == token for p in nexts):
-            self._apply(batch, nexts, token, ends)
+            self._apply(batch, nexts, token, unknown.ends)
         elif all(left[p] == self._served[p].metadata for p in nexts):
-            self._rewind(nexts, why)
+            self._rewind(nexts, unknown.why)
         else:
             for partition in nexts:
                 self._drop(partition)
                 self._member.forsake((self._commands, partition))
 
     return [(Worker, "_resolve", resolve)]
+
+
+def _unended() -> Sequence[Patch]:
+    """Clients are answered, and the next transaction begins, before the last one has ended on every partition."""
+    return [(KafkaClientSupplier, "wait_ended", lambda self, ends, renew: None)]
+
+
+def _unnoted() -> Sequence[Patch]:
+    """Whoever ends a transaction that a broker forgot does not note before which events are committed."""
+    return [(Hanging, "_note", lambda self, *more: None)]
 
 
 def _failed_is_done() -> Sequence[Patch]:
@@ -310,9 +323,11 @@ PLANTED = {
     "unknown is committed": Bug(_unknown_is_committed),
     "interruption": Bug(_interruption, SLOW),
     "hanging": Bug(_hanging, DECIDED),
-    "held readers": Bug(_held_readers, RESTARTS),
+    "held readers": Bug(_held_readers, FORGOTTEN),
     "generation": Bug(_generation, SLOW),
     "token alone": Bug(_token_alone),
+    "unended": Bug(_unended, FORGOTTEN),
+    "unnoted": Bug(_unnoted, FORGOTTEN),
     "failed is done": Bug(_failed_is_done),
     "unstable offsets": Bug(_unstable_offsets),
     "flush token": Bug(_flush_token, SPENDING),

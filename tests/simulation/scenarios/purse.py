@@ -10,7 +10,7 @@ from leftfold.model.messages import Command
 from leftfold.testing.simulation.schedules import Scenario
 from tests.worker.bank import Bank, bank
 
-__all__ = ["DECIDED", "PURSE", "RESTARTS", "load_of"]
+__all__ = ["DECIDED", "FORGOTTEN", "PURSE", "RESTARTS", "load_of"]
 
 _BANK = bank("purse", partitions=3)
 _ACCOUNTS, _CLIENTS, _COMMANDS = 5, 2, 8
@@ -38,3 +38,5 @@ RESTARTS = replace(PURSE, kinds=("restart broker", "restart broker", "kill", "te
 """Brokers that are started again, and may have forgotten what they decided, and workers that end meanwhile."""
 DECIDED = replace(PURSE, kinds=("kill coordinator", "kill coordinator", "kill coordinator", "kill", "terminate"))
 """Brokers that are killed between the decision of a transaction and its markers, and may forget some of these."""
+FORGOTTEN = replace(PURSE, kinds=("kill both", "kill both", "kill coordinator", "kill ender", "kill ender"))
+"""The same, and soon after it the worker is killed that asked for that decision, or the one that takes over from it."""

@@ -9,12 +9,15 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from leftfold.errors import Fenced
+from leftfold.kafka.worker import clients, hanging_transactions
 from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import PartitionId
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
-from tests.worker.broker import Broker
+from tests.worker.broker import SECONDS, Broker
 from tests.worker.proxy import Api, Fault, Proxy
 
 SOCKET_MS = 1500
@@ -25,7 +28,7 @@ class Paced(Transactions):
 
     between: Callable[[], None] = staticmethod(lambda: None)
 
-    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[PartitionId, int] | None) -> None:
         super()._produce(topic, records, ends)
         self._producer.flush(240.0)
         self.between()
@@ -66,6 +69,31 @@ def test_a_late_commit_shows_an_aborted_record_unless_the_producer_is_rotated(
         for number in range(2):
             assert isinstance(_run(transactions, bank, b"%d" % number), Committed)
             assert (transactions.rotations, transactions.dirty) == (2, "")
+
+
+@pytest.mark.servers
+def test_a_worker_ends_while_what_it_committed_lies_behind_an_open_transaction(
+    broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a broker forgot looks the same; it is over once the last stable offset has moved."""
+    monkeypatch.setattr(hanging_transactions, "OVERDUE", 0.3)
+    renewed: list[str] = []
+    events, supplier = names.events(bank.name), clients.KafkaClientSupplier(broker.settings)
+    member = supplier.member(bank.group, names.commands(bank.name), lambda places, ours: None)
+    writer = broker.producer(transactional_id=f"open.{bank.name}")
+    writer.init_transactions(SECONDS)
+    writer.begin_transaction()
+    writer.produce(events, b"event", b"k", 1)
+    assert writer.flush(SECONDS) == 0
+    with pytest.raises(Fenced, match=rf"a committed transaction hangs on {events}\[1\]; this process ends"):
+        supplier.wait_ended({(events, 0): 0, (events, 1): 1}, renewed.append)
+    assert renewed == [f"a committed transaction has not ended on {events}[1]"]
+    writer.commit_transaction(SECONDS)
+    supplier.wait_ended({(events, 0): 0, (events, 1): 1}, renewed.append)
+    supplier.wait_ended({}, renewed.append)
+    assert len(renewed) == 1
+    member.close()
+    supplier.close()
 
 
 @pytest.mark.servers
@@ -129,7 +157,7 @@ def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
     with Consumer({"bootstrap.servers": "127.0.0.1", "group.id": bank.group, "log_level": 0}) as nobody:
         group = nobody.consumer_group_metadata()
     transactions.refresh()
-    return transactions.run(writes, [TopicPartition(names.commands(bank.name), 0, 0, "t")], group, watch=events)
+    return transactions.run(writes, [TopicPartition(names.commands(bank.name), 0, 0, "t")], group, watch=[events])
 
 
 def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool) -> Paced:

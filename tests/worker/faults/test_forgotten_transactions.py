@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -14,10 +15,12 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, MemoryStates
 from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.errors import InfrastructureError
+from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.worker import state_restore as restore
-from leftfold.kafka.worker.hanging_transactions import Hanging, TransactionOutcome, outcomes_of
+from leftfold.kafka.worker.hanging_transactions import Hanging, lost_records, read_settling
 from leftfold.kafka.worker.state_restore import Restoration
+from leftfold.kafka.worker.transaction_log import TransactionOutcome, outcomes_of
 from leftfold.local import kill, restart
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -91,6 +94,32 @@ def test_what_was_sent_elsewhere_hangs_on_unless_it_is_looked_for(broker: Broker
     wait_until(lambda: not hanging.holds(range(PARTITIONS)), "the markers")
     time.sleep(2.0)  # the condition is that nothing happens
     assert not _is_stable(broker, bank)
+
+
+def test_events_whose_ender_is_killed_are_aborted_and_the_note_says_which_they_were(
+    broker: Broker, proxy: Proxy
+) -> None:
+    bank, writer, hanging = _forgotten(broker, proxy, "commit")
+    events = names.events(bank.name)
+    killed = replace(
+        hanging,
+        new_producer=lambda id_: cast(Producer, _Dying(_producer(broker, id_))),
+        events=events,
+        write=partial(write_record, broker.settings),
+    )
+    with pytest.raises(InterruptedError):
+        _ended(killed)
+    _producer(broker, writer).init_transactions(SECONDS)  # as the next owner does
+    wait_until(lambda: not hanging.holds(range(PARTITIONS)), "the markers")
+    found = broker.settled(events)
+    assert [record.partition for record in found if record.key == MARK] == list(TOUCHED)
+    assert all(record.key == MARK for record in found), "the events themselves are lost"
+    for record in found:
+        noted = read_settling(record)
+        assert noted.keys() == {events, bank.state}
+        lost = dict(lost_records(hanging.stable, hanging.uncommitted, record.partition, noted.items(), {}))
+        assert [(out.key, out.value) for out in lost[events]] == [(b"k", b"event")]
+        assert [(out.key, out.value) for out in lost[bank.state]] == [(b"k", b"state")]
 
 
 def test_a_live_writer_with_nothing_open_is_left_alone_and_an_open_one_found_behind_many_states(
@@ -305,6 +334,19 @@ def _hanging(broker: Broker, bank: Bank, *, sent: bool = True) -> Hanging:
         {names.commands(bank.name): PARTITIONS} if sent else {},
         SOURCE,
     )
+
+
+class _Dying:
+    """A producer whose process is killed before it commits."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def commit_transaction(self, timeout: float) -> None:
+        raise InterruptedError
 
 
 def _producer(broker: Broker, id_: str, **config: str) -> Producer:

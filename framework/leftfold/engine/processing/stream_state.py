@@ -13,7 +13,7 @@ from leftfold.model.state_encoding import Storage
 from leftfold.ports.codec import JSON
 
 __all__ = [
-    "MARK", "SETTLED", "ChangelogCheckpoint", "MemoryStates", "Stream", "StreamCodec", "answer", "is_state",
+    "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "MemoryStates", "Stream", "StreamCodec", "answer", "is_state",
     "state_key",
 ]  # fmt: skip
 
@@ -26,6 +26,9 @@ MARK = b"@"
 
 SETTLED = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.settled.v1"), ("content-type", JSON)]
 """The headers of a record that ends a transaction that a broker forgot. Its key is `@`, and it is no event."""
+SETTLING = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.settling.v1"), ("content-type", JSON)]
+"""The headers of a note among the events, also with the key `@`: what a transaction wrote is committed, which a broker
+forgot and which is about to be ended. Its value is `{topic: [first, end, topic id]}`."""
 
 
 def state_key(key: bytes) -> str:

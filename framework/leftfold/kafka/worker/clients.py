@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,16 +19,18 @@ from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
 from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.hanging_transactions import Hanging
+from leftfold.kafka.worker.hanging_transactions import Hanging, wait_ended
 from leftfold.kafka.worker.replies import Replies
 from leftfold.kafka.worker.transactions import Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.bulk import OpenArchive
+from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import LogReader, PartitionId, Report
 
 __all__ = ["TRANSACTION_SECONDS", "KafkaClientSupplier", "RestorePorts"]
@@ -82,6 +85,7 @@ class RestorePorts:
     open_log: Callable[[], LogReader]
     topics: Callable[[], Mapping[str, int]]
     producer: Callable[[str], Producer]
+    write: Callable[[str, Outgoing], object]
     identities: Callable[[TaskSpec], Mapping[str, str]]
 
     def hanging(self, app: App, task: TaskSpec) -> Hanging:
@@ -99,6 +103,8 @@ class RestorePorts:
             app.partitions,
             {topic: count for topic, count in topics.items() if topic.endswith(".commands")},
             f"/{app.name}/{name}".encode(),
+            task.log if task.log in task.writes else "",
+            self.write,
         )
 
 
@@ -194,7 +200,8 @@ class KafkaClientSupplier:
     def restore_ports(self, member: GroupMember) -> RestorePorts:
         """The consumers and readers that a restore needs."""
         consumers = member.consumer, self._stable, self._uncommitted
-        return RestorePorts(*consumers, self.open_log, self._topics, self._producer, self.identities)
+        write = partial(write_record, self.settings)
+        return RestorePorts(*consumers, self.open_log, self._topics, self._producer, write, self.identities)
 
     def identities(self, task: TaskSpec) -> Mapping[str, str]:
         """The current ids of the topics that a worker reads and writes.
@@ -244,6 +251,10 @@ class KafkaClientSupplier:
             if unstable > 1:
                 raise Fenced(f"a transaction on {topic}{sorted(partitions)} hangs; this process ends")
         raise InfrastructureError(f"the offsets of {topic} did not become stable within 60 s")
+
+    def wait_ended(self, ends: Mapping[PartitionId, int], renew: Callable[[str], None]) -> None:
+        """Waits as `hanging_transactions.wait_ended` does."""
+        wait_ended(self._stable, ends, renew)
 
     def check_counts(self, app: App, category: str) -> None:
         """Checks partition counts and topic ids, every `check_seconds`.

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import struct
+import json
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.processing.process_wire import NO_INPUT
-from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
+from leftfold.engine.processing.stream_state import MARK, SETTLED, SETTLING, ChangelogCheckpoint
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
-from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.records import raw
 from leftfold.kafka.worker.poison_pills import new_token
-from leftfold.ports.protocols import PartitionId
+from leftfold.kafka.worker.transaction_log import TransactionOutcome, outcomes_of, records_between
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Outgoing, Write
+from leftfold.ports.protocols import PartitionId, RawRecord
 
-__all__ = ["Hanging", "TransactionOutcome", "last_mark", "outcomes_of"]
+__all__ = ["Hanging", "last_mark", "lost_records", "read_settling", "wait_ended"]
 
 
 _FIRST_STEP = 200
-_MARK_SECONDS = 5.0
+_SECONDS, _GRACE, _UNANSWERED, OVERDUE = 10.0, 1.0, 60.0, 5.0
+_SETTLING_TYPE = dict(SETTLING)["ce_type"]
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
@@ -50,9 +53,64 @@ def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
         step *= 10
 
 
+def read_settling(record: RawRecord) -> dict[str, tuple[int, int, str]]:
+    """What is committed by a note that `Hanging` writes before it ends a transaction: offsets and topic id, by topic.
+
+    Empty if the record, which any client with write access may have written, is no such note.
+    """
+    if record.key != MARK or header(record.headers, "ce_type") != _SETTLING_TYPE:
+        return {}
+    try:
+        noted = {topic: (begin, end, id_) for topic, (begin, end, id_) in json.loads(record.value or b"").items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    valid = all(type(begin) is type(end) is int and 0 <= begin < end for begin, end, _ in noted.values())
+    return noted if valid and all(isinstance(id_, str) for _, _, id_ in noted.values()) else {}
+
+
+def lost_records(
+    stable: Consumer,
+    uncommitted: Consumer,
+    partition: int,
+    noted: Iterable[tuple[str, tuple[int, int, str]]],
+    ids: Mapping[str, str],
+) -> list[Write]:
+    """What was committed by these notes, but aborted with the transaction that should have ended it, by topic.
+
+    A record is not lost if one of the same id, or of the same key where records have none, was committed since. Notes
+    about a topic that has another id now do not count.
+    """
+    lost: dict[str, dict[bytes, Outgoing]] = {}
+    for topic, (begin, end, id_) in noted:
+        if id_ not in ("", ids.get(topic, id_)):
+            continue
+        found: dict[bytes, Outgoing] = {}
+        place = TopicPartition(topic, partition)
+        start = max(begin, uncommitted.get_watermark_offsets(place, timeout=5.0)[0])
+        for record in _messages(uncommitted, place, start, end):
+            found[_identity(record)] = Outgoing(partition, record.key, record.value, record.headers)
+        for record in _messages(stable, place, start, _end(stable, place)):
+            found.pop(_identity(record), None)
+            if not found:
+                break
+        if found:
+            lost[topic] = lost.get(topic, {}) | found
+    return [(topic, list(found.values())) for topic, found in lost.items()]
+
+
+def _messages(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Iterator[RawRecord]:
+    """The records between two offsets, without those of key `@`."""
+    with closing(records_between(consumer, place, start, end)) as records:
+        yield from (record for record in map(raw, records) if record.key != MARK)
+
+
+def _identity(record: RawRecord) -> bytes:
+    return header(record.headers, "ce_id") or record.key or b""
+
+
 def is_written_by(consumer: Consumer, place: TopicPartition, start: int, source: bytes) -> bool:
     """Whether any record at or after an offset has this `ce_source`."""
-    with closing(_records(consumer, place, start, _end(consumer, place))) as records:
+    with closing(records_between(consumer, place, start, _end(consumer, place))) as records:
         return any(dict(message.headers() or ()).get("ce_source") == source for message in records)
 
 
@@ -62,139 +120,10 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
 
 def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[bytes]:
     """The changelog checkpoints between two offsets."""
-    with closing(_records(consumer, place, start, end)) as records:
+    with closing(records_between(consumer, place, start, end)) as records:
         for message in records:
             if message.key() == MARK and (value := message.value()) and ChangelogCheckpoint.read(value) is not None:
                 yield value
-
-
-def _records(
-    consumer: Consumer, place: TopicPartition, start: int, end: int, patience: float = _MARK_SECONDS
-) -> Generator[KafkaMessage]:
-    """The records between two offsets; `patience` is how many seconds each may take.
-
-    The last offsets may be transaction markers, after which the consumer reports PARTITION_EOF.
-    """
-    here = TopicPartition(place.topic, place.partition, start)
-    consumer.assign([here])
-    try:
-        while consumer.position([here])[0].offset < end and start < end:
-            message = consumer.poll(patience)
-            if message is None:
-                late = f"{place.topic}[{place.partition}] returns no records"
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, late))
-            if (error := message.error()) is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    break
-                raise KafkaException(error)
-            if (message.offset() or 0) >= end:
-                break
-            yield message
-    finally:
-        consumer.unassign()
-
-
-TOPIC = "__transaction_state"
-_OUTCOME_SECONDS = 20.0
-# Kafka's TransactionLogKey 0 is `version int16, id string`; TransactionLogValue 0 and 1 both begin with `version int16,
-# producer id int64, epoch int16, timeout int32, status int8`, followed by its partitions.
-_KEY_HEAD, _STATUS, _PARTITIONS = 4, 16, 17
-
-
-class TransactionOutcome(IntEnum):
-    """The outcome of a transaction: commit or abort."""
-
-    COMMIT = 0
-    ABORT = 1
-
-
-_PREPARED = {2: TransactionOutcome.COMMIT, 3: TransactionOutcome.ABORT}
-_COMPLETE = {4: TransactionOutcome.COMMIT, 5: TransactionOutcome.ABORT}
-
-
-def outcomes_of(
-    consumer: Consumer, transactional_id: str, places: Collection[PartitionId]
-) -> dict[PartitionId, TransactionOutcome]:
-    """The outcome of the last transaction of this id that wrote to each of these partitions.
-
-    A later transaction of the same id does not count for partitions that it did not write to. Where the transaction
-    log has been compacted after the decision, the last outcome of the id counts. Empty if the log has no outcome.
-
-    Args:
-        consumer: reads uncommitted records, and is assigned to nothing.
-
-    Raises:
-        KafkaException: the broker does not answer, or refuses access to its transaction log.
-    """
-    last: TransactionOutcome | None = None
-    found: dict[PartitionId, TransactionOutcome] = {}
-    for value in _log(consumer, transactional_id):
-        status = value[_STATUS]
-        last = _PREPARED.get(status, _COMPLETE.get(status, last))
-        if status in _PREPARED:
-            found.update(dict.fromkeys(_partitions(value) & set(places), _PREPARED[status]))
-    return found if last is None else dict.fromkeys(places, last) | found
-
-
-def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
-    """The records of the transaction log for a transactional id, in order."""
-    known = consumer.list_topics(TOPIC, timeout=10.0).topics[TOPIC]
-    if known.error is not None:
-        raise KafkaException(known.error)
-    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)))
-    low, end = consumer.get_watermark_offsets(place, timeout=10.0)
-    with closing(_records(consumer, place, low, end, _OUTCOME_SECONDS)) as records:
-        for message in records:
-            key, value = message.key() or b"", message.value()
-            if value and key[_KEY_HEAD:] == transactional_id.encode():
-                yield value
-
-
-def _partitions(value: bytes) -> set[PartitionId]:
-    """The partitions of a transaction; version 1 writes each length as a varint of length + 1 (KIP-482)."""
-    is_flexible = value[1] > 0
-    at = _PARTITIONS
-
-    def length(fixed: str) -> int:
-        nonlocal at
-        if not is_flexible:
-            (count,) = struct.unpack_from(fixed, value, at)
-            at += struct.calcsize(fixed)
-            return int(count)
-        count = shift = 0
-        while True:
-            byte = value[at]
-            at += 1
-            count |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return count - 1
-
-    found = set[PartitionId]()
-    for _ in range(length(">i")):
-        size = length(">h")
-        topic = value[at : at + size].decode()
-        at += size
-        count = length(">i")
-        found.update((topic, number) for (number,) in struct.iter_unpack(">i", value[at : at + 4 * count]))
-        at += 4 * count
-        if is_flexible:
-            length("")  # tags, of which there are none
-    return found
-
-
-def _partition(transactional_id: str, count: int) -> int:
-    """The transaction log partition of an id: Java's String.hashCode without its sign (Kafka's Utils.abs)."""
-    hashed = 0
-    raw = transactional_id.encode("utf-16-be")
-    for high, low in zip(raw[::2], raw[1::2], strict=True):
-        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
-    signed = hashed - (1 << 32) if hashed >> 31 else hashed
-    return (0 if signed == -(1 << 31) else abs(signed)) % count
-
-
-_GRACE = 1.0
-_SECONDS = 10.0
 
 
 @dataclass
@@ -204,6 +133,41 @@ class _Hung:
     writer: str
     places: list[TopicPartition] = field(default_factory=list)
     checkpoints: dict[int, bytes] = field(default_factory=dict)
+
+
+def wait_ended(stable: Consumer, ends: Mapping[PartitionId, int], renew: Callable[[str], None]) -> None:
+    """Waits until no transaction is open before the end offset of each partition that a committed one has written to.
+
+    Args:
+        stable: reads committed records. renew: initialises the producer again, which returns once the coordinator has
+            ended its last transaction; called when that takes long.
+
+    Raises:
+        Fenced: it has ended, and hangs all the same; this process must end, and the next owner ends the transaction.
+        InfrastructureError: no broker answered within 60 s.
+    """
+    open_, now = [TopicPartition(*place, OFFSET_END) for place in ends], time.monotonic()
+    unanswered, overdue, pause, is_renewed = now + _UNANSWERED, now + OVERDUE, 1e-5, False
+    while open_:
+        try:
+            found = stable.offsets_for_times(open_, timeout=4.0)
+        except KafkaException as error:
+            if (now := time.monotonic()) > unanswered:
+                doing = f"asking for the ends of {', '.join(sorted({topic for topic, _ in ends}))}"
+                raise translated(error, doing=doing) from error
+            overdue, pause = now + OVERDUE, 0.1
+        else:
+            behind = [tp for tp in found if tp.error or tp.offset < ends[tp.topic, tp.partition]]
+            open_ = [TopicPartition(tp.topic, tp.partition, OFFSET_END) for tp in behind]
+            if open_ and time.monotonic() > overdue:
+                hangs = ", ".join(sorted(f"{tp.topic}[{tp.partition}]" for tp in open_))
+                if is_renewed:
+                    raise Fenced(f"a committed transaction hangs on {hangs}; this process ends")
+                renew(f"a committed transaction has not ended on {hangs}")
+                overdue, is_renewed = time.monotonic() + _GRACE, True
+            pause = min(2 * pause, 0.002)
+        if open_:
+            time.sleep(pause)
 
 
 @dataclass(frozen=True)
@@ -222,6 +186,7 @@ class Hanging:
         partitions: the partition count of each of these topics.
         sent: topics to which a worker may have sent commands and answers, with their partition counts.
         source: the `ce_source` of the sent records.
+        events: the topic of events; '' for a process. write: writes a record at once, outside of transactions.
     """
 
     stable: Consumer
@@ -233,6 +198,8 @@ class Hanging:
     partitions: int
     sent: Mapping[str, int] = field(default_factory=dict)
     source: bytes = b""
+    events: str = ""
+    write: Callable[[str, Outgoing], object] | None = None
 
     def end(self, mine: Collection[int], *, alone: bool = False, overdue: bool = True) -> list[str]:
         """Ends the hanging transactions on these partitions; returns the transactional ids taken over.
@@ -293,8 +260,24 @@ class Hanging:
             return
         places = [*hung.places, *self._sent()]
         outcomes = self._outcomes(hung, places)
+        if self.write is not None and self.events:
+            committed = [p for p in hung.places if outcomes[p.topic, p.partition] is TransactionOutcome.COMMIT]
+            self._note(hung, committed, self.write)
         for outcome in sorted(set(outcomes.values())):
             self._decide(producer, hung, [p for p in places if outcomes[p.topic, p.partition] is outcome], outcome)
+
+    def _note(self, hung: _Hung, places: Iterable[TopicPartition], write: Callable[[str, Outgoing], object]) -> None:
+        """Notes which records are committed: if this process is killed while it ends their transaction, it is aborted.
+
+        The next owner of the partition then writes them again, see `lost_records`.
+        """
+        noted: dict[int, dict[str, tuple[int, int, str]]] = {}
+        for place in places:
+            ids = ChangelogCheckpoint.decode(hung.checkpoints[place.partition]).topics
+            span = self._end_of(place, stable=True), self._end_of(place, stable=False)
+            noted.setdefault(place.partition, {})[place.topic] = *span, ids.get(place.topic, "")
+        for partition, spans in noted.items():
+            write(self.events, Outgoing(partition, MARK, json.dumps(spans).encode(), SETTLING))
 
     def _decide(
         self, producer: Producer, hung: _Hung, places: Iterable[TopicPartition], outcome: TransactionOutcome

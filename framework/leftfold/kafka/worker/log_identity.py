@@ -10,6 +10,7 @@ from leftfold.engine.processing.worker_tasks import Refolding, TaskSpec
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.worker.poison_pills import OffsetMetadata, read_metadata
 from leftfold.model import keys as names
+from leftfold.ports.outgoing import Write
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["KnownLogs", "Restored", "Stopped", "cut_commands"]
@@ -80,7 +81,11 @@ def cut_commands(name: str, partition: int, start: int, end: int) -> Configurati
 
 @dataclass
 class Restored:
-    """A partition that is being restored."""
+    """A partition that is being restored.
+
+    `noted` are topics with offsets and id, whose records may be lost with a transaction that a broker forgot; `lost`
+    are those that are lost.
+    """
 
     partition: int
     refold: Refolding
@@ -93,6 +98,8 @@ class Restored:
     events_end: int = 0
     span: tuple[int, int] = (0, 0)
     commands: tuple[int, int] = (0, 0)
+    noted: list[tuple[str, tuple[int, int, str]]] = field(default_factory=list)
+    lost: list[Write] = field(default_factory=list)
 
     @property
     def known(self) -> ChangelogCheckpoint:

@@ -12,7 +12,7 @@ from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, i
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.worker.clients import TRANSACTION_SECONDS, RestorePorts
-from leftfold.kafka.worker.hanging_transactions import last_mark
+from leftfold.kafka.worker.hanging_transactions import last_mark, lost_records, read_settling
 from leftfold.kafka.worker.log_identity import KnownLogs, Restored, Stopped, cut_commands
 from leftfold.kafka.worker.poison_pills import read_metadata
 from leftfold.model import keys as names
@@ -173,7 +173,9 @@ class Restoration:
                 self._learn(restored, record.key, record)
         if not self._is_read({self._state: {p: r.state_end for p, r in self.found.items()}}, records):
             return False
-        for restored in self.found.values():
+        for partition, restored in self.found.items():
+            # A worker that has ended a transaction of the states meanwhile left a note behind the events.
+            _, restored.events_end = self._ends(self._log_of, partition)
             self._check_logs(restored)
             restored.span = self._span(restored)
             self._pass_over_lost(restored)
@@ -274,6 +276,7 @@ class Restoration:
             restored = self.found.get(record.partition)
             if restored is None or record.offset >= restored.span[1]:
                 continue
+            restored.noted += read_settling(record).items()
             try:
                 restored.refold.add(record)
             except (ContractError, InfrastructureError) as error:
@@ -287,6 +290,21 @@ class Restoration:
         if not self._is_read({self._log_of: {p: r.span[1] for p, r in self.found.items()}}, records):
             self._report_progress()
             return False
+        self._phase = self._lost
+        return False
+
+    def _lost(self) -> bool:
+        """Looks whether records were lost that were noted before a transaction was ended that a broker forgot."""
+        own = (self._state, *self._task.writes)
+        for partition, restored in self.found.items():
+            noted = [(topic, span) for topic, span in restored.noted if topic in own]
+            try:
+                restored.lost = lost_records(self._ports.stable, self._ports.uncommitted, partition, noted, self._ids)
+            except KafkaException:
+                return False
+            for topic, records in restored.lost:
+                details = {"topic": topic, "partition": partition, "records": len(records)}
+                self._report("lost records are written again", details)
         self._versions = self._others() if self._task.adopts else []
         return self._next_version()
 

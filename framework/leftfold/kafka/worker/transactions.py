@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from leftfold.errors import Fenced
 from leftfold.kafka.errors import FENCED, NOT_ALLOWED, TOO_LARGE, QuietLog, code_of, translated
 from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import PartitionId
 from leftfold.ports.telemetry import OPERATION_SECONDS, clock
 
 __all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog"]
@@ -83,9 +84,9 @@ _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
 
 @dataclass(frozen=True)
 class Committed:
-    """A committed transaction; `ends` are the next offsets of the watched topic by partition."""
+    """A committed transaction; `ends` are the end offsets of the watched partitions that it wrote to."""
 
-    ends: Mapping[int, int]
+    ends: Mapping[PartitionId, int]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Unknown:
     """
 
     why: str
-    ends: Mapping[int, int]
+    ends: Mapping[PartitionId, int]
     code: int = 0
 
 
@@ -161,15 +162,24 @@ class Transactions:
         if self.dirty and self._rotates:
             self._producer = self._new()
 
+    def renew(self, why: str) -> None:
+        """Replaces the producer, and returns once its last transaction is over.
+
+        Raises:
+            Fenced: as `run`.
+        """
+        self.dirty = why
+        self.refresh()
+
     def run(
         self,
         writes: Iterable[tuple[str, Sequence[Outgoing]]],
         offsets: Sequence[TopicPartition],
         group: Any,
         *,
-        watch: str = "",
+        watch: Sequence[str] = (),
     ) -> Result:
-        """Writes records and offsets in one transaction; `watch` is the topic whose end offsets are returned.
+        """Writes records and offsets in one transaction; `watch` are the topics whose end offsets are returned.
 
         `writes` may decide commands lazily: it is consumed inside the transaction, and its errors go to the caller.
         Call `refresh` before each run.
@@ -177,12 +187,12 @@ class Transactions:
         Raises:
             Fenced: another producer has this id; the process must end and never take the id again.
         """
-        ends: dict[int, int] = {}
+        ends: dict[PartitionId, int] = {}
         try:
             with self._watchdog.within(3 * self._timeout, f"a transaction of {self.id}"):
                 self._call(self._producer.begin_transaction)
                 for topic, records in writes:
-                    self._produce(topic, records, ends if topic == watch else None)
+                    self._produce(topic, records, ends if topic in watch else None)
                 # Offsets come before the flush: the partitions of the records are added to the transaction meanwhile.
                 self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
                 if left := self._call(self._producer.flush, self._timeout):
@@ -202,7 +212,7 @@ class Transactions:
             self._mark_dirty(error)
             self._producer = self._new()
             return Unknown(str(error), ends, code_of(error))
-        OPERATION_SECONDS.record(clock() - began, {**_COMMIT, "messaging.destination.name": watch})
+        OPERATION_SECONDS.record(clock() - began, {**_COMMIT, "messaging.destination.name": watch[0] if watch else ""})
         self._producer.poll(0)
         return Committed(ends)
 
@@ -210,13 +220,13 @@ class Transactions:
         """Drops the producer."""
         del self._producer
 
-    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[PartitionId, int] | None) -> None:
         produce: Any = self._producer.produce
         last = {record.partition: index for index, record in enumerate(records)} if ends is not None else {}
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None and ends is not None:
-                ends[int(message.partition() or 0)] = int(message.offset() or 0) + 1
+                ends[topic, int(message.partition() or 0)] = int(message.offset() or 0) + 1
 
         for index, (partition, key, value, headers) in enumerate(records):
             if last.get(partition) == index:

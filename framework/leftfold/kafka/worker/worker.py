@@ -31,8 +31,7 @@ from leftfold.ports.telemetry import TAKE, TIMER_LATENESS, Span, ago, clock, is_
 
 __all__ = ["Worker"]
 
-DEATHS, REFOLDED, SETTLED_SECONDS = 3, 2000, 5.0
-SHARE = 0.1
+DEATHS, REFOLDED, SETTLED_SECONDS, SHARE = 3, 2000, 5.0, 0.1
 
 
 class Worker:
@@ -58,11 +57,11 @@ class Worker:
         self._task = task = task_for(app, category)
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, task.version), names.dead(category)
+        self._watched = (*task.writes, self._state)  # other writers may have transactions open where commands are sent
         self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
         self._measured = member("process" if task.time else "decider", category)
-        self._processor = supplier.processor(app, task)
-        self._transactions = supplier.transactions(app, task)
+        self._processor, self._transactions = supplier.processor(app, task), supplier.transactions(app, task)
         longest = self._transactions.longest
         self._pace = Pace(batch, SHARE * longest)
         self._deciding = BatchDecider[KafkaMessage](
@@ -72,9 +71,8 @@ class Worker:
             raw,
             lambda seconds: supplier.within(seconds, f"deciding {self._commands}"),
         )
-        self._replies = supplier.replies(app, self.counts, report)
         self._reporter = BatchReporter(category, self._measured, report, time.monotonic)
-        self._times = supplier.times(task)
+        self._replies, self._times = supplier.replies(app, self.counts, report), supplier.times(task)
         self._member = supplier.member(names.group(app.name, category), self._commands, self._leave)
         self._restores = RestoreScheduler(app, category, supplier, self._member, report)
 
@@ -118,8 +116,7 @@ class Worker:
             self._fire()
         except KafkaException as error:
             self._report("timers wait", {"why": str(error)})
-        served = [self._serve(restored) for restored in self._restores.step()]
-        if any(served):
+        if sum(self._serve(restored) for restored in self._restores.step()):
             self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
         return count
 
@@ -143,21 +140,25 @@ class Worker:
             self._commit(nexts, batch, self._written(batch))
 
     def _serve(self, restored: Restored) -> bool:
-        """Writes folded states in steps, then starts serving; True if served.
+        """Writes lost records again or folded states in steps, then starts serving; True if served.
 
-        If a write does not commit, the partition is restored again.
+        The partition is restored again if the write does not commit, or was of lost records.
         """
-        partition, refold = restored.partition, restored.refold
-        if refold.changed:
-            records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
+        partition, refold, lost = restored.partition, restored.refold, restored.lost
+        if lost or refold.changed:
+            states = [] if lost else refold.take(REFOLDED)
+            records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in states]
             known = self._task.partly(restored.span[0], restored.start)
-            commands, events = known if refold.changed else (restored.start, restored.events_end)
+            commands, events = known if lost or refold.changed else (restored.start, restored.events_end)
             checkpoint = self._mark(partition, commands, events, restored)
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or STARTED)
-            result = self._run([(self._state, [checkpoint, *records])], [offset])
-            if not isinstance(result, Committed):
-                self._restores.drop([partition])
+            result = self._run([(self._state, [checkpoint, *records]), *lost], [offset])
+            if isinstance(result, Committed):
+                self._supplier.wait_ended(result.ends, self._transactions.renew)
+            else:
                 self._check_rights(result.why, result.code, [self._state])
+            if lost or not isinstance(result, Committed):
+                self._restores.drop([partition])
             return False
         if is_served := self._member.serve((self._commands, partition), restored.start):
             self._restores.drop([partition])
@@ -250,7 +251,7 @@ class Worker:
         elif served.refused:
             batch = self._processor.bury(record, f"what it makes cannot be written: {served.refused}", silent=True)
         else:
-            # The attempt is counted in the offset metadata for the next owner; a failed transaction is not a death.
+            # Counted in the offset metadata for the next owner; a failed transaction is not a death.
             trying = attempt(served.attempts + 1)
             self._member.commit({(self._commands, record.partition): (served.next, trying)})
             served.begin(trying)
@@ -273,8 +274,8 @@ class Worker:
             case Aborted(why=why, code=code):
                 self._rewind(nexts, why)
                 self._learn(batch, nexts, why, code)
-            case Unknown(why=why, ends=ends, code=code):
-                self._resolve(batch, nexts, token, ends, why)
+            case Unknown(why=why, code=code) as unknown:
+                self._resolve(batch, nexts, token, unknown)
                 self._learn(batch, nexts, why, code)
 
     def _run(self, writes: Iterable[Write], offsets: list[TopicPartition]) -> Result:
@@ -286,7 +287,7 @@ class Worker:
         if group is None:
             return Aborted("this member has left its group, and no broker would refuse its offsets")
         began = clock()
-        result = self._transactions.run(writes, offsets, group, watch=self._events)
+        result = self._transactions.run(writes, offsets, group, watch=self._watched)
         self._reporter.ended(type(result).__name__.lower(), clock() - began, self._transactions.rotations)
         return result
 
@@ -310,9 +311,14 @@ class Worker:
         )
         return Outgoing(partition, MARK, checkpoint.encode(), STATE_HEADERS)
 
-    def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
+    def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[PartitionId, int]) -> None:
+        """Answers the commands of a committed batch, once its transaction has ended on every partition.
+
+        A killed broker may forget to end it. Then the abort of the next transaction would abort this one, too.
+        """
+        self._supplier.wait_ended(ends, self._transactions.renew)
         self._pace.committed()
-        self._processor.commit(batch, ends)
+        self._processor.commit(batch, {p: end for (topic, p), end in ends.items() if topic == self._events})
         heavy = Counter[int]()
         for record in batch.states:
             heavy[record.partition] += len(record.value or b"")
@@ -349,19 +355,19 @@ class Worker:
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise self._supplier.denied(f"deciding {self._commands}", why, topics)
 
-    def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
+    def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, unknown: Unknown) -> None:
         """Determines the outcome of a commit from the stable committed offsets and their tokens.
 
         Other workers may have committed some of the partitions meanwhile; these are restored again.
         """
-        self._report("commit outcome unknown", {"why": why})
+        self._report("commit outcome unknown", {"why": unknown.why})
         self.counts["unknown"] += 1
         found = {tp.partition: tp for tp in self._supplier.stable(self._commands, list(nexts))}
         left = {p: (tp.offset, tp.metadata) for p, tp in found.items()}
         if all(left[p] == (offset, token) for p, offset in nexts.items()):
-            self._apply(batch, nexts, token, ends)
+            self._apply(batch, nexts, token, unknown.ends)
         elif all(left[p] == (self._served[p].next, self._served[p].metadata) for p in nexts):
-            self._rewind(nexts, why)
+            self._rewind(nexts, unknown.why)
         else:
             for partition in nexts:
                 self._drop(partition)
@@ -369,8 +375,7 @@ class Worker:
 
     def _leave(self, places: list[PartitionId], ours: bool) -> None:
         partitions = [partition for _, partition in places]
-        begun = {p: self._served[p] for p in partitions if p in self._served and self._served[p].begun}
-        clean = {(self._commands, p): (served.next, CLEAN) for p, served in begun.items()}
+        clean = {(self._commands, p): (s.next, CLEAN) for p in partitions if (s := self._served.get(p)) and s.begun}
         if ours and clean and self._orderly:
             try:
                 self._member.commit(clean)

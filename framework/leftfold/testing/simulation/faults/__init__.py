@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults.damage import TOPIC_KINDS, Damage
+from leftfold.testing.simulation.faults.kinds import BROKEN, KINDS, REDIS, REDIS_KINDS, TWICE, Fault, draw, is_of_redis
 from leftfold.testing.simulation.kafka.brokers import Broker, Fate
 from leftfold.testing.simulation.kafka.sending import SENDERS
 from leftfold.testing.simulation.network import Network
@@ -18,170 +16,8 @@ from leftfold.testing.simulation.scheduler import SimulatedProcess
 
 __all__ = ["KINDS", "REDIS_KINDS", "Fault", "draw", "install"]
 
-CALLS = (
-    "", "", "", "poll", "consume", "produce", "flush", "begin_transaction", "send_offsets_to_transaction",
-    "commit_transaction", "commit_transaction", "commit_transaction", "commit_transaction", "init_transactions",
-    "commit", "seek", "committed", "close", "get_watermark_offsets",
-)  # fmt: skip
-"""The calls at which a fault may occur; "" = any call."""
-REQUESTS = (
-    "produce", "produce", "add partitions", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "EndTxn", "EndTxn",
-    "EndTxn", "init producer",
-    "offset commit", "offset fetch", "list offsets", "fetch", "join", "sync", "heartbeat", "leave", "metadata",
-)  # fmt: skip
-REDIS = "redis"
-"""The name of any request to Redis."""
-_OF_REDIS = f"{REDIS} "
-_EARLY = 2.5
 _PAUSES = (0.0, 0.1, 0.4)
 """How likely a coordinator is slow, by world."""
-_LENGTHS = (0.2, 1.0, 3.0, 7.0, 8.0, 10.0, 12.0, 20.0)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault.
-
-    Attributes:
-        kind: which fault. target: a role ("worker", "client" …) or a broker's number. at: the name of a call or request
-            whose `number`-th occurrence it hits. after: else seconds from the start. seconds: how long it lasts.
-    """
-
-    kind: str
-    target: str = ""
-    at: str = ""
-    number: int = 0
-    after: float = 0.0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        when = f"call {self.number} of {self.at or 'any kind'}" if self.number else f"{self.after:.1f} s"
-        how_long = f" for {self.seconds:.1f} s" if self.seconds else ""
-        return f"{self.kind} {self.target} at {when}{how_long}"
-
-
-_Draw: TypeAlias = Callable[[random.Random, Sequence[str], int, float], Fault]
-"""What draws a fault, given the roles, the number of brokers and the seconds within which it comes."""
-
-
-def _length(chance: random.Random, lengths: Sequence[float] = _LENGTHS) -> float:
-    return chance.choice(lengths) * (0.5 + chance.random())
-
-
-def _moment(chance: random.Random, horizon: float) -> float:
-    """A time, often early, while most commands are sent."""
-    return chance.choice((_EARLY, horizon)) * chance.random()
-
-
-def _at_call(kind: str) -> _Draw:
-    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-        at = chance.choice(CALLS)
-        number = 1 + int(chance.expovariate(1 / 150) if not at else chance.expovariate(1 / 6))
-        return Fault(kind, chance.choice(roles), at, number, seconds=_length(chance))
-
-    return drawn
-
-
-def _at_request(kind: str) -> _Draw:
-    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-        role = chance.choice(roles)
-        at = REDIS if role in REDIS_ROLES and chance.random() < 0.8 else chance.choice(REQUESTS)
-        number = 1 + int(chance.expovariate(1 / (60 if at == REDIS else 6)))
-        return Fault(kind, role, at, number, seconds=_length(chance))
-
-    return drawn
-
-
-def _at_time(kind: str) -> _Draw:
-    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-        is_of_broker = kind in ("restart broker", "slow broker")
-        target = str(chance.randrange(brokers) + 1) if is_of_broker else chance.choice(roles)
-        return Fault(kind, target, after=_moment(chance, horizon), seconds=_length(chance))
-
-    return drawn
-
-
-def _of_redis(kind: str) -> _Draw:
-    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-        lost = chance.choice(("", "", "0.5", "2.0"))
-        return Fault(kind, lost, after=_moment(chance, horizon), seconds=_length(chance))
-
-    return drawn
-
-
-def _at_nth(kind: str, role: str, at: str, mean: int, seconds: Callable[[random.Random], float]) -> _Draw:
-    """A fault of a role's n-th request of a kind; n is `mean` on average."""
-    return lambda chance, roles, brokers, horizon: Fault(
-        kind, role, at, 1 + int(chance.expovariate(1 / mean)), seconds=seconds(chance)
-    )
-
-
-def _broken(kind: str) -> _Draw:
-    return lambda chance, roles, brokers, horizon: Fault(kind, BROKEN[kind], after=_moment(chance, horizon))
-
-
-STRAY = "stray"
-"""A request that arrives long after its sender died; it occurs only in scenarios that name it."""
-AT_COMMIT = "reset", "silent", "kill coordinator"
-"""A connection that breaks behind a request to end a transaction, which is sent again before the first one is handled;
-an answer to such a request that never comes; a coordinator that is killed between its decision and the markers, and
-started again. Only in scenarios that name them."""
-UNSENT = "unsent"
-"""A request that never leaves a router, which is killed some seconds later; only in scenarios that name it."""
-BROKEN = {"break sender": "worker", "break outbox": "client"}
-"""A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
-REDIS_ROLES = ("tail", "rebuild", "reader")
-"""The roles that are clients of Redis."""
-KINDS: Mapping[str, _Draw] = {
-    "kill": _at_call("kill"),
-    "stop": _at_call("stop"),
-    "kill later": _at_time("kill later"),
-    "terminate": _at_time("terminate"),
-    "lost": _at_request("lost"),
-    "unanswered": _at_request("unanswered"),
-    "late": _at_request("late"),
-    "cut to": _at_time("cut to"),
-    "cut from": _at_time("cut from"),
-    "cut": _at_time("cut"),
-    "restart broker": _at_time("restart broker"),
-    "slow broker": _at_time("slow broker"),
-    "move coordinators": _at_time("move coordinators"),
-    "clock": _at_time("clock"),
-}
-REDIS_KINDS: Mapping[str, _Draw] = {
-    "restart redis": _of_redis("restart redis"),
-    "stop redis": _of_redis("stop redis"),
-    "wipe redis": _of_redis("wipe redis"),
-}
-"""The faults of Redis for an App with views; the target is how many seconds of writes are lost."""
-_ALL = {
-    **KINDS,
-    **REDIS_KINDS,
-    **{kind: _at_time(kind) for kind in TOPIC_KINDS},
-    # The delay is longer than answers are remembered.
-    STRAY: _at_nth(STRAY, "client", "produce", 20, lambda chance: 62.0 + chance.random() * 43.0),
-    UNSENT: _at_nth(UNSENT, "router", "produce", 4, partial(_length, lengths=(0.2, 1.0, 3.0))),
-    **{
-        kind: _at_nth(kind, "worker", "EndTxn", 6, partial(_length, lengths=(0.02, 0.05, 0.1, 0.3)))
-        for kind in AT_COMMIT
-    },
-    **{kind: _broken(kind) for kind in BROKEN},
-}
-_WEIGHTS = {
-    "kill": 4, "terminate": 2, "stop": 2, "lost": 2, "unanswered": 3, "late": 3, "restart broker": 2,
-    "move coordinators": 2, "restart redis": 2, "break sender": 6, "break outbox": 6,
-}  # fmt: skip
-"""How often a kind is drawn, where not once."""
-
-
-def draw(
-    seed: int, roles: Sequence[str], brokers: int, horizon: float, kinds: Sequence[str] = tuple(KINDS)
-) -> list[Fault]:
-    """The faults of a seed: none to six of them."""
-    chance = random.Random(seed * 7919 + 13)  # not for secrets
-    weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
-    chosen = chance.choices(kinds, weights, k=chance.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6)))
-    return [_ALL[kind](chance, roles, brokers, horizon) for kind in chosen]
 
 
 def install(world: SimulatedWorld, faults: Sequence[Fault]) -> _Installed:
@@ -205,7 +41,7 @@ class _Installed:
         self.damage = Damage(world)
         self._left = [fault for fault in faults if fault.number]
         self._counts = Counter[tuple[str, str]]()
-        self._requests = Counter[tuple[str, str]]()
+        self._requests, self._since = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         self._cluster.fate = self._fate
         self._cluster.pause = self._pause
         self._pauses = self._scheduler.random.choice(_PAUSES)
@@ -213,7 +49,10 @@ class _Installed:
         if self._network is not None:
             self._network.fate = self._fate
             self._network.torn = lambda size: self._scheduler.random.randrange(size + 1)
-        self._cluster.forgets = lambda: self._scheduler.random.random() < 0.25
+        often = 0.25
+        if any(fault.kind in TWICE for fault in faults):
+            often, self._pauses = 0.9, max(_PAUSES)
+        self._cluster.forgets = lambda: self._scheduler.random.random() < often
         for fault in faults:
             if not fault.number:
                 self._scheduler.call_later(fault.after, lambda f=fault: self._strike(f))  # type: ignore[misc]
@@ -256,10 +95,12 @@ class _Installed:
     def _fate(self, api: str, process: SimulatedProcess) -> Fate | None:
         if not self._left:
             return None
-        role, api = process.role, REDIS if api.startswith(_OF_REDIS) else api
+        role, api = process.role, REDIS if is_of_redis(api) else api
         self._requests[role, api] = count = self._requests[role, api] + 1
+        self._since[role, api] = since = self._since[role, api] + self._cluster.coordinator.has_forgotten
         for fault in self._left:
-            if fault.number != count or (fault.target, fault.at) != (role, api):
+            expected = since if fault.kind == "kill ender" else count
+            if fault.number != expected or (fault.target, fault.at) != (role, api):
                 continue
             if (fate := self._fate_by(fault, process)) is not None:
                 self._left.remove(fault)
@@ -288,6 +129,14 @@ class _Installed:
                 return Fate("silent")
             case "kill coordinator":
                 return Fate("late", handled=lambda: self._kill_coordinator(fault.seconds))
+            case "kill ender":
+                self._scheduler.call_later(fault.seconds, lambda: process.end(-9))
+                return Fate("late")
+            case "kill both":
+                later, chance = self._scheduler.call_later, self._scheduler.random
+                gap, soon = 0.1 * chance.random(), 2 * fault.seconds * chance.random()
+                later(soon, lambda: process.end(-9))
+                return Fate("late", handled=lambda: later(gap, lambda: self._kill_coordinator(fault.seconds)))
         return None
 
     def _kill_coordinator(self, seconds: float) -> None:

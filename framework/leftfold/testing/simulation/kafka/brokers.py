@@ -38,7 +38,7 @@ class Fate:
     kind: Literal["lost", "unanswered", "late", "reset", "held", "silent", "repeated"]
     seconds: float = 0.0
     held: list[Callable[[], None]] = field(default_factory=list)
-    handled: Callable[[], None] | None = None
+    handled: Callable[[], object] | None = None
 
 
 class Broker:

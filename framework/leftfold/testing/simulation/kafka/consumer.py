@@ -17,7 +17,7 @@ from leftfold.testing.simulation.kafka.client import (
     exception,
     failure,
 )
-from leftfold.testing.simulation.kafka.fetching import Fetched, Fetcher, leader
+from leftfold.testing.simulation.kafka.fetching import END, Fetched, Fetcher, leader
 from leftfold.testing.simulation.kafka.group_coordinator import CommittedOffset, PartitionId
 from leftfold.testing.simulation.kafka.group_member import Membership
 from leftfold.testing.simulation.kafka.partitions import BrokerError
@@ -127,6 +127,11 @@ class Consumer:
         """The first offset, and the end as this consumer's isolation sees it."""
         self._reader.called("get_watermark_offsets")
         return self._reader.watermarks((partition.topic, partition.partition), timeout, cached=cached)
+
+    def offsets_for_times(self, partitions: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
+        """The first offset at or after a time, or the end as this consumer's isolation sees it."""
+        self._reader.called("offsets_for_times")
+        return self._reader.offsets_at(partitions, FOREVER if timeout < 0 else timeout)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Metadata:
         """The brokers' metadata of topics."""
@@ -312,12 +317,32 @@ class _Reader(SimulatedClient):
 
         seconds = FOREVER if timeout < 0 else timeout
         value = self.awaited(lambda done: self.ask("list offsets", leader(place), _reply(work), done, seconds), seconds)
-        if isinstance(value, BrokerError):
-            raise exception(
-                KafkaError._UNKNOWN_PARTITION if value.code == UNKNOWN_TOPIC else value.code, "list offsets"
-            )
-        found: tuple[int, int] = value
+        found: tuple[int, int] = _listed(value)
         return found
+
+    def offsets_at(self, wanted: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+        """The offsets at times, or the ends, of several partitions."""
+        if not wanted:
+            raise exception(KafkaError._INVALID_ARG, "list offsets")
+        found: dict[PartitionId, Any] = {}
+
+        def begin(done: Callable[[Any], None]) -> None:
+            for tp in wanted:
+                place, at = (tp.topic, tp.partition), tp.offset
+
+                def work(place: PartitionId = place, at: int = at) -> int:
+                    partition = self.cluster.partition(*place)
+                    return self.fetcher.end_of(partition) if at == END else partition.at(at)
+
+                def answered(value: Any, place: PartitionId = place) -> None:
+                    found[place] = value
+                    if len(found) == len(wanted):
+                        done(None)
+
+                self.ask("list offsets", leader(place), _reply(work), answered, timeout)
+
+        _listed(self.awaited(begin, timeout))
+        return [TopicPartition(tp.topic, tp.partition, _listed(found[tp.topic, tp.partition])) for tp in wanted]
 
     def committed(self, partitions: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
         """The committed offsets; with read_committed only once no open transaction may change them."""
@@ -360,3 +385,15 @@ class _Reader(SimulatedClient):
 def _reply(work: Callable[[], Any]) -> Callable[[Callable[[Any], None]], None]:
     """A handler that answers at once with the result of a function."""
     return lambda reply: reply(work())
+
+
+def _listed(answer: Any) -> Any:
+    """The answer to a request for offsets.
+
+    Raises:
+        KafkaException: it is an error; a missing topic is an unknown partition here.
+    """
+    if isinstance(answer, BrokerError):
+        code = KafkaError._UNKNOWN_PARTITION if answer.code == UNKNOWN_TOPIC else answer.code
+        raise exception(code, "list offsets")
+    return answer

@@ -11,7 +11,7 @@ from leftfold.testing.simulation.kafka.client import FOREVER, SimulatedClient, e
 from leftfold.testing.simulation.kafka.group_coordinator import CommittedOffset, PartitionId
 from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition, StoredRecord
 
-__all__ = ["Fetched", "Fetcher", "leader"]
+__all__ = ["END", "Fetched", "Fetcher", "leader"]
 
 BEGINNING, END, STORED, INVALID = -2, -1, -1000, -1001
 OUT_OF_RANGE, UNKNOWN_TOPIC, UNSTABLE = 1, 3, 88

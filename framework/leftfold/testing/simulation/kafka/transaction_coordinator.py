@@ -62,6 +62,7 @@ class Coordinator:
         self._now, self._later, self._mark, self._settle, self._log = now, later, mark, settle, log
         self.known: dict[str, Transaction] = {}
         self._next = 1000
+        self.has_forgotten = False
 
     def new_producer(self) -> int:
         """A new producer id."""
@@ -169,6 +170,7 @@ class Coordinator:
             found.partitions.pop(partition, None)
             found.left -= 1
         self._finish(found)
+        self.has_forgotten |= bool(lost)
         return bool(lost)
 
     def _checked(self, id_: str, producer: int, epoch: int) -> Transaction:

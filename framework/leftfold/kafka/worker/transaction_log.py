@@ -1,0 +1,143 @@
+"""Reads from Kafka's transaction log how the last transactions of a transactional id ended."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Generator, Iterator
+from contextlib import closing
+from enum import IntEnum
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from leftfold.kafka.records import KafkaMessage
+from leftfold.ports.protocols import PartitionId
+
+__all__ = ["TransactionOutcome", "outcomes_of", "records_between"]
+
+
+_PATIENCE = 5.0
+
+
+def records_between(
+    consumer: Consumer, place: TopicPartition, start: int, end: int, patience: float = _PATIENCE
+) -> Generator[KafkaMessage]:
+    """The records between two offsets; `patience` is how many seconds each may take.
+
+    The last offsets may be transaction markers, after which the consumer reports PARTITION_EOF.
+    """
+    here = TopicPartition(place.topic, place.partition, start)
+    consumer.assign([here])
+    try:
+        while consumer.position([here])[0].offset < end and start < end:
+            message = consumer.poll(patience)
+            if message is None:
+                late = f"{place.topic}[{place.partition}] returns no records"
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, late))
+            if (error := message.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    break
+                raise KafkaException(error)
+            if (message.offset() or 0) >= end:
+                break
+            yield message
+    finally:
+        consumer.unassign()
+
+
+TOPIC = "__transaction_state"
+_OUTCOME_SECONDS = 20.0
+# Kafka's TransactionLogKey 0 is `version int16, id string`; TransactionLogValue 0 and 1 both begin with `version int16,
+# producer id int64, epoch int16, timeout int32, status int8`, followed by its partitions.
+_KEY_HEAD, _STATUS, _PARTITIONS = 4, 16, 17
+
+
+class TransactionOutcome(IntEnum):
+    """The outcome of a transaction: commit or abort."""
+
+    COMMIT = 0
+    ABORT = 1
+
+
+_PREPARED = {2: TransactionOutcome.COMMIT, 3: TransactionOutcome.ABORT}
+_COMPLETE = {4: TransactionOutcome.COMMIT, 5: TransactionOutcome.ABORT}
+
+
+def outcomes_of(
+    consumer: Consumer, transactional_id: str, places: Collection[PartitionId]
+) -> dict[PartitionId, TransactionOutcome]:
+    """The outcome of the last transaction of this id that wrote to each of these partitions.
+
+    A later transaction of the same id does not count for partitions that it did not write to. Where the transaction
+    log has been compacted after the decision, the last outcome of the id counts. Empty if the log has no outcome.
+
+    Args:
+        consumer: reads uncommitted records, and is assigned to nothing.
+
+    Raises:
+        KafkaException: the broker does not answer, or refuses access to its transaction log.
+    """
+    last: TransactionOutcome | None = None
+    found: dict[PartitionId, TransactionOutcome] = {}
+    for value in _log(consumer, transactional_id):
+        status = value[_STATUS]
+        last = _PREPARED.get(status, _COMPLETE.get(status, last))
+        if status in _PREPARED:
+            found.update(dict.fromkeys(_partitions(value) & set(places), _PREPARED[status]))
+    return found if last is None else dict.fromkeys(places, last) | found
+
+
+def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
+    """The records of the transaction log for a transactional id, in order."""
+    known = consumer.list_topics(TOPIC, timeout=10.0).topics[TOPIC]
+    if known.error is not None:
+        raise KafkaException(known.error)
+    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)))
+    low, end = consumer.get_watermark_offsets(place, timeout=10.0)
+    with closing(records_between(consumer, place, low, end, _OUTCOME_SECONDS)) as records:
+        for message in records:
+            key, value = message.key() or b"", message.value()
+            if value and key[_KEY_HEAD:] == transactional_id.encode():
+                yield value
+
+
+def _partitions(value: bytes) -> set[PartitionId]:
+    """The partitions of a transaction; version 1 writes each length as a varint of length + 1 (KIP-482)."""
+    is_flexible = value[1] > 0
+    at = _PARTITIONS
+
+    def length(fixed: str) -> int:
+        nonlocal at
+        if not is_flexible:
+            (count,) = struct.unpack_from(fixed, value, at)
+            at += struct.calcsize(fixed)
+            return int(count)
+        count = shift = 0
+        while True:
+            byte = value[at]
+            at += 1
+            count |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return count - 1
+
+    found = set[PartitionId]()
+    for _ in range(length(">i")):
+        size = length(">h")
+        topic = value[at : at + size].decode()
+        at += size
+        count = length(">i")
+        found.update((topic, number) for (number,) in struct.iter_unpack(">i", value[at : at + 4 * count]))
+        at += 4 * count
+        if is_flexible:
+            length("")  # tags, of which there are none
+    return found
+
+
+def _partition(transactional_id: str, count: int) -> int:
+    """The transaction log partition of an id: Java's String.hashCode without its sign (Kafka's Utils.abs)."""
+    hashed = 0
+    raw = transactional_id.encode("utf-16-be")
+    for high, low in zip(raw[::2], raw[1::2], strict=True):
+        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
+    signed = hashed - (1 << 32) if hashed >> 31 else hashed
+    return (0 if signed == -(1 << 31) else abs(signed)) % count
