@@ -27,6 +27,8 @@ __all__ = ["Hanging", "last_mark", "lost_records", "read_settling", "wait_ended"
 
 _FIRST_STEP = 200
 _SECONDS, _GRACE, _UNANSWERED, OVERDUE = 10.0, 1.0, 60.0, 5.0
+_LONGEST = 2_000_000
+"""The most records of a transaction: what the queue of a worker's producer holds."""
 _SETTLING_TYPE = dict(SETTLING)["ce_type"]
 
 
@@ -64,8 +66,10 @@ def read_settling(record: RawRecord) -> dict[str, tuple[int, int, str]]:
         noted = {topic: (begin, end, id_) for topic, (begin, end, id_) in json.loads(record.value or b"").items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
-    valid = all(type(begin) is type(end) is int and 0 <= begin < end for begin, end, _ in noted.values())
-    return noted if valid and all(isinstance(id_, str) for _, _, id_ in noted.values()) else {}
+    spans = all(
+        type(begin) is type(end) is int and 0 <= begin < end <= begin + _LONGEST for begin, end, _ in noted.values()
+    )
+    return noted if spans and all(isinstance(id_, str) for _, _, id_ in noted.values()) else {}
 
 
 def lost_records(

@@ -174,8 +174,7 @@ class Restoration:
         if not self._is_read({self._state: {p: r.state_end for p, r in self.found.items()}}, records):
             return False
         for partition, restored in self.found.items():
-            # A worker that has ended a transaction of the states meanwhile left a note behind the events.
-            _, restored.events_end = self._ends(self._log_of, partition)
+            _, restored.events_end = self._ends(self._log_of, partition)  # a note may have come behind the events
             self._check_logs(restored)
             restored.span = self._span(restored)
             self._pass_over_lost(restored)
@@ -295,7 +294,8 @@ class Restoration:
 
     def _lost(self) -> bool:
         """Looks whether records were lost that were noted before a transaction was ended that a broker forgot."""
-        own = (self._state, *self._task.writes)
+        # Any client may write to the log of a process.
+        own = (self._state, *self._task.writes) if self._log_of in self._task.writes else ()
         for partition, restored in self.found.items():
             noted = [(topic, span) for topic, span in restored.noted if topic in own]
             try:
