@@ -14,7 +14,6 @@ from tests.domains.visits import Paid, app_with
 
 __all__ = ["CAREFUL", "FORGETFUL", "NAMES", "app"]
 
-URL = os.environ.get("TESTS_HOOKS_URL", "")
 CAREFUL = ("before", "after", "parking")
 """Where each of them is killed."""
 FORGETFUL = "forgetful"
@@ -24,7 +23,7 @@ NAMES = (*CAREFUL, FORGETFUL)
 
 def post(path: str, delivery: Delivery, key: str) -> None:
     """Tells the receiver, and dies if it says so."""
-    connection = HTTPConnection(urlsplit(URL).netloc, timeout=240.0)
+    connection = HTTPConnection(urlsplit(os.environ["TESTS_HOOKS_URL"]).netloc, timeout=240.0)
     try:
         headers = {"Idempotency-Key": key, "Event": delivery.id}
         connection.request("POST", path, b"", headers)

@@ -222,7 +222,7 @@ def test_a_command_to_a_killed_worker_is_decided_once_and_one_that_waits_as_its_
             stream = http.get("/streams/baskets/during").json()
             assert [event["causation_id"] for event in stream["events"]] == ["during"]
             again = http.get("/commands/baskets/Open/during")
-            assert again.status_code == 404, "it is no longer waited for"
+            assert (again.status_code, again.json()) == (200, receipt)
             assert open_basket(http, "during").json() == receipt
         # The worker has ended, and now the gateway does.
         body = json.dumps({"basket_id": "w", "household": "h"}).encode()
