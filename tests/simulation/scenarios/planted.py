@@ -203,7 +203,7 @@ def _unended() -> Sequence[Patch]:
 
 
 def _unnoted() -> Sequence[Patch]:
-    """Whoever ends a transaction that a broker forgot does not note before which events are committed."""
+    """A worker that ends a transaction that a broker forgot does not note first which records are committed."""
     return [(Hanging, "_note", lambda self, *more: None)]
 
 

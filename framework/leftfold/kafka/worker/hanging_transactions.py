@@ -166,7 +166,10 @@ def wait_ended(stable: Consumer, ends: Mapping[PartitionId, int], renew: Callabl
             if open_ and time.monotonic() > overdue:
                 hangs = ", ".join(sorted(f"{tp.topic}[{tp.partition}]" for tp in open_))
                 if is_renewed:
-                    raise Fenced(f"a committed transaction hangs on {hangs}; this process ends")
+                    raise Fenced(
+                        f"a committed transaction hangs on {hangs}; this process ends, and the next owner of its "
+                        f"partitions ends the transaction"
+                    )
                 renew(f"a committed transaction has not ended on {hangs}")
                 overdue, is_renewed = time.monotonic() + _GRACE, True
             pause = min(2 * pause, 0.002)
