@@ -19,7 +19,7 @@ DOCUMENTS = (
     "docs/reactions.md",
     "docs/simulation.md",
 )
-TYPED = (*DOCUMENTS, "docs/archive.md", "docs/dataframes.md", "docs/streaming.md")
+TYPED = (*DOCUMENTS, "docs/archive.md", "docs/dataframes.md", "docs/queries.md", "docs/streaming.md")
 
 
 def program(name: str, tmp_path: Path) -> Path:

@@ -29,8 +29,16 @@ from contextlib import suppress
 import psutil
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
+from leftfold.errors import ConfigurationError
 from leftfold.local import java_home
 from leftfold.spark import SparkSettings, spark_session
+from leftfold.spark.core.offsets import topic_starts
+
+def read_without_jars():
+    try:
+        topic_starts(spark, ["baskets.events"], {"bootstrap.servers": "127.0.0.1:1"})
+    except ConfigurationError as error:
+        return str(error)
 
 def ask_wrongly():
     with suppress(AnalysisException):
@@ -51,6 +59,7 @@ with spark_session(settings) as spark:
     assert jvm.getProperty("spark.ssl.trustStorePassword") == "canary\\\\two"
     assert {name: spark.conf.get(name) for name in properties} == properties
     assert spark.range(3).count() == 3
+    assert "SparkSettings(jars=leftfold.local.spark_jars())" in read_without_jars()
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     for process in family:
         with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # one that has ended has no command line

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 
 from leftfold.engine.archive.gaps import beginning, log_gap, out_of_reach, unreachable
 from leftfold.engine.streaming.microbatch import MicroBatchDriver
-from leftfold.errors import InfrastructureError, LogGap
+from leftfold.errors import ConfigurationError, InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.flush import Phase
 
@@ -49,6 +50,7 @@ def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> in
 
     Raises:
         LogGap: the first records were deleted.
+        ConfigurationError: the session has no Kafka connector.
         InfrastructureError: no broker answers.
     """
     starts = topic_starts(spark, [topic], kafka)
@@ -64,9 +66,14 @@ def topic_starts(spark: SparkSession, topics: Collection[str], kafka: Mapping[st
         kafka: the properties of a Java client.
 
     Raises:
+        ConfigurationError: the session has no Kafka connector.
         InfrastructureError: no broker answers.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the JVM that has the connector's client
+    if isinstance(jvm.org.apache.kafka.clients.admin.Admin, JavaPackage):
+        raise ConfigurationError(
+            "this Spark session has no Kafka connector; start it with SparkSettings(jars=leftfold.local.spark_jars())"
+        )
     properties = jvm.java.util.HashMap()
     for name, value in {**kafka, **_PATIENCE}.items():
         properties.put(name, value)
