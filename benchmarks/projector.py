@@ -50,7 +50,7 @@ from leftfold.redis.connection.protocol import RawConnection, connect
 from leftfold.redis.flusher import Flusher, Flushers, PendingFlush
 from leftfold.runtime.workers.view_workers import follow
 
-__all__ = ["GOALS", "SLOW", "freshness", "overhead", "tail"]
+__all__ = ["GOALS", "SLOW", "freshness", "overhead", "projector"]
 
 EVENTS, FEW, LIMIT_SECONDS = 300_000, 40_000, 600
 FEW_TOPIC = "purses.few"
@@ -58,7 +58,7 @@ GOALS = {"quix": 3.0, "bytewax": 3.0, "faust": 60.0}
 SLOW = frozenset({"faust"})
 
 
-def tail(servers: Servers, events: int = EVENTS, few: int = FEW) -> list[Figure]:
+def projector(servers: Servers, events: int = EVENTS, few: int = FEW) -> list[Figure]:
     """A sum per key, from the same topic, until everything is folded; the best of three, and of two for each peer.
 
     All have one process. The clock runs from the first event to the last, without any start. Ours stops when the last
@@ -84,14 +84,14 @@ def tail(servers: Servers, events: int = EVENTS, few: int = FEW) -> list[Figure]
     ours, keyed = max(rates), max(_catch_up(servers, shops, events) for _ in range(2))
     note = f"{events:,} events of {keys[PURSES]:,} keys"
     figures = [
-        Figure("tail.events", ours, "events/s", note=note),
-        Figure("tail.events_by_other_key", keyed, "events/s", note=f"{note}, one of which is not the stream's"),
+        Figure("projector.events", ours, "events/s", note=note),
+        Figure("projector.events_by_other_key", keyed, "events/s", note=f"{note}, one of which is not the stream's"),
     ]
     for name, goal in GOALS.items():
         topic, count = (FEW_TOPIC, few) if name in SLOW else (PURSES, events)
         note = f"peer on {count:,} events of {keys[topic]:,} keys"
         figures.append(against(name, servers.kafka, topic, count, keys[topic], Figure(
-            f"tail.{name}", ours, "events/s", goal=goal, note=note)))  # fmt: skip
+            f"projector.{name}", ours, "events/s", goal=goal, note=note)))  # fmt: skip
     return figures
 
 
@@ -172,7 +172,7 @@ def overhead(servers: Servers, events: int = EVENTS, rounds: int = 4) -> list[Fi
         bare.append(_catch_up(servers, view, events, _UnfencedStore(RedisSettings(url=servers.redis))))
     ours, peer = statistics.median(safe), statistics.median(bare)
     note = f"{ours:,.0f} events/s, {peer:,.0f} without checksum and tokens"
-    return [Figure("tail.overhead", (peer / ours - 1) * 100, "%", goal=15, smaller=True, note=note)]
+    return [Figure("projector.overhead", (peer / ours - 1) * 100, "%", goal=15, smaller=True, note=note)]
 
 
 RATES, SECONDS, WARM_SECONDS = (5_000, 20_000), 20.0, 2.0
@@ -218,7 +218,7 @@ def _freshness_figures(rate: int, times: list[float], achieved: float) -> Iterat
 def _project(stop: Event, kafka: str, redis: str) -> None:
     tuned_gc()
     settings = KafkaSettings(bootstrap_servers=kafka), RedisSettings(url=redis)
-    follow([purses], *settings, as_thread_event(stop), lambda *_: None, options={"member": "tail"})
+    follow([purses], *settings, as_thread_event(stop), lambda *_: None, options={"member": "projector"})
 
 
 def _wait_live(reader: Reader[Total, str]) -> None:

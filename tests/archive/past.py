@@ -99,12 +99,12 @@ class Past:
     def caught_up(self, redis: RedisSettings, reader: Callable[[], LogReader]) -> dict[str, dict[Any, Any]]:
         """The rows of a projector that begins with nothing, in another database, once it is at the end."""
         store = RedisViewStore(redis)
-        tail = Projector(app.views, reader, store)
+        projector = Projector(app.views, reader, store)
         try:
-            step_until(tail.step, tail.caught_up, "the projector to catch up")
+            step_until(projector.step, projector.caught_up, "the projector to catch up")
             return {view.name: dict(Views(store)[view].items()) for view in app.views}
         finally:
-            tail.close()
+            projector.close()
             store.close()
 
     def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner = run_locally) -> Rebuild:

@@ -39,7 +39,7 @@ def test_a_new_users_first_ten_minutes(up: Shell, started: Start) -> None:
     rows_are_read_and_explained(up)
     rows_are_watched_and_it_is_said_how_to_go_on(up, started)
     status_shows_workers_and_views(up)
-    a_rebuild_is_planned_and_done_and_agrees_with_the_tail(up)
+    a_rebuild_is_planned_and_done_and_agrees_with_the_projector(up)
     a_fold_that_changes_is_found_and_can_be_accepted(up)
     topics_that_do_not_fit_stop_everything(up)
     line = sigterm_is_no_failure_and_the_line_of_an_unknown_outcome_can_be_typed_again(up, run)
@@ -201,7 +201,7 @@ def status_shows_workers_and_views(up: Shell) -> None:
     assert [line.split()[0] for line in result.out.splitlines() if line] == names
 
 
-def a_rebuild_is_planned_and_done_and_agrees_with_the_tail(up: Shell) -> None:
+def a_rebuild_is_planned_and_done_and_agrees_with_the_projector(up: Shell) -> None:
     def generations() -> dict[tuple[str, str], str]:
         rows = up("status", "--json").rows()
         return {(row["name"], row["phase"]): row["generation"] for row in rows if row["kind"] == "view"}

@@ -148,21 +148,21 @@ def test_an_amount_that_fits_no_column_is_passed_over_and_named(board: Shell, pl
 
 def test_lines_of_a_log_for_people_cannot_be_forged() -> None:
     out = io.StringIO()
-    report = open_report("tail", as_json=False, stream=out)
+    report = open_report("projector", as_json=False, stream=out)
     report("parked", {"why": HOSTILE, "keys": [HOSTILE]})
     try:
         raise ValueError(HOSTILE)
     except ValueError:
         report("failed", {"exc_info": True})
     first, second, *trace = out.getvalue().rstrip("\n").split("\n")
-    assert (first[9:14], second[9:14]) == ("tail ", "tail ")
+    assert (first[9:14], second[9:14]) == ("projector ", "projector ")
     assert all(line.startswith("  ") for line in trace)
     assert not STEERING.findall(out.getvalue())
 
 
 def test_lines_of_a_log_in_json_are_lines() -> None:
     out = io.StringIO()
-    open_report("tail", as_json=True, stream=out)("parked", {"why": f"{HOSTILE}\ud800"})
+    open_report("projector", as_json=True, stream=out)("parked", {"why": f"{HOSTILE}\ud800"})
     assert out.getvalue().isascii()
     assert len(out.getvalue().splitlines()) == 1
     assert json.loads(out.getvalue())["why"] == f"{HOSTILE}\ud800"

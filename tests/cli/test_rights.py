@@ -115,7 +115,7 @@ def test_kafka_and_redis_let_nobody_in_without_a_login(servers: Servers) -> None
         acls.besides({"worker": []})
     assert "Authentication failed" in str(raised.value)
     assert "guessed" not in str(raised.value)
-    result = environment(servers, "tail")
+    result = environment(servers, "projector")
     with (
         redis.Redis.from_url(result["LEFTFOLD_REDIS_URL"], ssl_ca_certs=result["LEFTFOLD_REDIS_CA_FILE"]) as client,
         pytest.raises(redis.AuthenticationError),
@@ -129,7 +129,7 @@ def test_kafka_and_redis_let_nobody_in_without_a_login(servers: Servers) -> None
 
 
 def test_readers_of_views_cannot_write_them_and_writers_nothing_else(servers: Servers) -> None:
-    with redis_of(servers, "client") as reader, redis_of(servers, "tail") as writer:
+    with redis_of(servers, "client") as reader, redis_of(servers, "projector") as writer:
         writer.hset("view:sums", "a", "1")
         assert reader.hgetall("view:sums") == {b"a": b"1"}
         for refused in ("HSET view:sums a 2", "FLUSHALL", "KEYS *", "ZADD members:tails:sums:1 1 m", "GET other"):
@@ -174,12 +174,12 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
         running_as(servers, tmp_path / "worker", "worker", "bells") as worker,
         running_as(servers, tmp_path / "process", "process", "watch") as process,
         running_as(servers, tmp_path / "reaction", "reaction", "herald", **{HEARD: str(heard)}) as reaction,
-        running_as(servers, tmp_path / "tail", "tail", "wound") as tail,
+        running_as(servers, tmp_path / "projector", "projector", "wound") as projector,
     ):
         worker.wait_said("serving")
         process.wait_said("serving", "routing")
         reaction.wait_said("reacting")
-        tail.wait_said("following")
+        projector.wait_said("following")
         result = typed("client", "send", "Wind", '{"bell": "journey", "at": "2020-01-01T00:00:00Z"}', "--json")
         assert result.rows(), result
         wait_until(lambda: heard.exists() and "journey" in heard.read_text("utf-8"), "the reaction acts")
@@ -223,7 +223,7 @@ class Less:
 
 
 RUN = {role: f"run {name} --app {APP}" for role, name in
-       {"worker": "bells", "process": "watch", "reaction": "herald", "tail": "wound"}.items()}  # fmt: skip
+       {"worker": "bells", "process": "watch", "reaction": "herald", "projector": "wound"}.items()}  # fmt: skip
 MUTE = f"run mute --app {APP}"
 SEND = f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}'
 LESS = [
@@ -239,7 +239,7 @@ LESS = [
     Less("worker", RUN["worker"], "group", "leftfold.guild.bells", "Read"),
     Less("process", RUN["process"], "topic", "bells.events", "Read"),
     Less("reaction", RUN["reaction"], "topic", "bells.events", "Read"),
-    Less("tail", RUN["tail"], "topic", "bells.events", "Read"),
+    Less("projector", RUN["projector"], "topic", "bells.events", "Read"),
 ]
 RARELY = [
     Less("worker", RUN["worker"], "topic", "bells.commands", "Read"),
@@ -323,8 +323,14 @@ def provoke(servers: Servers, place: Path, what: str) -> None:
 
 LESS_IN_REDIS = [
     # role, what is typed, its rights instead, what is denied, and the exit code (`status` shows what it can)
-    ("tail", f"run wound --app {APP}", "-@write", "[A-Z]+ .*no permissions to run", 78),
-    ("tail", f"run wound --app {APP}", redis_rules("tail", ["another"]), "[A-Z]+ (view|members:tails):wound", 78),
+    ("projector", f"run wound --app {APP}", "-@write", "[A-Z]+ .*no permissions to run", 78),
+    (
+        "projector",
+        f"run wound --app {APP}",
+        redis_rules("projector", ["another"]),
+        "[A-Z]+ (view|members:tails):wound",
+        78,
+    ),
     ("client", f"get wound b --app {APP}", "-@read", "HGETALL", 78),
     ("console", f"status --app {APP}", "-@read", "HGETALL", 69),
 ]

@@ -72,39 +72,39 @@ class Watches:
         return bench_on(store, household_spend)
 
     def test_a_watcher_gets_rows_as_they_change(self, bench: FoldBench) -> None:
-        tail = bench.fold(None, out("a", "h1", p=1))
+        projector = bench.fold(None, out("a", "h1", p=1))
         watch = bench.views[household_spend].watch(timeout=0.0)
-        bench.fold(tail, out("b", "h1", p=2), out("b", "h2", p=5))
+        bench.fold(projector, out("b", "h1", p=2), out("b", "h2", p=5))
         found = {one.key: one.row for one in watch}
         assert found == {"h1": Spend(Decimal(3), "base"), "h2": Spend(Decimal(5), "base")}
 
     def test_a_removed_row_is_none_and_a_row_of_a_stream_has_its_version(self, store: ViewStore) -> None:
         bench = bench_on(store, open_baskets)
-        tail = bench.settle()
+        projector = bench.settle()
         watch = bench.views[open_baskets].watch()
         bench.write(Opened(basket_id="b", household="h"))
-        bench.fold(tail, Added(basket_id="b", product="p", price=Decimal(1)))
+        bench.fold(projector, Added(basket_id="b", product="p", price=Decimal(1)))
         opened = next(watch)
-        bench.fold(tail, out("b", "h", p=1))
+        bench.fold(projector, out("b", "h", p=1))
         gone = next(watch)
         watch.close()
         assert (opened.key, opened.version, opened.row is None) == ("b", 2, False)
         assert (gone.key, gone.row, gone.version) == ("b", None, None)
 
     def test_a_watcher_gets_only_the_keys_it_asked_for(self, bench: FoldBench) -> None:
-        tail = bench.settle()
+        projector = bench.settle()
         start = bench.views[household_spend].describe().position
         for number in range(20):
             bench.write(out(f"b{number}", f"h{number}", p=1))
-        bench.settle(tail)
+        bench.settle(projector)
         watch = bench.views[household_spend].watch(after=start, keys=["h3", "h17", "nobody"], timeout=0.0)
         assert sorted(one.key for one in watch) == ["h17", "h3"]
 
     def test_a_watcher_waits_for_the_next_change(self, bench: FoldBench) -> None:
-        tail = bench.settle()
+        projector = bench.settle()
         watch = bench.views[household_spend].watch(timeout=SOON)
         bench.write(out("a", "h1", p=1))
-        timer = threading.Timer(0.1, lambda: bench.settle(tail))
+        timer = threading.Timer(0.1, lambda: bench.settle(projector))
         timer.start()
         with woken():
             assert next(watch).key == "h1"
@@ -112,7 +112,7 @@ class Watches:
         watch.close()
 
     def test_asyncio_watches_alike(self, bench: FoldBench) -> None:
-        tail = bench.settle()
+        projector = bench.settle()
         reader = bench.views[household_spend]
         start = reader.describe().position
 
@@ -121,7 +121,7 @@ class Watches:
             waiting = asyncio.ensure_future(anext(watch))
             await asyncio.sleep(0.05)
             bench.write(out("a", "h1", p=1))
-            await asyncio.to_thread(bench.settle, tail)
+            await asyncio.to_thread(bench.settle, projector)
             found = await waiting
             await watch.aclose()
             return found
@@ -143,23 +143,23 @@ class Watches:
         self, store: ViewStore, households: list[str], stops: list[int], batches: list[bool]
     ) -> None:
         bench = bench_on(store, household_spend)
-        reader, tail = bench.views[household_spend], bench.settle()
+        reader, projector = bench.views[household_spend], bench.settle()
         position, rows, goals = reader.describe().position, dict[str, Spend | None](), list(stops)
         for number, (household, settles) in enumerate(zip(households, batches, strict=False)):
             bench.write(out(f"b{number}", household, p=1))
             if settles:
-                bench.settle(tail)
+                bench.settle(projector)
                 position = follow(reader, position, rows, goals.pop() if goals else None)
-        bench.settle(tail)
+        bench.settle(projector)
         follow(reader, position, rows, None)
         assert rows == bench.rows(household_spend)
 
     def test_twin_continuing_from_the_end_of_a_round_misses_changes(self, store: ViewStore) -> None:
         bench = bench_on(store, household_spend)
-        reader, tail = bench.views[household_spend], bench.settle()
+        reader, projector = bench.views[household_spend], bench.settle()
         start = reader.describe().position
         bench.write(out("a", "h1", p=1))
-        bench.fold(tail, out("b", "h2", p=1))
+        bench.fold(projector, out("b", "h2", p=1))
         round_ = list(reader.watch(after=start, timeout=0.0))
         assert len(round_) == 2
         rows: dict[str, Spend | None] = {round_[0].key: round_[0].row}
@@ -167,12 +167,12 @@ class Watches:
         assert rows != bench.rows(household_spend)
 
     def test_a_watch_continues_in_the_next_generation(self, bench: FoldBench) -> None:
-        tail = bench.fold(None, out("a", "h1", p=1))
+        projector = bench.fold(None, out("a", "h1", p=1))
         watch = bench.views[household_spend].watch(timeout=SOON)
         swap(bench)
-        bench.fold(tail, out("b", "h2", p=1))
+        bench.fold(projector, out("b", "h2", p=1))
         assert next(watch).key == "h2"
-        bench.fold(tail, out("c", "h1", p=5))
+        bench.fold(projector, out("c", "h1", p=5))
         assert next(watch).row == Spend(Decimal(6), "base")
         watch.close()
 
@@ -189,11 +189,11 @@ class Watches:
         assert totals != sorted(totals)
 
     def test_a_generation_without_older_changes_is_an_error(self, bench: FoldBench, store: ViewStore) -> None:
-        tail = bench.fold(None, out("a", "h1", p=1))
+        projector = bench.fold(None, out("a", "h1", p=1))
         reader = bench.views[household_spend]
         old, start = bench.live(household_spend), reader.describe().position
         watch = reader.watch(timeout=SOON)
-        bench.fold(tail, out("b", "h2", p=1))
+        bench.fold(projector, out("b", "h2", p=1))
         at = store.checkpoints(old)
         generation = replace(old, id="9-bulk", phase=Phase.BULK)
         assert store.create_marks(generation, {n: replace(m, phase=Phase.BULK, rows=0) for n, m in at.items()})
@@ -206,16 +206,16 @@ class Watches:
         assert list(reader.watch(after=reader.describe().position, timeout=0.0)) == []
 
     def test_a_position_ahead_of_the_view_waits_for_what_comes_behind_it(self, bench: FoldBench) -> None:
-        tail = bench.settle()
+        projector = bench.settle()
         (first,) = bench.write(out("a", "h1", p=1))
         ahead = Position.at(TOPIC, first.partition, first.offset + 1)
         watch = bench.views[household_spend].watch(after=ahead, timeout=0.0)
-        bench.settle(tail)
-        bench.fold(tail, out("b", "h2", p=1))
+        bench.settle(projector)
+        bench.fold(projector, out("b", "h2", p=1))
         assert "h2" in rows_after(watch)
 
     def test_reads_after_a_position_wake_when_the_view_reaches_it(self, bench: FoldBench, store: ViewStore) -> None:
-        tail, reader = bench.settle(), bench.views[household_spend]
+        projector, reader = bench.settle(), bench.views[household_spend]
         (record,) = bench.write(out("a", "h1", p=1))
         position = Position.at(TOPIC, record.partition, record.offset + 1)
 
@@ -227,7 +227,7 @@ class Watches:
                 asyncio.create_task(reader.await_reached(position, timeout=SOON)),
             ]
             await asyncio.sleep(0.05)
-            await asyncio.to_thread(bench.settle, tail)
+            await asyncio.to_thread(bench.settle, projector)
             return list(await asyncio.gather(*reads))
 
         with woken():
@@ -254,9 +254,9 @@ def totals_of_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
     behind = open_generation(bench.store, household_spend, {TOPIC: PARTITIONS}, Phase.SEALED)
     change(bench.store, household_spend.name, lambda registry: registry.pointed(behind).without(old.id))
     bench.write(out("more", "h1", p=1))
-    tail = bench.tail(batch=1)
+    projector = bench.projector(batch=1)
     for _ in range(20):
-        tail.step(0.0)
+        projector.step(0.0)
         for found in reader.watch(after=position, timeout=0.0):
             assert found.row is not None
             totals.append(found.row.total)

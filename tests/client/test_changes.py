@@ -26,10 +26,10 @@ class TestWatchesInMemory(Watches):
 
 def test_a_watcher_that_paused_for_too_long_gets_an_error_and_skips_nothing() -> None:
     bench = bench_on(MemoryViewStore(history=5), household_spend)
-    tail, reader = bench.settle(), bench.views[household_spend]
+    projector, reader = bench.settle(), bench.views[household_spend]
     watch = reader.watch(timeout=0.0)
     for number in range(12):
-        bench.fold(tail, out(f"b{number}", f"h{number % 2}" if number else "first", p=1))
+        bench.fold(projector, out(f"b{number}", f"h{number % 2}" if number else "first", p=1))
     with pytest.raises(ChangesNotKept):
         list(watch)
 
@@ -53,13 +53,13 @@ def test_a_watch_continues_across_a_rebuild(view: View[Any, Any]) -> None:
 
 def test_changes_that_are_not_kept_any_more_are_an_error_with_the_remedy() -> None:
     bench = bench_on(MemoryViewStore(history=5), household_spend)
-    tail, reader = bench.settle(), bench.views[household_spend]
+    projector, reader = bench.settle(), bench.views[household_spend]
     start = reader.describe().position
     for number in range(12):
-        bench.fold(tail, out(f"b{number}", "h", p=1))
+        bench.fold(projector, out(f"b{number}", "h", p=1))
     with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
         reader.watch(after=start)
     position, rows = reader.describe().position, dict(reader.items())
     assert rows == {"h": Spend(Decimal(12), "gold")}
-    bench.fold(tail, out("more", "h", p=1))
+    bench.fold(projector, out("more", "h", p=1))
     assert [one.row for one in reader.watch(after=position, timeout=0.0)] == [Spend(Decimal(13), "gold")]

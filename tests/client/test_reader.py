@@ -84,13 +84,13 @@ def test_a_position_that_is_not_reached_in_time_is_a_stale_view(bench: FoldBench
 
 def test_reading_waits_until_the_view_gets_there() -> None:
     bench = FoldBench()
-    tail = bench.settle()
+    projector = bench.settle()
     position = write_unfolded(bench)
     waits: list[float] = []
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
-        tail.step(0.0)
+        projector.step(0.0)
 
     assert Views(bench.store, wait)[household_spend].get("h00", after=position) == Spend(Decimal(1), "base")
     assert waits
@@ -185,8 +185,8 @@ def test_every_read_follows_the_pointer_to_a_new_generation(bench: FoldBench, re
     assert warm.get("h01") is not None
     old = bench.live(household_spend)
     new = open_generation(bench.store, household_spend, {TOPIC: PARTITIONS}, Phase.SEALED)
-    tail = bench.tail()
-    bench.until(tail, lambda: not tail.step(0.0) and tail.caught_up())
+    projector = bench.projector()
+    bench.until(projector, lambda: not projector.step(0.0) and projector.caught_up())
     change(bench.store, "household_spend", lambda r: r.pointed(new))
     change(bench.store, "household_spend", lambda r: r.without(old.id))
     bench.fold(None, out("more", "h01", p=1))

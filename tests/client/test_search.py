@@ -125,13 +125,13 @@ def bench() -> FoldBench:
 
 def racing(bench: FoldBench) -> Reader[Spend]:
     """A reader, with h0 becoming gold when it reads rows next."""
-    tail, store = bench.settle(), bench.store
+    projector, store = bench.settle(), bench.store
     reader = bench.views[household_spend]
     assert reader.get("h0") == reader.get("h1")
     bench.write(out("more", "h0", p=10))
 
     def settle() -> None:
-        bench.settle(tail)
+        bench.settle(projector)
 
     assert isinstance(store, Racing)
     store.between = settle
@@ -186,17 +186,17 @@ def write_gold(bench: FoldBench) -> Position:
 @pytest.mark.parametrize("number", range(10))
 def test_a_search_finds_what_was_folded_while_it_waited(number: int) -> None:
     bench = FoldBench()
-    tail = bench.settle()
+    projector = bench.settle()
     position = write_gold(bench)
     steps: list[float] = []
 
     def wait(seconds: float) -> None:
         steps.append(seconds)
-        tail.step(0.0)
+        projector.step(0.0)
 
     reader = Views(bench.store, wait)[household_spend]
     if number in (3, 4, 5, 8, 9):  # a loop of its own waits there
-        tail.step(0.0)
+        projector.step(0.0)
     found = searches(reader, after=position)[number]()
     assert found == 1 or list(found) == ["h"]
     assert bool(steps) is (number not in (3, 4, 5, 8, 9))

@@ -69,7 +69,7 @@ class FoldBench:
         """Appends any record at all to the partition of its key."""
         return self.log.append(TOPIC, partition_of(key or b"", PARTITIONS), key, value, list(headers.items()))
 
-    def tail(self, **options: Any) -> Projector:
+    def projector(self, **options: Any) -> Projector:
         """A projector of the views; the next one is this one's successor, unless it has a name of its own."""
         return Projector(
             self.wanted,
@@ -80,20 +80,20 @@ class FoldBench:
             **{"member": "bench", "growth": 1, **options},
         )
 
-    def settle(self, tail: Projector | None = None) -> Projector:
+    def settle(self, projector: Projector | None = None) -> Projector:
         """Steps a projector until it has folded everything."""
-        tail = tail or self.tail()
-        self.until(tail, lambda: not tail.step(0.0) and tail.caught_up())
-        return tail
+        projector = projector or self.projector()
+        self.until(projector, lambda: not projector.step(0.0) and projector.caught_up())
+        return projector
 
-    def fold(self, tail: Projector | None, *events: Event, **headers: bytes) -> Projector:
+    def fold(self, projector: Projector | None, *events: Event, **headers: bytes) -> Projector:
         """Appends one decision, and lets a projector fold everything."""
         self.write(*events, **headers)
-        return self.settle(tail)
+        return self.settle(projector)
 
-    def until(self, tail: Projector, done: Callable[[], bool]) -> None:
+    def until(self, projector: Projector, done: Callable[[], bool]) -> None:
         """Steps until a condition holds."""
-        step_until(lambda: tail.step(0.0), done, lambda: f"the projector to get there; {self.reports}")
+        step_until(lambda: projector.step(0.0), done, lambda: f"the projector to get there; {self.reports}")
 
     def live(self, view: View[Any, Any]) -> Generation:
         """The live generation of a view."""
@@ -131,7 +131,7 @@ class Batches:
     run: str = "run"
 
     def __post_init__(self) -> None:
-        self.bench.settle(self.bench.tail())
+        self.bench.settle(self.bench.projector())
         generation = self.bench.live(self.view)
         self.course = MicroBatchDriver(
             self.view, generation, self.bench.store.checkpoints(generation), self.run,

@@ -219,7 +219,7 @@ def test_any_broken_events_leave_the_rows_of_others_folded() -> None:
             continue
         bad = worsened(rng, model._replace(key=b"bad-%d" % number))
         refused += not routed(bench.log.append(TOPIC, partition_of(bad.key or b"", PARTITIONS), *bad[3:6]))
-    bench.settle(bench.tail(max_parked=CASES))
+    bench.settle(bench.projector(max_parked=CASES))
     alone.settle()
     rows, stopped = bench.rows(open_baskets), parked(bench)
     assert {key: row for key, row in rows.items() if key.startswith("good-")} == alone.rows(open_baskets)
@@ -253,15 +253,15 @@ def test_any_row_key_that_a_client_chooses_stops_no_view(view: Any) -> None:
     """In any order, between flushes as they fall: every row that has a name is there, and what has none is counted."""
     chance = random.Random(4711)
     bench = FoldBench(view)
-    tail, unnamed, expected = bench.settle(), 0, set[str]()
+    projector, unnamed, expected = bench.settle(), 0, set[str]()
     for number in range(300):
         name = chance.choice(NAMES)
         bench.write(checked_out(f"b-{number}", name, **{name: 1, "pear": 2}))
         unnamed += not name
         expected |= {name, "pear"} if view is by_product else {name}
         if chance.random() < 0.1:
-            tail = bench.settle(tail if chance.random() < 0.5 else None)
-    bench.settle(tail)
+            projector = bench.settle(projector if chance.random() < 0.5 else None)
+    bench.settle(projector)
     assert not [details for what, details in bench.reports if what == "view stopped"]
     assert set(bench.rows(view)) == expected - {""}
     (why,) = bench.views[view].describe().parked.values()

@@ -16,7 +16,7 @@ from starlette.types import Message
 
 from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
-from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, frame
+from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, Frames, frame
 from leftfold.http.problems import ProblemError
 from leftfold.http.routes import ResponseInParts, token_of
 from leftfold.http.server_sent_events import _EventSource, _listening
@@ -193,7 +193,7 @@ def test_a_listener_that_is_too_slow_is_refused_and_misses_nothing_when_it_comes
 @pytest.mark.parametrize(("left", "kind"), [(3600.0, b"data: "), (-1.0, b"event: problem")], ids=["", "expired"])
 def test_a_listener_whose_token_expires_has_to_come_back_with_another_one(left: float, kind: bytes) -> None:
     async def calls(feed: Feed, numbers: Numbers) -> None:
-        body: Any = aiter((await _listening(feed, None, lambda _: True, until=time.time() + left)).body_iterator)
+        body: Any = aiter((await _listening(feed, None, until=time.time() + left)).body_iterator)
         assert b"retry" in bytes(await anext(body))
         numbers.make("k", 1)
         news = bytes(await anext(body))
@@ -208,7 +208,7 @@ def test_a_listener_ends_with_its_answer_also_in_the_middle_of_a_write(kind: typ
     """The twin leaves it to the garbage collector, and with it a place among those who catch up."""
 
     async def calls(feed: Feed, numbers: Numbers) -> None:
-        answer = await _listening(feed, None, lambda _: True)
+        answer = await _listening(feed, None)
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.body":
@@ -353,6 +353,34 @@ def test_a_position_is_never_sent_before_the_frames_that_end_there() -> None:
             assert (values(frames), position.next_offset("n", 0)) == ([value], value + 1)
 
     fed(calls, silence_seconds=0.0)
+
+
+def test_listeners_at_one_place_share_what_is_written() -> None:
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        listeners = [feed.listen(None) for _ in range(3)]
+        for listener in listeners:
+            await anext(listener)
+        for value in range(3):
+            numbers.make(f"k{value}", value)
+            first, *others = [(await anext(listener))[1] for listener in listeners]
+            assert values(first) == [value], "and not what was shared before"
+            assert all(other is first for other in others)
+
+    fed(calls)
+
+
+def test_a_listener_chooses_by_key_and_type() -> None:
+    found = Frames(frame(key, type_, Position(), key + type_) for key in "ab" for type_ in "xy")
+
+    def chosen(keys: str, types: str) -> list[str]:
+        lines = found.chosen(frozenset(keys), frozenset(types)).decode().splitlines()
+        return [line.removeprefix("data: ").strip('"') for line in lines if line.startswith("data: ")]
+
+    assert chosen("", "") == ["ax", "ay", "bx", "by"]
+    assert chosen("b", "") == ["bx", "by"]
+    assert chosen("ab", "y") == ["ay", "by"]
+    assert chosen("", "x") == ["ax", "bx"]
+    assert chosen("c", "x") == []
 
 
 class HeldReader:

@@ -9,21 +9,21 @@ from leftfold.model.rights import ROLES, rights_of
 from tests.cli.guild import app as guild
 from tests.process.alarms import bells
 
-PARTS = ("worker", "process", "reaction", "stream", "tail")
+PARTS = ("worker", "process", "reaction", "stream", "projector")
 
 
 def test_a_role_without_a_part_in_the_app_has_no_rights() -> None:
     bare = App("bare", partitions=1, deciders=[bells])
     assert [role for role in PARTS if rights_of(bare, role)] == ["worker"]
-    assert [role for role in PARTS if rights_of(guild, role)] == ["worker", "process", "reaction", "tail"]
+    assert [role for role in PARTS if rights_of(guild, role)] == ["worker", "process", "reaction", "projector"]
     views = App("views", partitions=1, views=guild.views)
-    assert [role for role in PARTS if rights_of(views, role)] == ["tail"]
+    assert [role for role in PARTS if rights_of(views, role)] == ["projector"]
     assert rights_of(App("none", partitions=1), "deployer"), "the topic of answers"
 
 
 def test_a_projector_may_read_the_events_of_its_views_and_no_others() -> None:
     views = App("views", partitions=1, views=guild.views)
-    assert {right.name for right in rights_of(views, "tail") if "Read" in right.operations} == {"bells.events"}
+    assert {right.name for right in rights_of(views, "projector") if "Read" in right.operations} == {"bells.events"}
     bare = App("bare", partitions=1, deciders=[bells])
     assert {right.name for right in rights_of(bare, "rebuild") if "Read" in right.operations} == {"bells.events"}
 

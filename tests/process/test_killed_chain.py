@@ -75,7 +75,7 @@ def assert_views_tell_all(servers: Servers, log: Log) -> None:
             assert dict(lf.views[view].items()) == fold(view, *events), view.name
 
 
-def test_the_services_agree_though_workers_routers_and_tails_are_killed(tmp_path: Path) -> None:
+def test_the_services_agree_though_workers_routers_and_projectors_are_killed(tmp_path: Path) -> None:
     shopping = Shopping.of(baskets=100, patience=timedelta(seconds=30))
     with running(tmp_path) as (run, servers):
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
@@ -83,7 +83,7 @@ def test_the_services_agree_though_workers_routers_and_tails_are_killed(tmp_path
             send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
             half = len(shopping.commands) // 2
             send(client, shopping.commands[:half])
-            for part in ("inventory", "checkout.router", "checkout", "tail"):
+            for part in ("inventory", "checkout.router", "checkout", "projector"):
                 kill(run, part)
             send(client, shopping.commands[half:])
             settle(log, client, shopping.checkouts)

@@ -47,7 +47,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def test_a_compose_implementation_reads_the_file(tmp_path: Path) -> None:
     merged = yaml.safe_load(compose(tmp_path, "config")[0])
-    assert {"kafka", "redis", "spark-master", "spark-worker", "baskets", "tail"} <= set(merged["services"])
+    assert {"kafka", "redis", "spark-master", "spark-worker", "baskets", "projector"} <= set(merged["services"])
 
 
 def created(calls: list[str]) -> dict[str, str]:
@@ -57,14 +57,14 @@ def created(calls: list[str]) -> dict[str, str]:
 
 def test_up_makes_every_part_and_two_processes_for_the_baskets(calls: list[str]) -> None:
     assert set(created(calls)) == {
-        "kafka_1", "redis_1", "spark-master_1", "spark-worker_1", "baskets_1", "baskets_2", "tail_1",
+        "kafka_1", "redis_1", "spark-master_1", "spark-worker_1", "baskets_1", "baskets_2", "projector_1",
     }  # fmt: skip
 
 
 def test_workers_wait_for_healthy_servers_and_know_their_addresses(calls: list[str]) -> None:
     before = calls[: next(n for n, call in enumerate(calls) if call == "start leftfold_baskets_1")]
     assert any("wait --condition=healthy" in call and "leftfold_kafka_1" in call for call in before)
-    for name in ("baskets_1", "baskets_2", "tail_1"):
+    for name in ("baskets_1", "baskets_2", "projector_1"):
         assert "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=kafka:9092" in created(calls)[name]
         assert "LEFTFOLD_REDIS_URL=redis://redis:6379/0" in created(calls)[name]
 
@@ -77,10 +77,10 @@ def test_our_image_is_built_from_our_dockerfile(calls: list[str]) -> None:
         assert f"!{name}\n" in (ROOT / ".dockerignore").read_text() + "\n"
 
 
-def test_the_tail_folds_every_view_of_the_app() -> None:
+def test_the_projector_folds_every_view_of_the_app() -> None:
     from services.baskets.app import app
 
-    names = [name for name in compose_service("tail")["command"][2:] if not name.startswith("-")]
+    names = [name for name in compose_service("projector")["command"][2:] if not name.startswith("-")]
     assert sorted(names) == sorted(view.name for view in app.views)
 
 

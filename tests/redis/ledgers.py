@@ -37,8 +37,8 @@ __all__ = [
     "differs_from_the_log",
     "happen",
     "heals_after",
+    "projector_on",
     "settle",
-    "tail_on",
     "watched",
 ]
 
@@ -51,18 +51,18 @@ def happen(world: World, seed: int, count: int = 150) -> None:
     world.client.send_many(list(histories(stranger(seed), count)))
 
 
-def tail_on(world: World, store: RedisViewStore, **options: Any) -> Projector:
-    return Projector(app.views, world.log.reader, store, **{"look": 0.0, "member": "tail", **options})
+def projector_on(world: World, store: RedisViewStore, **options: Any) -> Projector:
+    return Projector(app.views, world.log.reader, store, **{"look": 0.0, "member": "projector", **options})
 
 
-def settle(tail: Projector) -> None:
+def settle(projector: Projector) -> None:
     def quiet() -> bool:
         try:
-            return tail.step(0.0) == 0 and tail.caught_up()
+            return projector.step(0.0) == 0 and projector.caught_up()
         except InfrastructureError:
             return False
 
-    wait_until(quiet, "the tail to catch up")
+    wait_until(quiet, "the projector to catch up")
 
 
 def assert_equal_to_the_log(world: World, store: RedisViewStore, *views: View[Any, Any]) -> None:
@@ -83,18 +83,18 @@ def heals_after(
     if made is Blind:
         monkeypatch.setattr(ProjectionWriter, "is_confirmed", lambda _: True)
     store._flushers = Flushers(store._settings, connect, made, store._topology)
-    tail = tail_on(world, store)
+    projector = projector_on(world, store)
 
     def more() -> None:
         happen(world, 2)
-        settle(tail)
+        settle(projector)
 
     happen(world, 1)
-    settle(tail)
+    settle(projector)
     lose(more)
     happen(world, 3, count=2)
-    settle(tail)
-    tail.close()
+    settle(projector)
+    projector.close()
     return not differs_from_the_log(world, store)
 
 

@@ -88,33 +88,33 @@ def followed(store: RedisViewStore) -> tuple[FoldBench, Projector, Reader[Spend]
 def test_changes_that_are_not_kept_any_more_are_an_error_and_a_watch_from_now_continues(
     server: RedisServer, stores: Open
 ) -> None:
-    bench, tail, reader = followed(remembering(server, stores, 1))
+    bench, projector, reader = followed(remembering(server, stores, 1))
     start, late = reader.describe().position, reader.watch(timeout=10.0)
     for number in range(30):
-        bench.fold(tail, out(f"b{number}", "h", p=1))
+        bench.fold(projector, out(f"b{number}", "h", p=1))
     with pytest.raises(ChangesNotKept):
         next(late)
     with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
         reader.watch(after=start)
     watch = reader.watch(after=reader.describe().position, timeout=0.0)
-    bench.fold(tail, out("more", "h", p=1))
+    bench.fold(projector, out("more", "h", p=1))
     assert [one.key for one in watch] == ["h"]
 
 
 def test_a_store_that_went_back_in_time_is_watched_on(server: RedisServer, stores: Open) -> None:
-    bench, tail, reader = followed(stores(server.settings))
+    bench, projector, reader = followed(stores(server.settings))
     watch = reader.watch(timeout=10.0)
-    bench.fold(tail, out("a", "h1", p=1))
+    bench.fold(projector, out("a", "h1", p=1))
     assert next(watch).key == "h1"
     saved = server.saved()
-    bench.fold(tail, out("b", "h1", p=2))
+    bench.fold(projector, out("b", "h1", p=2))
     second = next(watch)
     server.kill()
     server.restore(saved)
     server.start()
     bench.write(out("c", "h1", p=4))
     whole = Spend(Decimal(7), "base")
-    bench.until(tail, lambda: steps(tail) and reader.get("h1") == whole)
+    bench.until(projector, lambda: steps(projector) and reader.get("h1") == whole)
     assert [one.row for one in reader.watch(after=second.position, timeout=0.0)] == [whole]
     assert next(watch).row == whole, "the entry seen last is lost, so it finds its place by position"
     watch.close()
@@ -123,7 +123,7 @@ def test_a_store_that_went_back_in_time_is_watched_on(server: RedisServer, store
 def test_a_watcher_that_continues_after_each_death_of_the_server_misses_nothing(
     server: RedisServer, stores: Open
 ) -> None:
-    bench, tail, reader = followed(stores(server.settings))
+    bench, projector, reader = followed(stores(server.settings))
     begin, rows, done = reader.describe().position, dict[str, Spend | None](), threading.Event()
 
     def watch() -> None:
@@ -144,8 +144,8 @@ def test_a_watcher_that_continues_after_each_death_of_the_server_misses_nothing(
                 if number % 12 == 6:
                     server.kill()
                     server.start()
-                steps(tail)
-            bench.until(tail, lambda: steps(tail) and folded(reader) == 24)
+                steps(projector)
+            bench.until(projector, lambda: steps(projector) and folded(reader) == 24)
         finally:
             done.set()
         watching.result(240.0)
@@ -159,8 +159,8 @@ def folded(reader: Reader[Spend]) -> int:
     return -1
 
 
-def steps(tail: Projector) -> bool:
+def steps(projector: Projector) -> bool:
     """A step of a projector whose store may be away."""
     with suppress(InfrastructureError):
-        return tail.step(0.0) >= 0
+        return projector.step(0.0) >= 0
     return False

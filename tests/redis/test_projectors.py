@@ -13,7 +13,7 @@ from leftfold.redis.connection.protocol import SortedSets
 from leftfold.redis.flusher import Flusher
 from tests.domains.ledger import app, by_owner
 from tests.redis.flushes import Blind
-from tests.redis.ledgers import NOW, assert_equal_to_the_log, happen, heals_after, settle, tail_on
+from tests.redis.ledgers import NOW, assert_equal_to_the_log, happen, heals_after, projector_on, settle
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -49,9 +49,9 @@ def test_twin_where_index_entries_are_not_taken_back_they_go_stale(
 ) -> None:
     move = SortedSets.move
     monkeypatch.setattr(SortedSets, "move", lambda self, key, before, after: move(self, key, None, after))
-    tail = tail_on(world, store, batch=20, growth=1)
+    projector = projector_on(world, store, batch=20, growth=1)
     happen(world, 1)
-    settle(tail)
-    tail.close()
+    settle(projector)
+    projector.close()
     with pytest.raises(AssertionError, match="index positive"):
         assert_equal_to_the_log(world, store, by_owner)

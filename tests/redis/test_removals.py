@@ -36,7 +36,7 @@ from tests.domains import ledger_next
 from tests.domains.ledger import app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import flushes, new_marked, new_spread, rows, slot_of
-from tests.redis.ledgers import NOW, assert_equal_to_the_log, happen, settle, tail_on
+from tests.redis.ledgers import NOW, assert_equal_to_the_log, happen, projector_on, settle
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -61,9 +61,12 @@ def world(server: RedisServer, store: RedisViewStore) -> Iterator[World]:
         client.set("view:by_mail", "a string")
     with memory(app, now=NOW) as world:
         happen(world, 1)
-        for tail in tail_on(world, store), Projector([ledger_next.summary], world.log.reader, store, look=0.0):
-            settle(tail)
-            tail.close()
+        for projector in (
+            projector_on(world, store),
+            Projector([ledger_next.summary], world.log.reader, store, look=0.0),
+        ):
+            settle(projector)
+            projector.close()
         yield world
 
 
@@ -164,14 +167,14 @@ def test_the_doctor_names_what_other_code_left(server: RedisServer, store: Redis
     assert f"leftfold drop ledger_summary {next_live(store)} --yes" in found.message
 
 
-def test_undeclared_views_are_named_while_no_tail_is_at_work_on_them(
+def test_undeclared_views_are_named_while_no_projector_is_at_work_on_them(
     server: RedisServer, store: RedisViewStore, world: World
 ) -> None:
     assert named(server) == [{"by_owner", "by_tag"}] * 2
-    tail = tail_on(world, store, lease=600.0)
-    tail.step(0.0)
+    projector = projector_on(world, store, lease=600.0)
+    projector.step(0.0)
     assert named(server) == [set(), set()]
-    tail.close()
+    projector.close()
     assert store.registered(0.0).whole is False, "a look that takes too long does not come to its end"
     assert store.registered().whole
 
@@ -210,11 +213,11 @@ def test_nothing_is_removed_before_it_is_confirmed_and_then_all_of_it(
 
 
 def test_what_is_at_work_unknown_or_half_said_is_refused(store: RedisViewStore, world: World, drop: Typing) -> None:
-    tail = tail_on(world, store, lease=600.0)
-    tail.step(0.0)
+    projector = projector_on(world, store, lease=600.0)
+    projector.step(0.0)
     code, _, err = drop("by_tag", "--yes")
-    assert (code, "at work: tail; stop them first" in err) == (2, True), err
-    tail.close()
+    assert (code, "at work: projector; stop them first" in err) == (2, True), err
+    projector.close()
     store.heartbeat(["rebuilds:by_tag"], "elsewhere (process 7)", 60.0)
     code, _, err = drop("by_tag", "--yes")
     assert (code, "being rebuilt or removed already by elsewhere" in err) == (69, True), err

@@ -202,7 +202,7 @@ def test_a_minority_of_sentinels_is_enough_to_find_the_master(sentinels: Sentine
 
 @pytest.mark.faults
 @pytest.mark.parametrize("made", [Flusher, Repeating, Blind])
-def test_a_tail_heals_when_the_new_master_lacks_the_last_writes(
+def test_a_projector_heals_when_the_new_master_lacks_the_last_writes(
     sentinels: SentinelSet, store: RedisViewStore, made: type[Flusher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin is blind: it compares no tokens and looks for none, and the rows of the lost writes stay wrong."""

@@ -90,14 +90,14 @@ def read_while_folding(
 ) -> list[float]:
     """Reads in threads, folds once they wait, and says how many seconds they read; without being woken, all of them."""
     bench = bench_on(store, household_spend)
-    tail, position = bench.settle(), late(bench)
+    projector, position = bench.settle(), late(bench)
     reader = bench.views[household_spend]
     waits.clear()
     with ThreadPoolExecutor(len(hows)) as pool:
         reading = [pool.submit(seconds_of, how, reader, position, timeout) for how in hows]
         wait_until(lambda: len(waits) == len(hows), "the readers to wait")
         assert not any(read.done() for read in reading)
-        bench.settle(tail)
+        bench.settle(projector)
         return [read.result(2 * SOON) for read in reading]
 
 
@@ -132,12 +132,12 @@ def begin_to_read(
 ) -> tuple[list[Future[Spend | None]], Callable[[], object]]:
     """Readers in threads that wait by one subscription, and what folds the event that they wait for."""
     bench = bench_on(store, household_spend)
-    tail, position = bench.settle(), late(bench)
+    projector, position = bench.settle(), late(bench)
     reader = bench.views[household_spend]
     reads = [pool.submit(reader.get, "h1", after=position, timeout=SOON) for _ in range(count)]
     wait_until(lambda: subscribers(server) > 0, "a subscription")
     assert subscribers(server) == 1
-    return reads, lambda: bench.settle(tail)
+    return reads, lambda: bench.settle(projector)
 
 
 def test_all_who_wait_in_threads_share_one_subscription_which_is_made_again(
@@ -185,7 +185,7 @@ def test_many_who_wait_read_nothing_but_the_marks_now_and_then(
     server: RedisServer, store: RedisViewStore, looks: list[Generation]
 ) -> None:
     bench = bench_on(store, household_spend)
-    tail, position = bench.settle(), late(bench)
+    projector, position = bench.settle(), late(bench)
     reader = bench.views[household_spend]
 
     async def all_wait() -> None:
@@ -198,7 +198,7 @@ def test_many_who_wait_read_nothing_but_the_marks_now_and_then(
             if 0 < read <= 16 * (len(looks) - first + 1):
                 break
             assert time.monotonic() < deadline, f"{read} reads in {len(looks) - first} looks: somebody polls"
-        await asyncio.to_thread(bench.settle, tail)
+        await asyncio.to_thread(bench.settle, projector)
         assert None not in await asyncio.gather(*reads)
 
     asyncio.run(all_wait())

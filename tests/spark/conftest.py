@@ -121,7 +121,7 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
         closing(shop.store),
         all_working(
             deciding(app, "ledgers", KafkaClientSupplier(shop.kafka)),
-            projecting(app.views, partial(KafkaLogReader, shop.kafka), shop.store, member="tail"),
+            projecting(app.views, partial(KafkaLogReader, shop.kafka), shop.store, member="projector"),
         ),
     ):
         shop.send(some_histories(7, poison=0.01))

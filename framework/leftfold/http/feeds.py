@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -17,11 +18,12 @@ from leftfold.http.problems import Problem, ProblemError, problem_of, refusal
 from leftfold.http.routes import token_of
 from leftfold.model.position import Position
 
-__all__ = ["Feed", "Frame", "Source", "frame", "id_line"]
+__all__ = ["Feed", "Frame", "Frames", "Source", "frame", "id_line"]
 
 _MOST_FRAMES, _MOST_BYTES = 10_000, 16_777_216
 """What a feed keeps for slow listeners, and for those who come back."""
 _WRITE_BYTES = 65_536
+_MOST_SHARED = 32  # writes that are kept for all listeners that stand where they begin
 _ROUND_SECONDS = 0.25
 """How long a feed waits for news before it looks whether listeners want to join."""
 _PACE_SECONDS, _PACE_OF_ONE = 0.02, 0.0001
@@ -60,6 +62,28 @@ class Frame(NamedTuple):
         return self._replace(position=position, data=id_line(position) + self.data.partition(b"\n")[2])
 
 
+class Frames(list[Frame]):
+    """Frames that are written at once; listeners share what is made of them."""
+
+    @cached_property
+    def data(self) -> bytes:
+        """The bytes of all."""
+        return b"".join(one.data for one in self)
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The keys that occur."""
+        return frozenset(one.key for one in self)
+
+    def chosen(self, keys: frozenset[str], types: frozenset[str]) -> bytes:
+        """The bytes of those with one of some keys and one of some types; an empty set chooses all."""
+        if not keys and not types:
+            return self.data
+        if keys and self.keys.isdisjoint(keys):
+            return b""
+        return b"".join(one.data for one in self if (not keys or one.key in keys) and (not types or one.type in types))
+
+
 class Source(Protocol):
     """What a feed reads: frames in the order of each key, from a position on."""
 
@@ -95,7 +119,7 @@ class Feed:
         open_source: a source behind a position, or from now on.
         queue_seconds: how long a listener waits to catch up while many others do: after a restart all come back.
         turn_seconds: how long a listener catches up while others wait to; then it has to come back.
-        silence_seconds: how long a listener waits for news before it is sent its position.
+        silence_seconds: how long there is no news before listeners are sent their position.
     """
 
     def __init__(
@@ -113,6 +137,8 @@ class Feed:
         self._catching_up, self._queued = asyncio.Semaphore(_CATCHING_UP), 0
         self._frames: deque[Frame] = deque()
         self._first, self._bytes = 0, 0
+        self._shared: dict[int, Frames] = {}
+        """The frames that listeners write next, by the number of the first."""
         self._places: OrderedDict[str, int] = OrderedDict()
         """The number of the frame behind each position."""
         self._position = Position()
@@ -123,7 +149,7 @@ class Feed:
 
     async def listen(
         self, after: Position | None, *, from_start: bool = False
-    ) -> AsyncGenerator[tuple[Position, Sequence[Frame]], None]:
+    ) -> AsyncGenerator[tuple[Position, Frames], None]:
         """The frames behind a position, or from now on, with the position behind them.
 
         The first is empty; so is one now and then while there is no news. Partitions that `after` does not name begin
@@ -144,9 +170,9 @@ class Feed:
             if number < self._first:
                 async with aclosing(self._catch_up(start)) as caught_up:
                     async for ahead, frames, number in caught_up:  # noqa: B007  # used behind it
-                        yield ahead, frames
+                        yield ahead, Frames(frames)
             else:
-                yield start, ()
+                yield start, Frames()
             while True:
                 news.clear()
                 if number < self._end:
@@ -159,13 +185,9 @@ class Feed:
                 elif self._failure is not None:
                     raise ProblemError(self._failure)
                 else:
-                    try:
-                        async with asyncio.timeout(self._silence_seconds):
-                            await news.wait()
-                    except TimeoutError:
-                        # Frames may have come at this very moment, and their position is not to be sent before them.
-                        if number == self._end:
-                            yield self._position | ahead, ()
+                    await news.wait()
+                    if number == self._end and self._failure is None:
+                        yield self._position | ahead, Frames()
         finally:
             del self._listening[news]
 
@@ -176,20 +198,21 @@ class Feed:
             task.cancel()
             await asyncio.wait([task])  # an error of its source must not end the shutdown of the gateway
 
-    def _from(self, number: int) -> list[Frame]:
-        """The kept frames from a number on, as many as are written at once.
-
-        Raises:
-            ProblemError: they are not kept any more.
-        """
+    def _from(self, number: int) -> Frames:
+        """The kept frames from a number on, as many as are written at once. Raises ProblemError: they are not kept."""
         if number < self._first:
             raise _too_slow(self._first - number)
-        found, size = list[Frame](), 0
+        if (shared := self._shared.get(number)) is not None:
+            return shared
+        found, size = Frames(), 0
         for one in islice(self._frames, number - self._first, None):
             found.append(one)
             size += len(one.data)
             if size > _WRITE_BYTES:
                 break
+        if len(self._shared) >= _MOST_SHARED:
+            self._shared.clear()
+        self._shared[number] = found
         return found
 
     @property
@@ -205,6 +228,7 @@ class Feed:
             self._failure = None
             self._first = self._end + 1  # a listener of the reading before has missed what came between
             self._frames.clear()
+            self._shared.clear()
             self._places.clear()
             self._bytes = 0
             self._begun = asyncio.get_running_loop().create_future()
@@ -239,7 +263,7 @@ class Feed:
 
     async def _read(self, source: Source) -> None:
         """Reads until there has been no listener for a while."""
-        alone = 0.0
+        alone, spoke = 0.0, time.monotonic()
         while alone < _LINGER_SECONDS and not self._closed:
             joining = tuple(self._joining)
             await asyncio.gather(*map(self._join, joining))
@@ -248,11 +272,15 @@ class Feed:
             alone = 0.0 if self._listening else alone + _ROUND_SECONDS
             self._keep(found)
             self._reach(source.position)
-            if found:
+            if found or time.monotonic() - spoke >= self._silence_seconds:
+                spoke = time.monotonic()
                 self._wake()
+            if found:
                 await asyncio.sleep(_PACE_SECONDS + _PACE_OF_ONE * len(self._listening))
 
     def _keep(self, found: Sequence[Frame]) -> None:
+        if found:
+            self._shared.clear()  # the last of them may have been followed by none
         for frame in found:
             self._frames.append(frame)
             self._bytes += len(frame.data)
@@ -353,15 +381,15 @@ def _completed(after: Position, present: Position, *, from_start: bool) -> Posit
     )
 
 
-def _behind(ahead: Position, found: Sequence[Frame]) -> Sequence[Frame]:
+def _behind(ahead: Position, found: Frames) -> Frames:
     """The frames that a listener lacks which has read alone up to a position, further than the feed perhaps."""
     if not ahead.offsets:
         return found
-    return [
+    return Frames(
         one if one.position.covers(ahead) else one.behind(ahead)
         for one in found
         if one.place is None or not ahead.covers(one.place)
-    ]
+    )
 
 
 def _too_slow(missed: int) -> ProblemError:

@@ -68,11 +68,11 @@ def add_changes(router: APIRouter, view: View[Any, Any], views: FirstConnection[
     ) -> Response:
         for one in key or (None,):
             principal = await access.check_view(request, view.name, one)
-        keys, start = set(key or ()), last_event_id or after
+        keys, start = frozenset(key or ()), last_event_id or after
         return await _listening(
             feed,
             position_in(start) if start else None,
-            lambda one: not keys or one.key in keys,
+            keys=keys,
             until=principal.expires,
         )
 
@@ -110,11 +110,12 @@ def add_events(
     ) -> Response:
         for one in key or (None,):
             principal = await access.check_stream(request, decider.name, one)
-        keys, types, start = set(key or ()), set(type or ()), last_event_id or after
+        keys, types, start = frozenset(key or ()), frozenset(type or ()), last_event_id or after
         return await _listening(
             feed,
             position_in(start) if start else None,
-            lambda one: (not keys or one.key in keys) and (not types or one.type in types),
+            keys=keys,
+            types=types,
             from_start=from_start and not start,
             until=principal.expires,
         )
@@ -232,14 +233,16 @@ class _ChangeSource:
 async def _listening(
     feed: Feed,
     after: Position | None,
-    wanted: Callable[[Frame], bool],
     *,
+    keys: frozenset[str] = frozenset(),
+    types: frozenset[str] = frozenset(),
     from_start: bool = False,
     until: float | None = None,
 ) -> StreamingResponse:
-    """The answer that sends a listener the frames of a feed that it wants, until it goes away.
+    """The answer that sends a listener frames of a feed, until it goes away.
 
     Args:
+        keys, types: what it wants; nothing = everything.
         until: when its token expires, in seconds since 1970: soon after, it has to come back with another one.
 
     Raises:
@@ -256,7 +259,7 @@ async def _listening(
             async for position, frames in found:
                 if until is not None and time.time() > until:
                     raise ProblemError(_EXPIRED)
-                chosen = b"".join(one.data for one in frames if wanted(one))
+                chosen = frames.chosen(keys, types)
                 if chosen or now() - sent >= _SILENCE_SECONDS:
                     sent = now()
                     yield chosen or id_line(position) + b"\n"

@@ -222,7 +222,7 @@ class World:
             for category in view.categories:
                 self.log.create(names.events(category), app.partitions)
         self._reactions = MemoryReactions(app, self.log, acts or {})
-        self._tail = Projector(app.views, self.log.reader, self.store, look=0.0)
+        self._projector = Projector(app.views, self.log.reader, self.store, look=0.0)
         self.settle()
         self.timers = MemoryTimers(app.name, self._flow, lambda: self.now, self.settle)
         self.client = MemoryClient(self.decide, self.settle)
@@ -335,8 +335,8 @@ class World:
     def settle(self) -> None:
         """Runs processes, projector and reactions until all written events are processed."""
         self._flow.run()
-        if self._tail.views:
-            while self._tail.step(0.0) or not self._tail.caught_up():
+        if self._projector.views:
+            while self._projector.step(0.0) or not self._projector.caught_up():
                 pass
         self._reactions.run()
 

@@ -244,7 +244,7 @@ def is_view_name(name: str) -> bool:
     return bool(name) and all(c.isalnum() or c in "_-" for c in name)
 
 
-def tails(view: str, hash_: str) -> str:
+def projectors(view: str, hash_: str) -> str:
     """The membership group of the projectors of a view that write the same generations, those of a schema hash."""
     return f"tails:{view}:{hash_}"
 

@@ -143,7 +143,7 @@ def _stream(app: App, to: _Rights) -> None:
         to.add("topic", f"{begin}", "Create", "Read", "Write", "Describe", "DescribeConfigs", prefixed=True)
 
 
-def _tail(app: App, to: _Rights) -> None:
+def _projector(app: App, to: _Rights) -> None:
     """The rights of a projector: to read the events of its views."""
     read = {category for view in app.views for category in view.categories}
     to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
@@ -186,14 +186,14 @@ _OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
     "process": _process,
     "reaction": _reaction,
     "stream": _stream,
-    "tail": _tail,
+    "projector": _projector,
     "rebuild": _reader,
     "console": _console,
     "deployer": _deployer,
 }
-_RUNNING = frozenset({"worker", "process", "reaction", "stream", "tail"})
+_RUNNING = frozenset({"worker", "process", "reaction", "stream", "projector"})
 """The roles that `leftfold run` starts, which first checks the configuration of the topics."""
 _READING = _RUNNING | {"rebuild", "console", "client"}
-_IN_REDIS = {"client": _READER, "console": _READER, "tail": _WRITER, "rebuild": _WRITER, "stream": _WRITER}
+_IN_REDIS = {"client": _READER, "console": _READER, "projector": _WRITER, "rebuild": _WRITER, "stream": _WRITER}
 ROLES = tuple(_OF_ROLE)
 """The parts of a service that log in, each with a user of its own."""

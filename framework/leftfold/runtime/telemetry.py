@@ -306,7 +306,7 @@ class Observation(NamedTuple):
 _NUMBERS = {
     "workers": telemetry.RUNNING,
     "running": telemetry.RUNNING,
-    "tails": telemetry.RUNNING,
+    "projectors": telemetry.RUNNING,
     "rows": telemetry.VIEW_ROWS,
     "dead": telemetry.DEAD_LETTERS,
     "parked": telemetry.PARKED,
@@ -328,7 +328,7 @@ def observations(row: Mapping[str, Any]) -> Iterator[Observation]:
     """The numbers in a row of the survey; those that are not known are left out."""
     kind, name = row["kind"], row["name"]
     if kind == "view":
-        if "tails" not in row or not row["is_current"]:
+        if "projectors" not in row or not row["is_current"]:
             return
         age, freshness = (since(row[field]) if row[field] else None for field in ("created", "time"))
         row = {**row, "parked": len(row["parked"]), "age": age, "freshness": freshness and max(0.0, freshness)}

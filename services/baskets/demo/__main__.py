@@ -64,7 +64,7 @@ def _story(weeks: range) -> list[str]:
         fleet.pid("baskets")
         loading = Loading(_client(lf), weeks, total)
         loading.start()
-        for share, part in ((0.1, "baskets"), (0.25, "tail"), (0.4, "baskets")):
+        for share, part in ((0.1, "baskets"), (0.25, "projector"), (0.4, "baskets")):
             loading.wait_answered(share)
             pid = fleet.kill(part)
             say(f"{loading.answered:>9,} commands answered: SIGKILL to the {part} process ({pid}).", end=" ")
@@ -149,7 +149,7 @@ def _farewell() -> None:
     say("The servers are still up. Try, with .venv/bin on your PATH:")
     for line in (
         "leftfold status",
-        "leftfold run                         (the worker and the tail; Ctrl-C stops them)",
+        "leftfold run                         (the worker and the projector; Ctrl-C stops them)",
         "leftfold events baskets --follow",
         "leftfold get store_totals 367",
         "leftfold rebuild household_spend",

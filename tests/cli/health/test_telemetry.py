@@ -208,7 +208,7 @@ def test_every_instrument_is_in_the_page_and_in_a_scrape_or_belongs_to_clients(r
 
 def test_numbers_of_every_part_and_of_the_survey_are_in_one_scrape(running: Running) -> None:
     found = running.scraped()
-    parts = ("orders", "stock", "payments", "checkout", "checkout.router", "greetings", "tail")
+    parts = ("orders", "stock", "payments", "checkout", "checkout.router", "greetings", "projector")
     for part in parts:
         assert found.of("leftfold_part_up", part=part) == [1.0], part
     members = {"decider": "orders", "process": "checkout", "router": "checkout", "view": "order_status"}

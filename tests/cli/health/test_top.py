@@ -169,5 +169,5 @@ def test_what_the_survey_does_not_know_is_no_number() -> None:
     found = {one.instrument.name: one.value for one in observations(unknown)}
     assert found["leftfold.lag"] == 3
     assert "leftfold.lag.duration" not in found
-    other = {"kind": "view", "name": "v", "tails": 1, "is_current": False}
+    other = {"kind": "view", "name": "v", "projectors": 1, "is_current": False}
     assert not list(observations(other))

@@ -120,7 +120,7 @@ def trimmed(
 
 
 def test_a_trimmed_log_is_verified_and_folded_again(trimmed: Shell, bare: Shell, kept: list[str]) -> None:
-    wait_until(lambda: "view ledger_summary parks p" in bare("status").err, "the tail to park a row")
+    wait_until(lambda: "view ledger_summary parks p" in bare("status").err, "the projector to park a row")
     result = bare("verify", *kept, "--json")
     assert (result.code, [row["equal"] for row in result.rows()]) == (0, [True] * 3), result.out + result.err
     bare("verify", "by_owner", "--generation", "noon_before", *kept).ok()
@@ -206,7 +206,7 @@ def test_explain_shows_events_that_only_the_archive_has(trimmed: Shell, bare: Sh
         result = bare("explain", "ledger_summary", "l-3", *kept, "--json").ok()
         return [step["version"] for step in result.rows()] == [event["version"] for event in events]
 
-    wait_until(shown, "the tail to fold the last event")
+    wait_until(shown, "the projector to fold the last event")
 
 
 def test_promote_rollback_and_retry_read_the_archive(trimmed: Shell, bare: Shell, kept: list[str]) -> None:
@@ -370,7 +370,7 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
         assert all(seconds is not None and seconds > 0 for seconds in behind(bare, *kept).values())
         assert "stands before the start" not in bare("status", *kept).err
         with running(without, "run", "by_owner", "--archive", ""):
-            wait_until(lambda: "gap in the log: ledgers.events[" in without.said(), "the tail to refuse")
+            wait_until(lambda: "gap in the log: ledgers.events[" in without.said(), "the projector to refuse")
             assert bare("get", "by_owner", "o/3", *after, "1").code == 4
         with running(whole, "run", "by_owner", *kept) as process:
             bare("get", "by_owner", "o/3", *after, "60").ok()

@@ -42,7 +42,7 @@ class Running:
         return len(re.findall(pattern, self.shell.said()))
 
     def wait_at_work(self) -> None:
-        wait_until(lambda: self.count(" serving ") and self.count(" following "), "the worker and the tail")
+        wait_until(lambda: self.count(" serving ") and self.count(" following "), "the worker and the projector")
 
     def end(self) -> None:
         self.process.terminate()
@@ -74,8 +74,8 @@ def views(shell: Shell) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in result.rows() if row["kind"] == "view" and row["live"]}
 
 
-def tails(shell: Shell) -> set[int]:
-    return {row["tails"] for row in views(shell).values()}
+def projectors(shell: Shell) -> set[int]:
+    return {row["projectors"] for row in views(shell).values()}
 
 
 @contextmanager
@@ -106,11 +106,11 @@ def test_killed_itself_it_leaves_no_orphans(run: Running) -> None:
 def test_a_server_that_is_away_for_a_while_is_reported_once_and_waited_for(run: Running, server: str) -> None:
     data = run.shell.place / ".leftfold"
     kill(data, server)
-    wait_until(lambda: run.count(r"tail +waiting"), "the tail's complaint")
+    wait_until(lambda: run.count(r"projector +waiting"), "the projector's complaint")
     restart(data, server)
-    wait_until(lambda: run.count(r"tail +going on"), "the tail")
+    wait_until(lambda: run.count(r"projector +going on"), "the projector")
     if server == "redis":
-        assert (run.count(r"tail +waiting"), run.count("restarting")) == (1, 0)
+        assert (run.count(r"projector +waiting"), run.count("restarting")) == (1, 0)
     # A command is decided and its event folded, within what a new user has patience for.
     sent = run.shell("send", "AddItem", TEA.format(server), "--timeout", "40").ok()
     position = sent.out.rsplit("position ", 1)[1].strip()
@@ -124,46 +124,46 @@ def test_more_workers_share_the_partitions(up: Shell, started: Started) -> None:
     wait_until(lambda: "partitions=0-3" not in up.said().rstrip().splitlines()[-1], "a shared group")
 
 
-def test_a_tail_that_hangs_is_replaced_and_does_no_harm_when_it_wakes(run: Running, up: Shell) -> None:
+def test_a_projector_that_hangs_is_replaced_and_does_no_harm_when_it_wakes(run: Running, up: Shell) -> None:
     other = Running(up, "two")
     try:
         other.wait_at_work()
-        wait_until(lambda: tails(up) == {2}, "both tails")
+        wait_until(lambda: projectors(up) == {2}, "both projectors")
         keys = [f"shared-{number}" for number in range(8)]
-        with hung(run.part("tail")):
+        with hung(run.part("projector")):
             add(up, *keys)
-            wait_until(lambda: all(items(up, key) == 2 for key in keys), "the other tail to fold all of them")
-            wait_until(lambda: tails(up) == {1}, "one of them to be off the list")
+            wait_until(lambda: all(items(up, key) == 2 for key in keys), "the other projector to fold all of them")
+            wait_until(lambda: projectors(up) == {1}, "one of them to be off the list")
             wait_until(lambda: "s behind" not in up("status").err, "status to be content")
-        wait_until(lambda: tails(up) == {2}, "the tail that woke up")
+        wait_until(lambda: projectors(up) == {2}, "the projector that woke up")
         add(up, *keys)
         wait_until(lambda: all(items(up, key) == 4 for key in keys), "both to fold on")
     finally:
         other.end()
 
 
-def test_status_names_a_tail_that_hangs_and_what_it_says_to_type_takes_over(
+def test_status_names_a_projector_that_hangs_and_what_it_says_to_type_takes_over(
     run: Running, up: Shell, started: Started
 ) -> None:
     add(up, "hung")
-    wait_until(lambda: items(up, "hung") == 2, "the tail to fold")
-    with hung(run.part("tail")):
+    wait_until(lambda: items(up, "hung") == 2, "the projector to fold")
+    with hung(run.part("projector")):
         add(up, "hung")
         wait_until(lambda: "view cart_summary is " in up("status").err, "status to name it")
-        result = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(up).items()}
+        result = {name: (row["projectors"], row["lag"] > 0, row["behind"] > 5) for name, row in views(up).items()}
         assert result == dict.fromkeys(VIEWS, (0, True, True))
         assert items(up, "hung") == 2
         line = re.compile(
-            r"view cart_summary is \d+ s behind, lag \d+, and no tail is at work on it, or one that hangs \(.*\); "
+            r"view cart_summary is \d+ s behind, lag \d+, and no projector is at work on it, or one that hangs \(.*\); "
             r"start one: leftfold (run cart_summary)\n"
         )
         (typed,) = line.findall(up("status").err)
         started(up.beside("standby"), shlex.split(typed))
-        wait_until(lambda: items(up, "hung") == 4, "the other tail to take over")
+        wait_until(lambda: items(up, "hung") == 4, "the other projector to take over")
         wait_until(lambda: "view cart_summary is " not in up("status").err, "status to be content")
-        wait_until(lambda: views(up)["cart_summary"]["tails"] == 1, "it to be counted")
+        wait_until(lambda: views(up)["cart_summary"]["projectors"] == 1, "it to be counted")
         assert "view customer_spend is " in up("status").err, "none was started for that one"
-    wait_until(lambda: "s behind" not in up("status").err, "the tail that woke up")
+    wait_until(lambda: "s behind" not in up("status").err, "the projector that woke up")
 
 
 def test_the_twin_whose_place_is_kept_for_long_is_not_replaced_and_status_says_so(up: Shell, started: Started) -> None:
@@ -172,23 +172,27 @@ def test_the_twin_whose_place_is_kept_for_long_is_not_replaced_and_status_says_s
     worker.wait_until(started(worker, ["run", "carts"]), lambda said: '"serving"' in said)  # it has made the topics
     environment = up._environment | {"PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}"}
     keys = [f"kept-{number}" for number in range(8)]
-    tail = subprocess.Popen([sys.executable, "-m", "tests.cli.run.hanging_tail"], cwd=up.place, env=environment)
+    projector = subprocess.Popen(
+        [sys.executable, "-m", "tests.cli.run.hanging_projector"], cwd=up.place, env=environment
+    )
     try:
-        wait_until(lambda: tails(up) == {1}, "the tail")
+        wait_until(lambda: projectors(up) == {1}, "the projector")
         add(up, *keys)
-        wait_until(lambda: all(items(up, key) == 2 for key in keys), "the tail to fold")
-        with hung(psutil.Process(tail.pid)):
+        wait_until(lambda: all(items(up, key) == 2 for key in keys), "the projector to fold")
+        with hung(psutil.Process(projector.pid)):
             add(up, *keys)
-            wait_until(lambda: "although 1 tail is at work: it catches up, was stopped" in up("status").err, "status")
+            wait_until(
+                lambda: "although 1 projector is at work: it catches up, was stopped" in up("status").err, "status"
+            )
             assert all(row["lag"] > 0 and row["behind"] > 5 for row in views(up).values())
             started(up.beside("standby"), ["run", *VIEWS])
-            wait_until(lambda: any(items(up, key) == 4 for key in keys), "the other tail to fold its share")
+            wait_until(lambda: any(items(up, key) == 4 for key in keys), "the other projector to fold its share")
             assert not all(items(up, key) == 4 for key in keys)
-            wait_until(lambda: "although 2 tails are at work" in up("status").err, "both to be counted")
+            wait_until(lambda: "although 2 projectors are at work" in up("status").err, "both to be counted")
         wait_until(lambda: all(items(up, key) == 4 for key in keys), "both to fold on")
     finally:
-        tail.terminate()
-        tail.wait(240.0)
+        projector.terminate()
+        projector.wait(240.0)
 
 
 def test_a_view_that_cannot_be_read_keeps_status_from_no_other(run: Running, up: Shell) -> None:

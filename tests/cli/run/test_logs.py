@@ -67,7 +67,7 @@ def test_what_the_driver_of_routers_says_is_a_line_like_any_other() -> None:
 
 def test_adapters_repeat_themselves_once_in_a_while_only_and_not_when_leaving() -> None:
     out, leaving = io.StringIO(), threading.Event()
-    open_report("tail", as_json=False, stream=out, leaving=leaving.is_set)
+    open_report("projector", as_json=False, stream=out, leaving=leaving.is_set)
     log = logging.getLogger("leftfold.kafka")
     for client in ("reader", "admin"):
         log.warning("%s: FAIL [thrd:main]: connection refused", client)
@@ -75,7 +75,7 @@ def test_adapters_repeat_themselves_once_in_a_while_only_and_not_when_leaving() 
     leaving.set()
     log.warning("reader: SESSTMOUT too late to matter")
     (line,) = out.getvalue().splitlines()
-    assert line.endswith("tail         reader: FAIL: connection refused")
+    assert line.endswith("projector         reader: FAIL: connection refused")
 
 
 def test_an_exception_is_shown_whole() -> None:
@@ -83,7 +83,7 @@ def test_an_exception_is_shown_whole() -> None:
     try:
         raise ZeroDivisionError("oops")
     except ZeroDivisionError:
-        open_report("tail", as_json=False, stream=out)("failed", {"exc_info": True})
+        open_report("projector", as_json=False, stream=out)("failed", {"exc_info": True})
     assert "Traceback" in out.getvalue()
     assert out.getvalue().splitlines()[0].endswith("failed")
 

@@ -113,7 +113,7 @@ def ask_and_look(running: Shell) -> None:
     )
     assert asked.rows() == [{"name": "why"}], asked.err
     starting = next(line for line in running.said().splitlines() if " starting " in line)
-    assert all(name in starting for name in ("clerk.router", "answering.tail", "asking.tail"))
+    assert all(name in starting for name in ("clerk.router", "answering.projector", "asking.projector"))
 
 
 def test_all_apps_of_the_project_are_meant_and_where_there_can_be_one_that_which_has_it(place: Path) -> None:

@@ -40,7 +40,7 @@ def filled(shell: Shell) -> Shell:
     with serving(shell):
         for cart in CARTS:
             add(shell, cart)
-        wait_until(lambda: all_items(shell) == [1] * 4, "the tail")
+        wait_until(lambda: all_items(shell) == [1] * 4, "the projector")
     return shell
 
 
@@ -120,9 +120,9 @@ def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(filled: Shell
         assert all(said in result.out for said in ("0 rows equal", "4 differ", "items"))
         filled("promote", "cart_summary").ended(78, "start one of that code first: leftfold run cart_summary")
         with running(filled.beside("newer"), "run", "cart_summary"):
-            wait_until(lambda: filled("promote", "cart_summary").code == 0, "a tail of the new code")
+            wait_until(lambda: filled("promote", "cart_summary").code == 0, "a projector of the new code")
             add(filled, "a")
-            wait_until(lambda: items(filled, "a") == 202, "the tail of the new code")
+            wait_until(lambda: items(filled, "a") == 202, "the projector of the new code")
             assert filled("verify", "cart_summary").code == 0
             assert "standing by" in filled("status").err
             assert "of other code, standing by: " in doctor_on_views(filled)["message"]
@@ -165,18 +165,18 @@ def test_old_and_new_code_run_side_by_side_and_the_old_generation_goes_when_no_r
     with serving(shell):
         add(shell, "a")
         with running(new, "run", "cart_summary"):
-            wait_until(lambda: items(new, "a") > 0, "the new tail")
+            wait_until(lambda: items(new, "a") > 0, "the new projector")
             for cart in CARTS[1:]:
                 add(shell, cart)
-            wait_until(lambda: all_items(shell) == [1] * 4, "the old tail")
-            wait_until(lambda: all_items(new) == [101] * 4, "the new tail")
+            wait_until(lambda: all_items(shell) == [1] * 4, "the old projector")
+            wait_until(lambda: all_items(new) == [101] * 4, "the new projector")
             rows = new("status", "--json").rows()
             (old,) = {str(row["generation"]) for row in rows if row.get("phase") == "live (other code)"}
             # A projector that stands still for three seconds is taken for dead.
-            wait_until(lambda: f"drop cart_summary {old}" not in new("status").err, "the old tail to be at work")
-            new("drop", "cart_summary", old, "--yes").ended(2, "tails of that are at work")
+            wait_until(lambda: f"drop cart_summary {old}" not in new("status").err, "the old projector to be at work")
+            new("drop", "cart_summary", old, "--yes").ended(2, "projectors of that are at work")
     wait_until(
-        lambda: f"leftfold drop cart_summary {old} --yes" in new("status").err, "the old tail to be off the list"
+        lambda: f"leftfold drop cart_summary {old} --yes" in new("status").err, "the old projector to be off the list"
     )
     looked = {row["about"]: row for row in new("doctor", "--json").rows()}
     assert looked["views"]["well"]

@@ -153,7 +153,7 @@ class Trimmed(MemoryLogReader):
 def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
     bench = FoldBench(by_owner, household_spend)
     bench.log.create(TOPIC, 4)
-    tail = Projector(
+    projector = Projector(
         bench.wanted,
         lambda: Trimmed(bench.log),
         bench.store,
@@ -161,9 +161,9 @@ def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
         report=lambda what, details: bench.reports.append((what, details)),
     )
     bench.write(out("b", "h", p=1))
-    bench.until(tail, lambda: bench.store.registry(household_spend.name).live != {})
+    bench.until(projector, lambda: bench.store.registry(household_spend.name).live != {})
     bench.write(out("c", "h", p=2))
-    bench.until(tail, lambda: not tail.step(0.0))
+    bench.until(projector, lambda: not projector.step(0.0))
     assert bench.rows(household_spend)["h"].total == 3
     told: list[Any] = [details for what, details in bench.reports if what == "view stopped"]
     assert [one["view"] for one in told] == [by_owner.name]
@@ -174,12 +174,12 @@ def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
 def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it() -> None:
     bench = FoldBench(by_owner)
     bench.log.create(TOPIC, 4)
-    tail = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)
-    tail.step(0.0)
-    assert not tail.writers()
+    projector = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)
+    projector.step(0.0)
+    assert not projector.writers()
     open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
-    bench.until(tail, tail.caught_up)
-    assert [writer.view for writer in tail.writers()] == [by_owner]
+    bench.until(projector, projector.caught_up)
+    assert [writer.view for writer in projector.writers()] == [by_owner]
 
 
 def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:

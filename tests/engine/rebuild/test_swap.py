@@ -186,14 +186,14 @@ def test_readers_see_no_older_row_when_the_log_overtakes_a_rebuild(
         monkeypatch.setattr(Swap, "_past", lambda self, *positions: True)
     with ledger_world(30) as world:
         world.store = Store()
-        tail = Projector([view], world.log.reader, world.store, look=0.0)
-        settle(tail)
+        projector = Projector([view], world.log.reader, world.store, look=0.0)
+        settle(projector)
         seen.clear()
 
         def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
             results = run_locally(job, plan, tell)
             send(world, 6, 50)
-            settle(tail)
+            settle(projector)
             return results
 
         work = rebuild(world, view)
@@ -203,8 +203,8 @@ def test_readers_see_no_older_row_when_the_log_overtakes_a_rebuild(
     assert new.covers(old) is waits
 
 
-def settle(tail: Projector) -> None:
-    step_until(lambda: None, lambda: not tail.step(0.0) and tail.caught_up(), "the projector to catch up")
+def settle(projector: Projector) -> None:
+    step_until(lambda: None, lambda: not projector.step(0.0) and projector.caught_up(), "the projector to catch up")
 
 
 def test_a_generation_that_was_removed_meanwhile_never_goes_live(world: World) -> None:
@@ -257,7 +257,7 @@ def test_a_held_rebuild_is_not_live_and_kept_up_to_date(world: World) -> None:
     assert rows_of(world, summary) == rows
     send(world, 6, 40)
     held = resolve(world.store.registry(summary.name), summary, "held")
-    assert diff(before, held, world.store).unsettled == 0, "the tail follows both"
+    assert diff(before, held, world.store).unsettled == 0, "the projector follows both"
 
 
 @pytest.mark.parametrize("hold", [True, False])
@@ -349,7 +349,7 @@ def test_a_rollback_needs_no_projector(world: World) -> None:
     first, rows = live(world, summary), rows_of(world, summary)
     rebuild(world, summary, hold=True).run()
     promote(world, summary, "held")
-    world._tail.close()
+    world._projector.close()
     assert promote(world, summary, first.id).agreement is Agreement.EQUAL
     assert (live(world, summary).id, rows_of(world, summary)) == (first.id, rows)
 

@@ -64,9 +64,9 @@ def test_a_world_in_memory_refuses_sql() -> None:
 def test_projectors_ignore_query_views() -> None:
     log, store = MemoryLog(), MemoryViewStore()
     log.create("ledgers.events", 2)
-    tail = Projector([counts, by_owner], log.reader, store, look=0.0)
-    tail.step(0.0)
-    assert tail.views == (by_owner,)
+    projector = Projector([counts, by_owner], log.reader, store, look=0.0)
+    projector.step(0.0)
+    assert projector.views == (by_owner,)
     assert not store.registry(counts.name).generations
 
 
@@ -187,7 +187,9 @@ def test_a_claim_fails_when_the_run_before_moved_meanwhile(store: MemoryViewStor
 def test_checkpoints_that_no_stream_wrote_are_at_no_batch(store: MemoryViewStore, made: Generation) -> None:
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     one = store.checkpoints(made)[0]
-    flush = BucketFlush(made, 0, one.token, replace(one, token="of-a-tail"), counts.rows.columns, counts.rows.indexes)
+    flush = BucketFlush(
+        made, 0, one.token, replace(one, token="of-a-projector"), counts.rows.columns, counts.rows.indexes
+    )
     assert store.flush([flush])
     assert QueryWriter(counts, made, store, ("owner",), "r").batch is None
     assert not writer.write(1, rows(("a", 2)), Position()), "a foreign token is a foreign writer"

@@ -74,7 +74,7 @@ def test_a_key_that_is_not_parked_is_refused(world: World) -> None:
 def test_a_retry_that_a_projector_overtakes_folds_again(world: World) -> None:
     """Somebody else's flush comes between the read of the checkpoint and ours, twice; events have arrived meanwhile."""
     generation, store = live(world, summary), world.store
-    world._tail.close()
+    world._projector.close()
     flush, left = store.flush, [2]
 
     def beaten(flushes: Any) -> bool:

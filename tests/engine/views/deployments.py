@@ -55,7 +55,7 @@ class Deploys:
     def __init__(self) -> None:
         self.bench = FoldBench(view_of("a"))
         self.store = self.bench.store
-        self.tails: dict[str, Projector] = {}
+        self.projectors: dict[str, Projector] = {}
         self.written = 0
         self.claims: dict[str, list[str]] = {}
         """The codes that were seen to fold each generation, in order."""
@@ -102,7 +102,7 @@ class Deploys:
 
     def start(self, code: str, name: str, **options: Any) -> Projector:
         """A projector that looks around when it starts, and then when it is made to."""
-        self.tails[name] = Projector(
+        self.projectors[name] = Projector(
             [view_of(code)],
             self.bench.log.reader,
             self.store,
@@ -117,29 +117,29 @@ class Deploys:
                 **options,
             },
         )
-        return self.tails[name]
+        return self.projectors[name]
 
     def stop(self, name: str) -> None:
         """Ends a projector in order."""
-        self.tails.pop(name).close()
+        self.projectors.pop(name).close()
 
     def look(self, name: str) -> None:
         """Makes a projector look around at its next step."""
-        self.tails[name]._looked = float("-inf")
+        self.projectors[name]._looked = float("-inf")
 
     def settle(self, only: Collection[str] = ()) -> None:
         """Lets the projectors look and fold until nothing is left to do."""
         idle = 0
         for _ in range(2000):
             count = 0
-            for name in [name for name in self.tails if not only or name in only]:
+            for name in [name for name in self.projectors if not only or name in only]:
                 self.look(name)
-                count += self.tails[name].step(0.0)
-            waiting = any(tail._waiting for tail in self.tails.values())
+                count += self.projectors[name].step(0.0)
+            waiting = any(projector._waiting for projector in self.projectors.values())
             idle = 0 if count or waiting else idle + 1
             if idle > 5:
                 return
-        raise AssertionError(f"the tails do not come to rest: {self.bench.reports[-10:]}")
+        raise AssertionError(f"the projectors do not come to rest: {self.bench.reports[-10:]}")
 
     def rebuild(self, code: str, **options: Any) -> RebuildResult:
         """Builds the view with a code."""

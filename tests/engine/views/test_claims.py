@@ -64,7 +64,7 @@ def test_a_promote_without_any_projector_needs_the_code_that_built_the_generatio
     with pytest.raises(ConfigurationError, match="is folded by code b, and this code is a"):
         shop.promote("a")
     shop.promote("b")
-    assert shop.live() == {f"h{n}": "bb" for n in range(1, 6)}, "there was no tail to fold what was written since"
+    assert shop.live() == {f"h{n}": "bb" for n in range(1, 6)}, "there was no projector to fold what was written since"
     shop.join("b", "new")
     assert shop.live() == shop.whole("b")
 
@@ -105,9 +105,9 @@ def test_a_rolling_deploy_needs_no_stop_in_any_order(order: tuple[str, ...], sho
 def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(shop: Deploys) -> None:
     shop.start("b", "new")
     shop.write(10)
-    shop.tails["new"].step(0.0)
+    shop.projectors["new"].step(0.0)
     for _ in range(20):
-        shop.tails["old"].step(0.0)  # has not looked around since
+        shop.projectors["old"].step(0.0)  # has not looked around since
     shop.settle()
     assert shop.live() == {f"h{n}": "aabb" for n in range(1, 6)}
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
@@ -188,7 +188,7 @@ def test_waiting_code_claims_only_after_a_long_absence_of_the_code_that_folds(sh
     shop.start("b", "new", absence=1e9)
     shop.stop("old")
     shop.settle()
-    assert shop.generation(Phase.LIVE).folds == ("a",), "a pause of the old tails is no deploy"
+    assert shop.generation(Phase.LIVE).folds == ("a",), "a pause of the old projectors is no deploy"
     shop.join("b", "new", absence=0.0)
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
 
@@ -225,16 +225,16 @@ def test_a_claim_between_reading_checkpoints_and_the_next_flush_is_noticed(
         monkeypatch.setattr("leftfold.engine.views.projector.ProjectionWriter", ProjectionWriter)
         shop.start("b", "new")
         shop.write(5)
-        shop.tails["new"].step(0.0)
-        shop.tails["new"].step(0.0)
+        shop.projectors["new"].step(0.0)
+        shop.projectors["new"].step(0.0)
         return ProjectionWriter(*told, **options)
 
     monkeypatch.setattr("leftfold.engine.views.projector.ProjectionWriter", overtaken)
     shop.start("a", "old").step(0.0)
-    assert shop.tails["old"].writers() == []
+    assert shop.projectors["old"].writers() == []
     shop.write(5)
     for _ in range(5):
-        shop.tails["old"].step(0.0)
+        shop.projectors["old"].step(0.0)
     shop.settle()
     assert shop.live() == {f"h{n}": "aabb" for n in range(1, 6)}
 
@@ -244,8 +244,8 @@ def test_buckets_are_shared_among_projectors_of_one_code(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.join("b", "new")
     shared = {
-        name: {(f.generation.phase, bucket) for f in tail.writers() for bucket in f.buckets}
-        for name, tail in shop.tails.items()
+        name: {(f.generation.phase, bucket) for f in projector.writers() for bucket in f.buckets}
+        for name, projector in shop.projectors.items()
     }
     assert shared["new"] == {(Phase.HELD, bucket) for bucket in range(16)}
     assert shared["old"] | shared["other"] == {(Phase.LIVE, bucket) for bucket in range(16)}
@@ -255,7 +255,7 @@ def test_buckets_are_shared_among_projectors_of_one_code(shop: Deploys) -> None:
 def test_a_projector_of_an_older_version_without_a_code_shares_the_buckets(shop: Deploys) -> None:
     older = shop.start("a", "older", folds={})
     shop.settle()
-    assert {len(f.buckets) for tail in (shop.tails["old"], older) for f in tail.writers()} == {8}
+    assert {len(f.buckets) for projector in (shop.projectors["old"], older) for f in projector.writers()} == {8}
 
 
 def test_a_spark_stream_claims_generations_as_a_projector_does(shop: Deploys) -> None:
@@ -293,7 +293,7 @@ def test_whatever_the_order_rows_are_folded_by_the_code_that_had_claimed_them(st
     for what, name in steps:
         happen(shop, what, name)
         check_spelling(shop)
-    for name in list(shop.tails):
+    for name in list(shop.projectors):
         shop.stop(name)
     seen = shop.generation(Phase.LIVE)
     shop.start(seen.fold, "last")
@@ -309,16 +309,16 @@ def happen(shop: Deploys, what: str, name: str) -> None:
     match what:
         case "write":
             shop.write(3)
-        case "start" if name not in shop.tails:
+        case "start" if name not in shop.projectors:
             shop.start(name[0], name)
-            shop.tails[name].step(0.0)
-        case "stop" if name in shop.tails:
+            shop.projectors[name].step(0.0)
+        case "stop" if name in shop.projectors:
             shop.stop(name)
-        case "step" | "look" if name in shop.tails:
+        case "step" | "look" if name in shop.projectors:
             if what == "look":
                 shop.look(name)
             for _ in range(3):
-                shop.tails[name].step(0.0)
+                shop.projectors[name].step(0.0)
         case "hold":
             with suppress(ConfigurationError):
                 shop.rebuild(name, hold=True)

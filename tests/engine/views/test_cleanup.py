@@ -29,21 +29,21 @@ TOPICS = {"baskets.events": 4}
 
 
 @pytest.fixture
-def tails() -> tuple[FoldBench, FoldBench, Projector, Projector]:
+def projectors() -> tuple[FoldBench, FoldBench, Projector, Projector]:
     """Two versions of the code, both live, each with a projector at work."""
     old, new = FoldBench(open_baskets), FoldBench(next_version)
     new.log, new.store, new.views = old.log, old.store, old.views
     for event in ADDITIONS:
         old.write(event)
-    return old, new, old.settle(old.tail(member="first")), new.settle(new.tail(member="second"))
+    return old, new, old.settle(old.projector(member="first")), new.settle(new.projector(member="second"))
 
 
 def test_the_live_generation_of_other_code_is_removed_on_request_once_its_projectors_ended(
-    tails: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
+    projectors: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, new, first, _ = tails
+    old, new, first, _ = projectors
     before = old.live(open_baskets)
-    with pytest.raises(Usage, match="tails of that are at work: first; stop them first"):
+    with pytest.raises(Usage, match="projectors of that are at work: first; stop them first"):
         remove_one(new.store, next_version, before.id, sure=True)
     assert leftovers(new.store, next_version) == []
     first.close()
@@ -63,18 +63,18 @@ def test_the_live_generation_of_other_code_is_removed_on_request_once_its_projec
 
 
 def test_the_live_generation_of_this_code_is_never_removed(
-    tails: tuple[FoldBench, FoldBench, Projector, Projector],
+    projectors: tuple[FoldBench, FoldBench, Projector, Projector],
 ) -> None:
-    _, new, _, _ = tails
+    _, new, _, _ = projectors
     with pytest.raises(Usage, match="make another one live first: leftfold rollback open_baskets"):
         remove_one(new.store, next_version, "live", sure=True)
     assert new.rows(next_version) == fold(next_version, *ADDITIONS)
 
 
 def test_orphans_are_named_and_removed_and_nothing_else_is(
-    tails: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
+    projectors: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, new, _, _ = tails
+    old, new, _, _ = projectors
     lost = unregistered_generation(new.store)
     remove_unlisted(new.store, next_version.name, sure=False)
     told = capsys.readouterr().out
@@ -147,7 +147,7 @@ def unregistered_generation(store: MemoryViewStore) -> Generation:
 def shop() -> Deploys:
     """Rows of one code that were rebuilt with it, and what was replaced, for ten minutes."""
     deploys = Deploys()
-    deploys.start("a", "tail")
+    deploys.start("a", "projector")
     deploys.fold(5)
     deploys.rebuild("a")
     return deploys
@@ -168,7 +168,7 @@ def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it
     shop.fold(5)
     assert kept.id not in shop.store.registry("spelled").generations
     assert shop.store.checkpoints(kept) == {}
-    assert len(shop.tails["tail"].writers()) == 1
+    assert len(shop.projectors["projector"].writers()) == 1
     assert not [told for told in shop.bench.reports if told[0] in ("generation lost", "out of step")]
 
 
@@ -223,7 +223,7 @@ def test_the_error_of_a_reader_names_the_progress_of_the_first_generation() -> N
     views = Views(shop.store)
     with pytest.raises(ViewNotBuilt, match="start a projector: leftfold run spelled"):
         views[view_of("a")].get("h1")
-    shop.start("a", "tail", batch=1).step(0.0)
+    shop.start("a", "projector", batch=1).step(0.0)
     with pytest.raises(
         ViewNotBuilt, match=r"is being built for this code: generation 1-\w+ holds [\d,]+ rows of the first"
     ):
@@ -235,7 +235,7 @@ def test_the_error_of_a_reader_names_the_progress_of_the_first_generation() -> N
 def test_status_shows_the_progress_of_the_first_generation_and_a_missing_projector() -> None:
     shop = Deploys()
     shop.write(10)
-    shop.start("a", "tail", batch=1).step(0.0)
+    shop.start("a", "projector", batch=1).step(0.0)
 
     def problem() -> str:
         survey = Survey(None, None)
@@ -246,5 +246,5 @@ def test_status_shows_the_progress_of_the_first_generation_and_a_missing_project
 
     built = r"view spelled is being built for this code: generation 1-\w+ has folded [1-9] offsets of 10 \([1-9]0%\)"
     assert re.fullmatch(built, problem())
-    shop.stop("tail")
-    assert re.fullmatch(f"{built}; no tail is at work: leftfold run spelled", problem())
+    shop.stop("projector")
+    assert re.fullmatch(f"{built}; no projector is at work: leftfold run spelled", problem())

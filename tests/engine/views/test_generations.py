@@ -99,14 +99,14 @@ def shop() -> Deploys:
     """Ten events of a topic with an id, folded; behind them there may be other events at the same offsets."""
     deploys = Deploys()
     deploys.bench.log.ids[TOPIC] = "one"
-    deploys.start("a", "tail")
+    deploys.start("a", "projector")
     deploys.fold(10)
     return deploys
 
 
 def made_again(shop: Deploys, count: int = 20) -> None:
     """The topic is another one, which is longer: offsets alone do not show it."""
-    shop.stop("tail")
+    shop.stop("projector")
     shop.bench.log.topics[TOPIC] = [[] for _ in shop.bench.log.topics[TOPIC]]
     shop.bench.log.ids[TOPIC] = "two"
     shop.written = 0
@@ -120,7 +120,7 @@ def stopped(shop: Deploys) -> list[str]:
 def test_a_projector_of_another_topic_stops_until_a_rebuild(shop: Deploys) -> None:
     made_again(shop)
     before = shop.live()
-    shop.join("a", "tail")
+    shop.join("a", "projector")
     assert shop.live() == before
     (why,) = stopped(shop)
     with pytest.raises(ConfigurationError, match=SENTENCE):
@@ -137,7 +137,7 @@ def test_twin_without_ids_a_projector_folds_the_other_topic_silently(shop: Deplo
     live = replace(shop.generation(Phase.LIVE), ids={})
     change(shop.store, "spelled", lambda registry: registry.with_generation(live))
     made_again(shop)
-    shop.join("a", "tail")
+    shop.join("a", "projector")
     assert stopped(shop) == []
     assert shop.rows(live) == shop.whole("a"), "ten of the one and ten of the other"
     assert shop.generation(Phase.LIVE).ids == {TOPIC: "two"}
@@ -146,16 +146,16 @@ def test_twin_without_ids_a_projector_folds_the_other_topic_silently(shop: Deplo
 def test_a_generation_of_an_older_version_gets_the_ids_of_its_topics(shop: Deploys) -> None:
     live = replace(shop.generation(Phase.LIVE), ids={})
     change(shop.store, "spelled", lambda registry: registry.with_generation(live))
-    shop.stop("tail")
-    shop.join("a", "tail")
+    shop.stop("projector")
+    shop.join("a", "projector")
     assert shop.generation(Phase.LIVE).ids == {TOPIC: "one"}
 
 
 def test_a_running_projector_notices_another_topic(shop: Deploys) -> None:
     shop.bench.log.ids[TOPIC] = "two"
-    shop.tails["tail"]._ids._due = float("-inf")
+    shop.projectors["projector"]._ids._due = float("-inf")
     shop.settle()
-    assert shop.tails["tail"].writers() == []
+    assert shop.projectors["projector"].writers() == []
     assert len(stopped(shop)) == 1
 
 

@@ -42,11 +42,11 @@ def bench() -> FoldBench:
 
 def test_an_event_that_a_fold_cannot_digest_parks_its_row_at_its_last_good_state() -> None:
     bench = FoldBench()
-    tail = bench.fold(None, opened("b"), added("b"))
+    projector = bench.fold(None, opened("b"), added("b"))
     before = bench.views[open_baskets].get("b")
     (bad,) = bench.write(added("b", "unfoldable"))
     bench.write(added("b"))
-    bench.fold(tail, added("c"))
+    bench.fold(projector, added("c"))
     entry = bench.views[open_baskets].entry("b")
     assert entry.row == before
     assert entry.parked is not None
@@ -85,12 +85,12 @@ def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: F
 @pytest.mark.parametrize("bad", [b"{", b'{"basket_id":"b","household":"nobody","total":"1","lines":[]}'])
 def test_a_cross_stream_view_stops_at_an_event_of_an_unknown_row(bad: bytes) -> None:
     bench = FoldBench(household_spend)
-    tail = bench.settle()
-    bench.fold(tail, out("a", "h", p=1))
+    projector = bench.settle()
+    bench.fold(projector, out("a", "h", p=1))
     record = bench.raw(b"b", bad, ce_type=b"baskets.CheckedOut.v1")
     for _ in range(3):
-        tail.step(0.0)
-    bench.fold(tail, out("c", "h", p=1))
+        projector.step(0.0)
+    bench.fold(projector, out("c", "h", p=1))
     what, details = bench.reports[-1]
     assert what == "view stopped"
     assert f"{TOPIC}[{record.partition}]@{record.offset}" in details["why"]
@@ -103,12 +103,12 @@ def test_a_stopped_view_leaves_the_others_going() -> None:
     bench = FoldBench(open_baskets, household_spend)
     bench.write(out("b", "nobody", p=1))
     bench.write(opened("c"))
-    tail = bench.tail()
-    bench.until(tail, lambda: any(what == "view stopped" for what, _ in bench.reports))
-    bench.until(tail, lambda: bench.store.registry("open_baskets").live != {})
+    projector = bench.projector()
+    bench.until(projector, lambda: any(what == "view stopped" for what, _ in bench.reports))
+    bench.until(projector, lambda: bench.store.registry("open_baskets").live != {})
     bench.write(opened("d"))
     for _ in range(5):
-        tail.step(0.0)
+        projector.step(0.0)
     assert set(bench.rows(open_baskets)) == {"c", "d"}
 
 
@@ -121,11 +121,11 @@ def test_an_unreadable_event_concerns_only_the_views_that_read_its_class() -> No
 
 
 def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing(bench: FoldBench) -> None:
-    tail = bench.settle()
+    projector = bench.settle()
     for number in range(101):
         bench.write(added(f"b{number}", "unfoldable"))
     for _ in range(3):
-        tail.step(0.0)
+        projector.step(0.0)
     assert bench.reports[-1] == (
         "view stopped",
         {"view": "open_baskets", "why": "more than 100 keys are parked; fix the fold and rebuild"},

@@ -70,10 +70,10 @@ def bench() -> FoldBench:
 def test_a_backlog_is_folded_into_one_flush(growth: int, flushes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: with one batch a flush, the same seven rows are written again and again."""
     bench = FoldBench(household_spend)
-    tail = bench.settle(bench.tail(batch=10, growth=growth))
+    projector = bench.settle(bench.projector(batch=10, growth=growth))
     flushed = Flushes(bench, monkeypatch).rows
     backlog(bench)
-    bench.settle(tail)
+    bench.settle(projector)
     assert len(flushed) == flushes
     assert (sum(flushed) == 7) is (growth == 64)
     assert totals(bench) == expected(EVENTS)
@@ -199,16 +199,16 @@ def test_a_read_that_fails_during_a_flush_leaves_no_writer_out_of_step(monkeypat
     bench = FoldBench(household_spend)
     backlog(bench)
     bench.settle()
-    tail = bench.settle(bench.tail())
+    projector = bench.settle(bench.projector())
     bench.write(out("z", "h1", p=1))
-    assert tail.step(0.0)
+    assert projector.step(0.0)
     bench.write(out("z2", "h2", p=1))
     monkeypatch.setattr(bench.store, "read_all", _away)
     with pytest.raises(InfrastructureError, match="is away"):
-        tail.step(0.0)
+        projector.step(0.0)
     monkeypatch.undo()
     bench.reports.clear()
-    bench.settle(tail)
+    bench.settle(projector)
     assert bench.reports == []
     assert sum(totals(bench).values()) == EVENTS + 2
 
@@ -233,17 +233,17 @@ strict_view = FoldView("strict_view", events=CheckedOut, row=Strict, evolve=stri
 
 def test_the_live_generation_never_overtakes_the_next_one_that_tracks_rows() -> None:
     bench = FoldBench(strict_view)
-    tail = bench.fold(None, out("b", "h", p=1))
+    projector = bench.fold(None, out("b", "h", p=1))
     old = bench.live(strict_view)
     new = open_generation(bench.store, strict_view, old.topics, Phase.SEALED)
-    bench.settle(tail)
+    bench.settle(projector)
     for number in range(3):
         bench.write(out(f"b{number}", "unstorable", p=1))
         for _ in range(4):
-            tail.step(0.0)
+            projector.step(0.0)
             there, next_ = (covered(one, bench.store.checkpoints(one)) for one in (old, new))
             assert next_.covers(there)
-    bench.settle(tail)
+    bench.settle(projector)
     assert {key for checkpoint in bench.store.checkpoints(new).values() for key in checkpoint.parked} == {
         "b0",
         "b1",
@@ -327,24 +327,24 @@ def test_a_store_that_went_back_in_time_heals(more: int, seconds: float, monkeyp
     """The twin never looks at its checkpoints: older rows stay until the next event."""
     monkeypatch.setattr(shared_buckets, "CONFIRM_SECONDS", seconds)
     bench = FoldBench(household_spend)
-    tail = bench.fold(None, out("a", "h", p=1))
+    projector = bench.fold(None, out("a", "h", p=1))
     saved = deepcopy(bench.store._buckets)
-    bench.fold(tail, out("b", "h", p=2))
+    bench.fold(projector, out("b", "h", p=2))
     bench.store._buckets = saved
     bench.write(*[out("c", "h", p=4)] * more)
     for _ in range(20):
-        tail.step(0.0)
-    bench.settle(tail)
+        projector.step(0.0)
+    bench.settle(projector)
     assert totals(bench) == {"h": 3 + 4 * more if more or not seconds else 1}
 
 
 def test_of_several_generations_the_newest_is_flushed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes live is then never behind what was."""
     bench = FoldBench(household_spend)
-    tail, order = bench.settle(), list[str]()
+    projector, order = bench.settle(), list[str]()
     old, begin = bench.live(household_spend), bench.store.begin_flush
     new = open_generation(bench.store, household_spend, old.topics, Phase.SEALED)
-    bench.settle(tail)
+    bench.settle(projector)
 
     def begin_flush(flushes: Sequence[BucketFlush]) -> Any:
         order.extend({flush.generation.id for flush in flushes})
@@ -352,13 +352,13 @@ def test_of_several_generations_the_newest_is_flushed_first(monkeypatch: pytest.
 
     monkeypatch.setattr(bench.store, "begin_flush", begin_flush)
     for number in range(5):
-        bench.fold(tail, out(f"b{number}", "h", p=1))
+        bench.fold(projector, out(f"b{number}", "h", p=1))
     assert order == [new.id, old.id] * 5
 
 
 def test_two_projectors_together_fold_every_event_once() -> None:
     bench = FoldBench()
-    one, two = bench.tail(batch=3), bench.tail(batch=5)
+    one, two = bench.projector(batch=3), bench.projector(batch=5)
     for number in range(60):
         bench.write(out(f"b{number}", f"h{number % 7}", p=1))
         (one if number % 2 else two).step(0.0)
@@ -369,12 +369,12 @@ def test_two_projectors_together_fold_every_event_once() -> None:
 
 def test_a_lost_checkpoint_discards_the_generation_and_a_new_one_is_folded() -> None:
     bench = FoldBench(household_spend)
-    tail = bench.fold(None, out("b", "h", p=1))
+    projector = bench.fold(None, out("b", "h", p=1))
     lost = bench.live(household_spend)
     del bench.store._buckets[lost.view, lost.id, 3]
     bench.write(out("c", "h", p=1))
-    bench.until(tail, lambda: any(what == "generation lost" for what, _ in bench.reports))
-    bench.settle(tail)
+    bench.until(projector, lambda: any(what == "generation lost" for what, _ in bench.reports))
+    bench.settle(projector)
     assert bench.live(household_spend).id != lost.id
     assert lost.id not in bench.store.registry("household_spend").generations
     assert not any(key[1] == lost.id for key in bench.store._buckets)

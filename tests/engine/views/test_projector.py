@@ -39,12 +39,12 @@ def test_a_projector_folds_as_memory_does_whatever_the_batches(
     history: list[tuple[BasketEvent, bool]], batch: int
 ) -> None:
     bench = FoldBench()
-    tail = bench.settle(bench.tail(batch=batch))
+    projector = bench.settle(bench.projector(batch=batch))
     for event, pause in history:
         bench.write(event)
         if pause:
-            bench.settle(tail)
-    bench.settle(tail)
+            bench.settle(projector)
+    bench.settle(projector)
     for view in VIEWS:
         assert bench.rows(view) == fold(view, *(event for event, _ in history))
 
@@ -53,9 +53,9 @@ def test_a_projector_folds_as_memory_does_whatever_the_batches(
 @given(histories)
 def test_a_checksum_depends_on_the_rows_and_not_on_their_history(history: list[tuple[BasketEvent, bool]]) -> None:
     one, other = FoldBench(), FoldBench()
-    tail = one.settle()
+    projector = one.settle()
     for event, _ in history:
-        one.fold(tail, event)
+        one.fold(projector, event)
         other.write(event)
     other.settle()
     for view in VIEWS:
@@ -76,10 +76,10 @@ def test_a_stream_keyed_row_carries_the_version_of_its_stream(bench: FoldBench) 
 
 
 def test_every_checkpoint_moves_with_each_flush(bench: FoldBench) -> None:
-    tail = bench.settle()
+    projector = bench.settle()
     before = bench.store.checkpoints(bench.live(household_spend))
     (record,) = bench.write(out("b", "h", p=1))
-    bench.settle(tail)
+    bench.settle(projector)
     after = bench.store.checkpoints(bench.live(household_spend))
     assert {m.position.next_offset(TOPIC, record.partition) for m in after.values()} == {record.offset + 1}
     assert all(after[bucket].token != before[bucket].token for bucket in after)
@@ -94,37 +94,37 @@ def test_a_bucket_of_a_stream_keyed_view_speaks_of_its_own_partition_only(bench:
 
 
 def test_no_flush_falls_inside_a_decision(bench: FoldBench) -> None:
-    tail = bench.settle(bench.tail(batch=1))
+    projector = bench.settle(bench.projector(batch=1))
     bench.write(OPENED, ADDED, ADDED)
     totals = set()
     for _ in range(6):
-        tail.step(0.0)
+        projector.step(0.0)
         row = bench.views[open_baskets].get("b")
         totals.add(None if row is None else row.lines)
     assert totals == {None, 2}
 
 
 def test_half_a_decision_waits_for_its_other_half(bench: FoldBench) -> None:
-    tail = bench.settle()
+    projector = bench.settle()
     (first,) = bench.write(OPENED, ce_decision=b"1/2")
     for _ in range(5):
-        tail.step(0.0)
+        projector.step(0.0)
     assert bench.rows(open_baskets) == {}
     checkpoints = bench.store.checkpoints(bench.live(open_baskets))
     assert checkpoints[first.partition].position.next_offset(TOPIC, first.partition) <= first.offset
-    bench.fold(tail, ADDED, ce_decision=b"2/2")
+    bench.fold(projector, ADDED, ce_decision=b"2/2")
     assert bench.rows(open_baskets) == {"b": Summary(1, ONE)}
 
 
 def test_a_broken_event_inside_a_decision_does_not_cut_it(bench: FoldBench) -> None:
-    tail = bench.settle()
+    projector = bench.settle()
     bench.write(OPENED, ce_decision=b"1/3")
     bench.write(ADDED, ce_decision=b"2/3", ce_type=b"baskets.Added.v9")
     for _ in range(5):
-        tail.step(0.0)
+        projector.step(0.0)
     assert bench.rows(open_baskets) == {}
     assert not bench.views[open_baskets].describe().parked
-    bench.fold(tail, ADDED, ce_decision=b"3/3")
+    bench.fold(projector, ADDED, ce_decision=b"3/3")
     assert bench.rows(open_baskets) == {"b": Summary(0, Decimal(0))}
     assert bench.views[open_baskets].describe().parked["b"].waiting == 2
 
@@ -133,12 +133,12 @@ def test_a_new_generation_goes_live_once_it_has_passed_the_ends_at_its_start() -
     bench = FoldBench(household_spend)
     for number in range(30):
         bench.write(out(f"b{number}", "h", p=1))
-    tail = bench.tail(batch=1)
-    tail.step(0.0)
+    projector = bench.projector(batch=1)
+    projector.step(0.0)
     (generation,) = bench.store.registry("household_spend").generations.values()
     assert generation.phase is Phase.SEALED
     assert bench.store.registry("household_spend").live == {}
-    bench.settle(tail)
+    bench.settle(projector)
     assert bench.live(household_spend).phase is Phase.LIVE
     assert [what for what, _ in bench.reports] == ["generation begun", "generation live"]
 
@@ -186,23 +186,25 @@ def test_few_buckets_move_when_a_projector_dies() -> None:
 @given(histories, st.lists(st.integers(0, 2), min_size=1, max_size=12))
 def test_projectors_that_take_turns_fold_as_memory_does(history: list[tuple[object, bool]], turns: list[int]) -> None:
     bench = FoldBench()
-    tails = [bench.tail(member=f"tail {number}", lease=60.0) for number in range(3)]
+    projectors = [bench.projector(member=f"projector {number}", lease=60.0) for number in range(3)]
     for (event, _), turn in zip(history, turns * len(history), strict=False):
         bench.write(event)  # type: ignore[arg-type]  # the strategy makes events
-        tails[turn].step(0.0)
-    settle_all(bench, tails)
+        projectors[turn].step(0.0)
+    settle_all(bench, projectors)
     for view in VIEWS:
         assert bench.rows(view) == fold(view, *(event for event, _ in history))  # type: ignore[arg-type]
-        assert sorted(b for tail in tails for b in buckets(tail, view.name)) == sorted(range(bench.live(view).buckets))
+        assert sorted(b for projector in projectors for b in buckets(projector, view.name)) == sorted(
+            range(bench.live(view).buckets)
+        )
 
 
 def test_a_projector_whose_lease_expires_is_replaced_and_its_late_flush_writes_nothing() -> None:
     bench = FoldBench(open_baskets)
-    first, second = bench.tail(member="first", lease=60.0), bench.tail(member="second", lease=60.0)
+    first, second = bench.projector(member="first", lease=60.0), bench.projector(member="second", lease=60.0)
     settle_all(bench, [first, second])
     assert len(buckets(second, "open_baskets")) == 2
     bench.write(Added(basket_id="b", product="p", price=Decimal(1)))
-    bench.store._members[keys.tails("open_baskets", open_baskets.hash)]["first"] = 0.0
+    bench.store._members[keys.projectors("open_baskets", open_baskets.hash)]["first"] = 0.0
     bench.until(second, lambda: len(buckets(second, "open_baskets")) == 4)
     bench.until(second, lambda: not second.step(0.0) and second.caught_up())
     assert len(bench.rows(open_baskets)) == 1
@@ -212,7 +214,7 @@ def test_a_projector_whose_lease_expires_is_replaced_and_its_late_flush_writes_n
 
 def test_a_projector_that_ends_in_order_is_replaced_at_once() -> None:
     bench = FoldBench(open_baskets)
-    first, second = bench.tail(member="first", lease=60.0), bench.tail(member="second", lease=60.0)
+    first, second = bench.projector(member="first", lease=60.0), bench.projector(member="second", lease=60.0)
     settle_all(bench, [first, second])
     first.close()
     second.step(0.0)
@@ -221,36 +223,38 @@ def test_a_projector_that_ends_in_order_is_replaced_at_once() -> None:
 
 def test_projectors_beyond_the_number_of_buckets_stand_by() -> None:
     bench = FoldBench(open_baskets)
-    tails = [bench.tail(member=f"tail {number}", lease=60.0) for number in range(6)]
-    settle_all(bench, tails)
-    assert sorted(len(buckets(tail, "open_baskets")) for tail in tails) == [0, 0, 1, 1, 1, 1]
+    projectors = [bench.projector(member=f"projector {number}", lease=60.0) for number in range(6)]
+    settle_all(bench, projectors)
+    assert sorted(len(buckets(projector, "open_baskets")) for projector in projectors) == [0, 0, 1, 1, 1, 1]
 
 
 def test_a_new_generation_goes_live_when_every_share_is_there() -> None:
     bench = FoldBench(open_baskets)
     for number in range(8):
         bench.write(Added(basket_id=f"b{number}", product="p", price=Decimal(1)))
-    first = bench.tail(member="first", lease=60.0)
-    bench.store.heartbeat([keys.tails("open_baskets", open_baskets.hash)], "second", 60.0)
+    first = bench.projector(member="first", lease=60.0)
+    bench.store.heartbeat([keys.projectors("open_baskets", open_baskets.hash)], "second", 60.0)
     for _ in range(20):
         first.step(0.0)
     assert bench.store.registry("open_baskets").live == {}, "half of it is empty"
-    settle_all(bench, [first, bench.tail(member="second", lease=60.0)])
+    settle_all(bench, [first, bench.projector(member="second", lease=60.0)])
     assert len(bench.rows(open_baskets)) == 8
 
 
-def buckets(tail: Projector, view: str) -> list[int]:
+def buckets(projector: Projector, view: str) -> list[int]:
     """Those that a projector folds."""
-    return [b for writer in tail.writers() if writer.view.name == view for b in writer.buckets]
+    return [b for writer in projector.writers() if writer.view.name == view for b in writer.buckets]
 
 
-def settle_all(bench: FoldBench, tails: list[Projector]) -> None:
+def settle_all(bench: FoldBench, projectors: list[Projector]) -> None:
     """Lets all of them work until none has anything to do."""
 
     def quiet() -> bool:
-        return not sum(tail.step(0.0) for tail in tails) and all(tail.caught_up() for tail in tails)
+        return not sum(projector.step(0.0) for projector in projectors) and all(
+            projector.caught_up() for projector in projectors
+        )
 
-    bench.until(tails[0], lambda: quiet() and quiet())
+    bench.until(projectors[0], lambda: quiet() and quiet())
 
 
 def test_each_version_folds_every_bucket_of_its_own_generation_beside_the_other() -> None:
@@ -260,7 +264,7 @@ def test_each_version_folds_every_bucket_of_its_own_generation_beside_the_other(
 def test_twin_projectors_of_both_versions_in_one_group_leave_half_of_the_buckets_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keys, "tails", lambda view, hash_: f"tails:{view}")
+    monkeypatch.setattr(keys, "projectors", lambda view, hash_: f"tails:{view}")
     assert rolled_out() == ["version 1", "version 2"]
 
 
@@ -278,7 +282,7 @@ def rolled_out() -> list[str]:
     """The versions whose rows are not the log's after both have worked side by side."""
     old, new = FoldBench(open_baskets), FoldBench(next_version)
     new.log, new.store, new.views = old.log, old.store, old.views
-    first, second = old.tail(member="first", lease=60.0), new.tail(member="second", lease=60.0)
+    first, second = old.projector(member="first", lease=60.0), new.projector(member="second", lease=60.0)
     old.settle(first)
     for event in ADDITIONS:
         old.write(event)
@@ -293,11 +297,11 @@ def rolled_out() -> list[str]:
     ]
 
 
-def step_by_turns(tails: list[Projector], count: int) -> None:
+def step_by_turns(projectors: list[Projector], count: int) -> None:
     """Lets each work so often, by turns."""
     for _ in range(count):
-        for tail in tails:
-            tail.step(0.0)
+        for projector in projectors:
+            projector.step(0.0)
 
 
 BACKLOG = 1_500
@@ -319,9 +323,9 @@ class Troubled:
         return self._reader.poll(limit, timeout)
 
 
-def follow(tail: Projector) -> None:
+def follow(projector: Projector) -> None:
     for _ in range(20):
-        tail.step(0.0)
+        projector.step(0.0)
 
 
 def test_events_read_before_a_failed_poll_are_folded_once() -> None:
@@ -334,11 +338,11 @@ def test_events_read_before_a_failed_poll_are_folded_once() -> None:
         readers.append(Troubled(bench.log.reader()))
         return readers[-1]
 
-    tail = Projector([household_spend], open_log, bench.store, look=0.0)
+    projector = Projector([household_spend], open_log, bench.store, look=0.0)
     with pytest.raises(InfrastructureError, match="the log is away"):
-        follow(tail)
+        follow(projector)
     assert max(reader.polls for reader in readers) == 3, "two polls of one batch had given records"
-    follow(tail)
-    tail.close()
+    follow(projector)
+    projector.close()
     rows = dict(bench.views[household_spend].items())
     assert sum((row.total for row in rows.values()), Decimal(0)) == BACKLOG

@@ -1,4 +1,4 @@
-"""Tails whose store fails at any moment, with folds that fail, too: at the end nothing is lost and nothing double.
+"""Projectors whose store fails at any moment, with folds that fail, too: at the end nothing is lost and nothing double.
 
 The oracle is one projector without trouble on the same log.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, SpreadView, View
-from leftfold.engine.views import projector as tail
+from leftfold.engine.views import projector
 from leftfold.engine.views import shared_buckets as group
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
@@ -116,10 +116,12 @@ class Trouble:
         self.bench = FoldBench(*VIEWS)
         self.store = self.bench.store = Troubled(chance, chance.choice([0.05, 0.3]))
         monkeypatch.setattr(group, "FLUSH_ROWS", chance.choice([1, 3, 10, 1000]))
-        monkeypatch.setattr(tail, "ProjectionWriter", partial(ProjectionWriter, most=chance.choice([0, 1, 3, 1000])))
-        self.tails = [
-            self.bench.tail(
-                member=f"tail {n}", lease=60.0, batch=chance.choice([1, 3, 10]), growth=chance.choice([1, 2, 64]),
+        monkeypatch.setattr(
+            projector, "ProjectionWriter", partial(ProjectionWriter, most=chance.choice([0, 1, 3, 1000]))
+        )
+        self.projectors = [
+            self.bench.projector(
+                member=f"projector {n}", lease=60.0, batch=chance.choice([1, 3, 10]), growth=chance.choice([1, 2, 64]),
                 max_parked=1000,
             )
             for n in range(chance.choice([1, 2, 3]))
@@ -132,16 +134,16 @@ class Trouble:
                 for _ in range(self.chance.choice([1, 5, 20])):
                     self._decide()
             case "work":
-                self.step(self.chance.choice(self.tails))
+                self.step(self.chance.choice(self.projectors))
             case _:
                 view = self.chance.choice(VIEWS)
                 there = self.store.registry(view.name).generations.values()
                 if 0 < len(there) < 3:
                     open_generation(self.store, view, next(iter(there)).topics, Phase.SEALED)
 
-    def step(self, tail: Projector) -> None:
+    def step(self, projector: Projector) -> None:
         with suppress(InfrastructureError):
-            tail.step(0.0)
+            projector.step(0.0)
 
     def settle(self) -> None:
         """Everybody works, without trouble, until every generation of every view is at the end."""
@@ -149,10 +151,10 @@ class Trouble:
         ends = self.bench.log.reader().ends([TOPIC])
         rounds = 0
         while rounds < ROUNDS:
-            rounds += not any(one._waiting for one in self.tails)
+            rounds += not any(one._waiting for one in self.projectors)
             if self.live() and all(m.position.covers(ends_of_bucket(g, n, ends)) for g, n, m in self.checkpoints()):
                 return
-            for one in self.tails:
+            for one in self.projectors:
                 self.step(one)
         raise AssertionError(self.bench.reports)
 

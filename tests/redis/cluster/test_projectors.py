@@ -1,4 +1,4 @@
-"""Tails, rebuilds and readers in a cluster that changes under them: rows end as the log's, and are never seen older."""
+"""Projectors, rebuilds and readers in a cluster that changes: rows end as the log's, and are never seen older."""
 
 from __future__ import annotations
 
@@ -24,7 +24,17 @@ from leftfold.redis.keys import registry_key
 from tests.domains.ledger import Move, Open, app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import Blind, Repeating, slot_of
-from tests.redis.ledgers import KEY, NOW, assert_equal_to_the_log, busy, happen, heals_after, settle, tail_on, watched
+from tests.redis.ledgers import (
+    KEY,
+    NOW,
+    assert_equal_to_the_log,
+    busy,
+    happen,
+    heals_after,
+    projector_on,
+    settle,
+    watched,
+)
 
 pytestmark = pytest.mark.servers
 
@@ -43,11 +53,11 @@ def live(store: RedisViewStore) -> Generation:
     return found
 
 
-def begin(world: World, tail: Projector, count: int = 100) -> None:
+def begin(world: World, projector: Projector, count: int = 100) -> None:
     """A history, and the row that is watched."""
     world.client.send(Open(ledger=KEY, owner="o"))
     happen(world, 1, count)
-    settle(tail)
+    settle(projector)
 
 
 def move_on(world: World, number: int) -> None:
@@ -56,11 +66,11 @@ def move_on(world: World, number: int) -> None:
     happen(world, number, 5)
 
 
-def test_two_tails_of_one_view_do_no_harm(
+def test_two_projectors_of_one_view_do_no_harm(
     cluster: ClusterSet, store: RedisViewStore, stores: Callable[..., RedisViewStore], world: World
 ) -> None:
     """They share the buckets, whose checkpoints part when one of them leaves; the other takes its share over."""
-    one, other = tail_on(world, store), tail_on(world, stores(cluster.settings))
+    one, other = projector_on(world, store), projector_on(world, stores(cluster.settings))
     for seed in range(2):
         happen(world, seed)
         for _ in range(15):
@@ -74,7 +84,7 @@ def test_two_tails_of_one_view_do_no_harm(
 
 
 @pytest.mark.parametrize("made", [Flusher, pytest.param(Repeating, marks=pytest.mark.faults), Blind])
-def test_a_tail_heals_when_a_promoted_replica_lacks_the_last_writes(
+def test_a_projector_heals_when_a_promoted_replica_lacks_the_last_writes(
     cluster: ClusterSet, store: RedisViewStore, world: World, made: type[Flusher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin is blind: it compares no tokens and looks for none, and the rows of the lost writes stay wrong."""
@@ -85,51 +95,51 @@ def test_a_tail_heals_when_a_promoted_replica_lacks_the_last_writes(
     assert heals_after(lose, world, store, made, monkeypatch) is (made is not Blind)
 
 
-def test_a_node_dies_under_a_running_tail_and_nobody_reads_anything_older(
+def test_a_node_dies_under_a_running_projector_and_nobody_reads_anything_older(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
     """Its replica is up to date: what was acknowledged is there, and the projector goes on."""
-    tail = tail_on(world, store)
-    begin(world, tail)
+    projector = projector_on(world, store)
+    begin(world, projector)
     victim = cluster.owner(slot_of(live(store), 0))
     replica = cluster.replica_of(victim)
     with watched(cluster.settings) as watch:
-        with busy(lambda _: tail.step(0.002)):
+        with busy(lambda _: projector.step(0.002)):
             for number in range(10):
                 move_on(world, number)
-        settle(tail)
+        settle(projector)
         cluster.wait_replicated(victim)
         victim.kill()
         cluster.wait_promoted(replica)
-        with busy(lambda _: tail.step(0.002)):
+        with busy(lambda _: projector.step(0.002)):
             for number in range(10, 20):
                 move_on(world, number)
-        settle(tail)
+        settle(projector)
     assert watch.seen
     assert_equal_to_the_log(world, store)
-    tail.close()
+    projector.close()
 
 
-def test_slots_move_under_a_running_tail_and_nobody_reads_anything_missing_mixed_or_older(
+def test_slots_move_under_a_running_projector_and_nobody_reads_anything_missing_mixed_or_older(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
-    tail = tail_on(world, store)
-    begin(world, tail)
+    projector = projector_on(world, store)
+    begin(world, projector)
     generation = live(store)
     slots = [slot_of(generation, bucket) for bucket in range(generation.buckets)]
     slots += [int(key_slot(registry_key(summary.name)))]
-    with watched(cluster.settings) as watch, busy(lambda _: tail.step(0.002)):
+    with watched(cluster.settings) as watch, busy(lambda _: projector.step(0.002)):
         for number, slot in enumerate(slots):
             with cluster.moving(slot) as move:
                 move_on(world, 2 * number)
                 for key in move.left():
                     move.carry(key)
                     move_on(world, 2 * number + 1)
-    settle(tail)
+    settle(projector)
     assert len(watch.seen) > 20
     assert watch.unreachable == 0
     assert_equal_to_the_log(world, store)
-    tail.close()
+    projector.close()
 
 
 def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any) -> Rebuild:
@@ -148,12 +158,12 @@ def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
     """The registry names the generation that was replaced and removed; a projector finds it gone and builds another."""
-    tail = tail_on(world, store)
-    begin(world, tail)
+    projector = projector_on(world, store)
+    begin(world, projector)
     lost = cluster.owner(registry_key(summary.name))
     while all(cluster.owner(slot_of(live(store), bucket)) is lost for bucket in range(live(store).buckets)):
         store.unlink(live(store))  # the failover would take back its removal as a whole
-        settle(tail)
+        settle(projector)
     before, outcomes = live(store), list[str]()
 
     def swap() -> None:
@@ -165,32 +175,32 @@ def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
     with pytest.raises(ViewNotBuilt):
         Views(store)[summary].describe()
     happen(world, 5)
-    settle(tail)
+    settle(projector)
     assert live(store).id not in (before.id, *outcomes)
     assert_equal_to_the_log(world, store)
-    tail.close()
+    projector.close()
 
 
-def test_views_are_rebuilt_while_a_tail_flushes_and_nobody_reads_anything_missing_mixed_or_older(
+def test_views_are_rebuilt_while_a_projector_flushes_and_nobody_reads_anything_missing_mixed_or_older(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
     """`keep=0`: the replaced generation is unlinked at once, under the readers."""
     own = RedisViewStore(cluster.settings)
-    tail = tail_on(world, own)
-    begin(world, tail, 300)
+    projector = projector_on(world, own)
+    begin(world, projector, 300)
     before = {view.name: store.registry(view.name).live_of(view.hash) for view in app.views}
     with (
         watched(cluster.settings) as watch,
-        busy(lambda _: tail.step(0.002)),
+        busy(lambda _: projector.step(0.002)),
         busy(lambda number: move_on(world, number), 0.01),
     ):
         for view in (summary, summary, by_owner, by_tag):
             result = rebuild(world, cluster, store, view).run()
             assert result.swapped, str(result)
             assert result.agreement in (Agreement.EQUAL, Agreement.UNKNOWN)
-    settle(tail)
+    settle(projector)
     assert watch.seen
     assert all(store.registry(view.name).live_of(view.hash) != before[view.name] for view in app.views)
     assert_equal_to_the_log(world, store)
-    tail.close()
+    projector.close()
     own.close()

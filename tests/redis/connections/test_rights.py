@@ -97,7 +97,7 @@ def generation(server: RedisServer) -> Generation:
     assert store.create_marks(generation, {0: checkpoint("", 0), 1: replace(checkpoint("", 0), phase=Phase.BULK)})
     store.close()
     with server.client() as client:
-        for role, view in (("client", generation.view), ("tail", "another")):
+        for role, view in (("client", generation.view), ("projector", "another")):
             rules = redis_rules(role, [view]).split()
             client.execute_command("ACL", "SETUSER", role, "reset", "on", f">{SECRET}", *rules)
     return generation
@@ -118,7 +118,7 @@ def store_of(server: RedisServer) -> Iterator[Callable[[str], RedisViewStore]]:
 
 
 @pytest.mark.parametrize("done", [*WRITES, *READS])
-@pytest.mark.parametrize("name", ["client", "tail"])
+@pytest.mark.parametrize("name", ["client", "projector"])
 def test_whatever_is_denied_is_named_with_the_user_and_the_view(
     server: RedisServer, generation: Generation, store_of: Callable[[str], RedisViewStore], name: str, done: str
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_right_that_is_taken_away_between_flushes_is_missed_by_the_next(
     server: RedisServer, generation: Generation, store_of: Callable[[str], RedisViewStore]
 ) -> None:
     own = replace(generation, view="another", id="3", buckets=1)
-    store = store_of("tail")
+    store = store_of("projector")
     assert store.create_marks(own, {0: checkpoint("", 0)})
     assert store.flush([flush_of(own, 0, "", "t1", row("secret row"))])
     for less, denied in (
@@ -149,14 +149,14 @@ def test_a_right_that_is_taken_away_between_flushes_is_missed_by_the_next(
         ("resetchannels", r"PUBLISH v:\{another:3\}!"),
     ):
         with server.client() as client:
-            client.execute_command("ACL", "SETUSER", "tail", less)
+            client.execute_command("ACL", "SETUSER", "projector", less)
         try:
-            with pytest.raises(ConfigurationError, match=f"denies user 'tail' a right: {denied}") as raised:
+            with pytest.raises(ConfigurationError, match=f"denies user 'projector' a right: {denied}") as raised:
                 store.flush([flush_of(own, 0, "t1", "t2", row("secret row"))])
             assert "secret row" not in str(raised.value)
         finally:
             with server.client() as client:
-                client.execute_command("ACL", "SETUSER", "tail", "+hset", "+publish", "&v:{another:*")
+                client.execute_command("ACL", "SETUSER", "projector", "+hset", "+publish", "&v:{another:*")
     assert store.flush([flush_of(own, 0, "t1", "t2", row("secret row"))])
 
 
@@ -238,7 +238,7 @@ def test_run_refuses_it_before_anything_starts_and_the_doctor_says_that_it_is_wr
     assert (result.code, found["well"], why in found["message"]) == (1, False, True)
 
 
-def test_a_tail_refuses_it_whenever_it_connects(evicting: RedisServer) -> None:
+def test_a_projector_refuses_it_whenever_it_connects(evicting: RedisServer) -> None:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(ConfigurationError, match="allkeys-lru"):
         follow([], kafka, evicting.settings, threading.Event(), lambda what, details: None, options={})

@@ -128,11 +128,13 @@ def test_twin_without_tokens_a_flush_lands_behind_what_was_lost() -> None:
     with redis_world(seed=3) as world:
         generation = _started(world)
         flusher = Unfenced(RedisSettings(url="redis://redis:6379/0"))
-        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "", "t1", row("a"))]), "tail")
+        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "", "t1", row("a"))]), "projector")
         saved = world.redis.saved()
-        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "t1", "t2", row("b"))]), "tail")
+        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "t1", "t2", row("b"))]), "projector")
         world.redis.restart(saved=saved)
         flush = [flush_of(generation, 0, "t2", "t3", row("c"))]
-        assert not world.do(lambda: flusher.flush(flush), "tail"), "the connection is lost, and nothing else is known"
-        assert world.do(lambda: flusher.flush(flush), "tail")
+        assert not world.do(lambda: flusher.flush(flush), "projector"), (
+            "the connection is lost, and nothing else is known"
+        )
+        assert world.do(lambda: flusher.flush(flush), "projector")
         assert StoreInWorld(world).keys(generation, 0, "", 9) == ["a", "c"]

@@ -54,7 +54,7 @@ _COLUMNS = {
         "generation",
         "phase",
         "kept up",
-        "tails",
+        "projectors",
         "rows",
         "lag",
         "behind",

@@ -130,7 +130,7 @@ def _members(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     common = {"kind": kind, "name": name, "problems": [veiled(one) for one in row["problems"]]}
     if kind == "view":
         parked = row.get("parked")
-        own = {"running": row.get("tails"), "parked": None if parked is None else len(parked), "dead": None}
+        own = {"running": row.get("projectors"), "parked": None if parked is None else len(parked), "dead": None}
         return [common | own | {key: row.get(key) for key in ("lag", "behind", "done")}]
     found = {key: row.get(key) for key in ("lag", "done", "parked", "dead")}
     found |= {"running": row.get("workers", row.get("running")), "behind": row.get("behind", row.get("untaken"))}

@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-parked", type=int, default=MAX_PARKED)
     parser.add_argument("--no-archive", action="store_true")
     parser.add_argument("--takes-back", action="store_true")
-    parser.add_argument("kind", choices=("decider", "router", "reaction", "agents", "tail", "stream", "queries"))
+    parser.add_argument("kind", choices=("decider", "router", "reaction", "agents", "projector", "stream", "queries"))
     parser.add_argument("names", nargs="+")
     return parser
 

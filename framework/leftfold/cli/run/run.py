@@ -40,8 +40,8 @@ from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
 __all__ = ["chosen", "chosen_of", "parts_of"]
 
 
-TAIL, STREAM, QUERIES = "tail", "stream", "queries"
-"""Kinds of parts for views: `tail` or `stream` folds views, `queries` computes query views. Parts are named so."""
+PROJECTOR, STREAM, QUERIES = "projector", "stream", "queries"
+"""Kinds of parts for views: `projector` or `stream` folds views, `queries` computes query views. Parts are named so."""
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
@@ -86,7 +86,7 @@ def parts_of(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     *,
-    views_by: str = TAIL,
+    views_by: str = PROJECTOR,
     alone: bool = True,
 ) -> list[Part]:
     """The processes that run everything in an App.
@@ -119,11 +119,11 @@ def parts_of(
 class ViewEngine(StrEnum):
     """What folds views: a projector or Spark."""
 
-    TAIL = "tail"
+    PROJECTOR = "projector"
     SPARK = "spark"
 
 
-_BY = {ViewEngine.TAIL: "tail", ViewEngine.SPARK: "stream"}
+_BY = {ViewEngine.PROJECTOR: "projector", ViewEngine.SPARK: "stream"}
 
 EXAMPLES = examples(
     "leftfold run                          everything in the App",
@@ -145,7 +145,7 @@ def run(
     workers: Annotated[
         int, typer.Option("--workers", metavar="N", min=1, help="How many per decider, process, router and reaction.")
     ] = 1,
-    engine: Annotated[ViewEngine, typer.Option("--engine", help="What folds views.")] = ViewEngine.TAIL,
+    engine: Annotated[ViewEngine, typer.Option("--engine", help="What folds views.")] = ViewEngine.PROJECTOR,
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     trigger: Annotated[
@@ -173,7 +173,7 @@ def run(
     the log but on as many machines as its master has; also beside a projector. A reaction that has never run begins
     now: it acts on events from here on. With --metrics one address has the metrics of all parts.
     """
-    if engine is ViewEngine.TAIL and (master or py_files or trigger):
+    if engine is ViewEngine.PROJECTOR and (master or py_files or trigger):
         raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
     if metrics:
         check_address(metrics)

@@ -83,7 +83,7 @@ def _tell(found: Diff, names: tuple[str, str], *, as_json: bool) -> None:
         if count:
             say(f"  {count:,} {what}")
     if found.unsettled:
-        say(f"  {found.unsettled:,} were never seen at one place of the log in both; is a tail of this view running?")
+        say(f"  {found.unsettled:,} were never seen at one place of the log in both; does a projector of it run?")
     show_rows(found.samples, names[0], names[1])
 
 

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from leftfold.cli.options import AppOption, RedisOption, examples
-from leftfold.engine.views.cleanup import orphans, remove, remove_orphans, remove_undeclared, tails_of, undeclared_view
+from leftfold.engine.views.cleanup import (
+    orphans,
+    projectors_of,
+    remove,
+    remove_orphans,
+    remove_undeclared,
+    undeclared_view,
+)
 from leftfold.engine.views.generations import resolve
 from leftfold.model.app import App
 from leftfold.model.view import View
@@ -88,16 +95,16 @@ def _check_readers(store: BulkStore, view: View[Any, Any], live: Generation, reg
     which = f"generation {live.id} of {view.name} is live"
     if live.hash == view.hash:
         raise Usage(f"{which}; make another one live first: leftfold rollback {view.name}")
-    if tails := tails_of(store, view.name, live.hash):
+    if projectors := projectors_of(store, view.name, live.hash):
         raise Usage(
-            f"{which} for another version of the code, and tails of that are at work: {', '.join(tails)}; "
+            f"{which} for another version of the code, and projectors of that are at work: {', '.join(projectors)}; "
             f"stop them first"
         )
     if not sure:
         mine = registry.live_of(view.hash)
         own = f"readers of this code go on with {mine.id}" if mine else "there is none yet that this code can read"
         raise Usage(
-            f"{which} for another version of the code; no tail of it is at work, but readers and Spark streams "
+            f"{which} for another version of the code; no projector of it is at work, but readers and Spark streams "
             f"do not show themselves: readers of that version would get ViewNotBuilt until something of it has folded "
             f"the whole log again ({own}); if none is left: leftfold drop {view.name} {live.id} --yes"
         )
@@ -129,10 +136,10 @@ def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure
         raise unknown(f"view in app {app.name} or in Redis called", name, (view.name for view in app.views))
     if generation:
         raise Usage(f"app {app.name} does not declare the view {name}: all of it goes or nothing: leftfold drop {name}")
-    if found.tails:
+    if found.projectors:
         raise Usage(
-            f"app {app.name} does not declare the view {name}, but another App, or older code, does: tails of it are "
-            f"at work: {', '.join(found.tails)}; stop them first"
+            f"app {app.name} does not declare the view {name}, but another App, or older code, does: projectors of it "
+            f"are at work: {', '.join(found.projectors)}; stop them first"
         )
     for one in found.generations:
         rows = amount(sum(checkpoint.rows for checkpoint in store.checkpoints(one).values()), "row")
@@ -142,6 +149,6 @@ def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure
         say(f"{name}: all of it is removed")
         return
     say(
-        f"app {app.name} does not declare the view {name}. No tail is at work on it, but readers and Spark streams of "
-        f"another App do not show themselves; if there is none, remove all of it: leftfold drop {name} --yes"
+        f"app {app.name} does not declare the view {name}. No projector is at work on it, but readers and Spark "
+        f"streams of another App do not show themselves; if there is none, remove all of it: leftfold drop {name} --yes"
     )

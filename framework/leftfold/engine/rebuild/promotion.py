@@ -11,7 +11,7 @@ from leftfold.engine.progress import Report, Stopwatch
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
-from leftfold.engine.views.code_claims import check_claim, check_tails, may_fold
+from leftfold.engine.views.code_claims import check_claim, check_projectors, may_fold
 from leftfold.engine.views.generations import age_key, change, check_log, format_time, resolve, topic_ids
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model.view import View
@@ -82,7 +82,7 @@ class Promotion:
             )
         if named == "kept" and self._options.fold in generation.folds:
             generation = generation.claimed(self._options.fold)
-        check_tails(self._store, generation, self._options.fold, self._options.patience)
+        check_projectors(self._store, generation, self._options.fold, self._options.patience)
         generation = self._prolonged(generation)
         with closing(self._open_log()) as log:
             check_log(generation, topic_ids(log, generation.topics))
@@ -124,7 +124,7 @@ class Promotion:
         """Claims the live generation again for the projectors of this code, which folded it or its predecessor."""
         if fold not in (*live.folds, *live.superseded):
             check_claim(live, fold)
-        check_tails(self._store, live.claimed(fold), fold, self._options.patience)
+        check_projectors(self._store, live.claimed(fold), fold, self._options.patience)
 
         left = change(self._store, self.view.name, lambda r: r.changed(live.id, lambda now: now.claimed(fold)))
         if live.id not in left.generations:

@@ -182,7 +182,7 @@ class Rebuild:
         group, what = names.rebuilds(name), f"view {name} is being rebuilt"
         with exclusive_lease(self._store, group, what) as me:
             watch.begin("plan")
-            self._check_tails()
+            self._check_projectors()
             ids = self._ids()
             before = unfinished(self._store, self.view, self.options)
             before = None if before and log_mismatch(before, ids) else before
@@ -243,7 +243,7 @@ class Rebuild:
             attempt=attempt,
         )
 
-    def _check_tails(self) -> None:
+    def _check_projectors(self) -> None:
         """Checks that projectors of this code can keep a new live generation up to date.
 
         Raises:

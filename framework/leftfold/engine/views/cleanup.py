@@ -21,8 +21,19 @@ from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
-    "discard", "leftovers", "orphans", "predecessor", "remove", "remove_ended", "remove_orphans", "remove_undeclared",
-    "sweep", "tails_of", "undeclared", "undeclared_view", "way_out",
+    "discard",
+    "leftovers",
+    "orphans",
+    "predecessor",
+    "projectors_of",
+    "remove",
+    "remove_ended",
+    "remove_orphans",
+    "remove_undeclared",
+    "sweep",
+    "undeclared",
+    "undeclared_view",
+    "way_out",
 ]  # fmt: skip
 
 
@@ -30,9 +41,9 @@ _STAYS = (Phase.SEALED, Phase.HELD, Phase.LIVE)
 """Phases that no rebuild and no projector of other code ever removes."""
 
 
-def tails_of(store: ViewStore, view: str, hash_: str) -> tuple[str, ...]:
+def projectors_of(store: ViewStore, view: str, hash_: str) -> tuple[str, ...]:
     """The projectors at work on the generations of a hash. Readers and streams on Spark send no heartbeat."""
-    group = names.tails(view, hash_)
+    group = names.projectors(view, hash_)
     return tuple(map(name_of, store.heartbeat([group], "", 0.0)[group]))
 
 
@@ -43,7 +54,7 @@ def leftovers(store: ViewStore, view: View[Any, Any]) -> list[Generation]:
         for generation in store.registry(view.name).generations.values()
         if generation.hash != view.hash and generation.phase in _STAYS
     ]
-    idle = {hash_ for hash_ in {g.hash for g in found} if not tails_of(store, view.name, hash_)}
+    idle = {hash_ for hash_ in {g.hash for g in found} if not projectors_of(store, view.name, hash_)}
     return sorted((g for g in found if g.hash in idle), key=lambda g: g.created)
 
 
@@ -196,7 +207,7 @@ class Undeclared(NamedTuple):
     view: str
     generations: tuple[Generation, ...]
     """Oldest first."""
-    tails: tuple[str, ...]
+    projectors: tuple[str, ...]
     """The projectors at work on any of them. Readers and streams on Spark send no heartbeat."""
 
     def way_out(self, app: str) -> str:
@@ -217,8 +228,10 @@ def undeclared(store: BulkStore, declared: Collection[str], seconds: float = mat
 def undeclared_view(store: BulkStore, name: str) -> Undeclared | None:
     """What the store holds of a view; None when it has no registry for it."""
     generations = sorted(store.registry(name).generations.values(), key=age_key)
-    tails = {tail for hash_ in {g.hash for g in generations} for tail in tails_of(store, name, hash_)}
-    return Undeclared(name, tuple(generations), tuple(sorted(tails))) if generations else None
+    projectors = {
+        projector for hash_ in {g.hash for g in generations} for projector in projectors_of(store, name, hash_)
+    }
+    return Undeclared(name, tuple(generations), tuple(sorted(projectors))) if generations else None
 
 
 def remove_undeclared(store: BulkStore, view: Undeclared) -> None:
@@ -232,9 +245,9 @@ def remove_undeclared(store: BulkStore, view: Undeclared) -> None:
     """
     with exclusive_lease(store, names.rebuilds(view.view), f"view {view.view} is being rebuilt or removed"):
         now = undeclared_view(store, view.view)
-        if now is not None and now.tails:
+        if now is not None and now.projectors:
             raise InfrastructureError(
-                f"projectors are at work on view {view.view}: {', '.join(now.tails)}; stop them first"
+                f"projectors are at work on view {view.view}: {', '.join(now.projectors)}; stop them first"
             )
         change(store, view.view, lambda registry: _withdrawn(registry, view.generations))
         for generation in view.generations:

@@ -14,7 +14,7 @@ from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
-    "Attendance", "attendance", "check_claim", "check_tails", "claimed", "folded_by", "is_claimable", "may_fold",
+    "Attendance", "attendance", "check_claim", "check_projectors", "claimed", "folded_by", "is_claimable", "may_fold",
     "member_names", "member_of", "mixture", "name_of", "names_fold", "next_steps", "takeover_command",
 ]  # fmt: skip
 
@@ -79,7 +79,7 @@ class Attendance:
 
 def attendance(store: ViewStore, view: str, hash_: str, folds: Iterable[str]) -> Attendance:
     """The projectors at work on the generations of a hash, by these codes."""
-    group, codes = names.tails(view, hash_), tuple(dict.fromkeys(filter(None, folds)))
+    group, codes = names.projectors(view, hash_), tuple(dict.fromkeys(filter(None, folds)))
     by_code = {code: names.coders(view, hash_, code) for code in codes}
     found = store.heartbeat([group, *by_code.values()], "", 0.0)
     return Attendance(found[group], {code: found[of_code] for code, of_code in by_code.items()})
@@ -98,7 +98,7 @@ def check_claim(generation: Generation, fold: str) -> None:
         )
 
 
-def check_tails(store: ViewStore, generation: Generation, fold: str, patience: float) -> None:
+def check_projectors(store: ViewStore, generation: Generation, fold: str, patience: float) -> None:
     """Checks that a projector will keep a generation up to date once readers see it.
 
     A projector of its code must be at work, or none at all is and this code may bring it up to date.

@@ -179,7 +179,7 @@ class Projector:
 
     def _send_heartbeat(self, seconds: float) -> dict[str, Attendance]:
         """Sends a heartbeat with this projector's code; returns the projectors of the same schema by view."""
-        groups = {view.name: names.tails(view.name, view.hash) for view in self.views}
+        groups = {view.name: names.projectors(view.name, view.hash) for view in self.views}
         codes = {v.name: names.coders(v.name, v.hash, self._folds[v.name]) for v in self.views if self._folds}
         found = self._store.heartbeat([*groups.values(), *codes.values()], self._called, seconds) if groups else {}
         return {

@@ -254,7 +254,7 @@ def _views(visitor: Visitor, result: SurveyResult) -> Html:
         (
             tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
             state_of(result, "view", row["name"]),
-            row.get("tails", ""),
+            row.get("projectors", ""),
             number_text(row.get("lag")),
             age_text(row.get("behind")),
             _course(visitor, "view", row["name"], "lag"),

@@ -162,7 +162,7 @@ def _generations(rows: Sequence[Row]) -> Html:
             number_text(row.get("rows")),
             number_text(row.get("lag")),
             age_text(row.get("behind")) if row.get("live") else "",
-            row.get("tails", ""),
+            row.get("projectors", ""),
             len(row.get("parked", ())),
             time_text(row.get("time")),
             time_text(row.get("until")),

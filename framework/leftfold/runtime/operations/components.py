@@ -42,7 +42,7 @@ A silent projector counts as dead after three seconds.
 """
 
 
-def why_late(view: View[Any, Any], *, behind: float, lag: int, tails: int) -> str:
+def why_late(view: View[Any, Any], *, behind: float, lag: int, projectors: int) -> str:
     """The likely reason why a view is so many seconds and offsets behind; '' when it is not far behind."""
     if behind <= (_FOLDED if view.folded else _COMPUTED):
         return ""
@@ -51,15 +51,15 @@ def why_late(view: View[Any, Any], *, behind: float, lag: int, tails: int) -> st
         return f"{far}; its own stream keeps it: see whether that is at work"
     if not view.folded:
         return f"{far}; Spark computes it while this is at work: leftfold run {view.name}"
-    if not tails:
+    if not projectors:
         return (
-            f"{far}, and no tail is at work on it, or one that hangs (a stream on Spark does not show itself); "
+            f"{far}, and no projector is at work on it, or one that hangs (a stream on Spark does not show itself); "
             f"start one: leftfold run {view.name}"
         )
-    are = "is" if tails == 1 else "are"
+    are = "is" if projectors == 1 else "are"
     return (
-        f"{far}, although {amount(tails, 'tail')} {are} at work: it catches up, was stopped, or hangs. See whether it "
-        f"moves: leftfold status; another takes over from one that hangs: leftfold run {view.name}"
+        f"{far}, although {amount(projectors, 'projector')} {are} at work: it catches up, was stopped, or hangs. See "
+        f"whether it moves: leftfold status; another takes over from one that hangs: leftfold run {view.name}"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from leftfold.client.lookup import start_command
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
-from leftfold.engine.views.cleanup import leftovers, tails_of, undeclared, way_out
+from leftfold.engine.views.cleanup import leftovers, projectors_of, undeclared, way_out
 from leftfold.engine.views.code_claims import attendance, mixture
 from leftfold.engine.views.generations import log_mismatch
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
@@ -64,7 +64,7 @@ def look_for_others(store: BulkStore, apps: Mapping[str, App], seconds: float) -
     if not declared:
         return []
     called = ", ".join(app.name for app in apps.values())
-    return [other.way_out(called) for other in undeclared(store, declared, seconds) if not other.tails]
+    return [other.way_out(called) for other in undeclared(store, declared, seconds) if not other.projectors]
 
 
 Row = dict[str, Any]
@@ -233,7 +233,7 @@ class Survey:
                 self.problems.append(why)
             if row.get("live"):
                 at_work = attendance(store, view.name, generation.hash, [generation.fold])
-                row["tails"] = len(at_work.of(generation.fold))
+                row["projectors"] = len(at_work.of(generation.fold))
                 if row["lag"] is not None and generation.hash == view.hash:
                     row["behind"] = self._behind(view, row, state)
             elif generation == begun and "lag" in row and registry.live_of(view.hash) is None:
@@ -244,10 +244,14 @@ class Survey:
         """Adds a problem that says how far a view's first generation has been built."""
         done = Position(row["position"]).ahead_of(Position())
         whole = "" if row["lag"] is None else f" of {done + row['lag']:,} ({done / max(1, done + row['lag']):.0%})"
-        tails = "" if tails_of(store, view.name, begun.hash) else f"; no tail is at work: leftfold run {view.name}"
+        projectors = (
+            ""
+            if projectors_of(store, view.name, begun.hash)
+            else f"; no projector is at work: leftfold run {view.name}"
+        )
         self.problems.append(
             f"view {view.name} is being built for this code: generation {begun.id} has folded {done:,} offsets{whole}"
-            f"{tails}"
+            f"{projectors}"
         )
 
     def _behind(self, view: View[Any, Any], row: Row, state: ClusterState) -> float | None:
@@ -257,7 +261,7 @@ class Survey:
         except LeftfoldError as error:
             self.problems.append(unknown_lateness(view, error))
             return None
-        if late := why_late(view, behind=behind, lag=row["lag"], tails=row["tails"]):
+        if late := why_late(view, behind=behind, lag=row["lag"], projectors=row["projectors"]):
             self.problems.append(late)
         return round(behind, 3)
 

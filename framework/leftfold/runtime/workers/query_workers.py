@@ -178,7 +178,7 @@ class _RefreshLoop:
     def add(self, view: View[Any, Any]) -> None:
         """Adds a view, as a stream if its SQL allows one, else with refreshes."""
         if not isinstance(view, TableView):
-            raise ConfigurationError(f"view {view.name} is folded; run it with a tail")
+            raise ConfigurationError(f"view {view.name} is folded; run it with a projector")
         how = self._work.refreshed(view)
         self._report("refreshing", {"view": view.name, "kept": str(how)})
         if how.incremental and isinstance(view, QueryView):

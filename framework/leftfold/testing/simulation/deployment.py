@@ -25,7 +25,7 @@ from leftfold.testing.simulation.faults.damage import Operator
 from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.witness import Check, WitnessedCommand
 
-__all__ = ["FAULT_SECONDS", "Deployment", "Scenario", "has_tails"]
+__all__ = ["FAULT_SECONDS", "Deployment", "Scenario", "has_projectors"]
 
 SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
 AGAIN_SECONDS = 0.5
@@ -37,7 +37,7 @@ _CONSUMERS = 2
 """The number of routers of each process, and of consumers of each reaction."""
 
 
-def has_tails(app: App) -> bool:
+def has_projectors(app: App) -> bool:
     """Whether projectors fold any of the App's views."""
     return any(view.folded for view in app.views)
 
@@ -81,8 +81,8 @@ class Scenario:
             roles = (*roles, "router", "router")
         if self.app.reactions:
             roles = (*roles, "reaction", "reaction")
-        if has_tails(self.app):
-            roles, kinds = (*roles, "tail", "tail", "rebuild", "reader"), (*kinds, *REDIS_KINDS)
+        if has_projectors(self.app):
+            roles, kinds = (*roles, "projector", "projector", "rebuild", "reader"), (*kinds, *REDIS_KINDS)
         return draw(seed, roles, self.brokers, self.horizon, self.kinds or kinds)
 
 
@@ -109,7 +109,7 @@ class Deployment:
         self._waiting = list(self.sent)
         self._is_ready = False
         self.projections: Projections | None = None
-        if has_tails(self.app):
+        if has_projectors(self.app):
             from leftfold.testing.simulation.projections import Projections
 
             self.projections = Projections(self, world, SETTINGS, newer=scenario.newer, attempts=scenario.attempts)

@@ -104,11 +104,11 @@ class Projections:
 
     def begin(self) -> None:
         """Starts the projectors, a reader, and two rebuilds of each view, which may overlap."""
-        for name in ("tail 1", "tail 2"):
+        for name in ("projector 1", "projector 2"):
             if self._newer is not None:
                 self._begins[name] = self._world.random.random() * _DEPLOY_SECONDS
                 self._world.scheduler.call_later(self._begins[name], partial(self._terminate, name))
-            self._deployment.keep(name, "tail", partial(self._follow, name))
+            self._deployment.keep(name, "projector", partial(self._follow, name))
         if self._newer is not None:
             for view in self.views:
                 self._deployment.keep(f"deploy of {view.name}", "rebuild", partial(self._deploy, view))
@@ -121,7 +121,7 @@ class Projections:
 
     def restart(self) -> None:
         """Starts one more projector."""
-        self._deployment.keep("tail successor", "successor", partial(self._follow, "tail successor"))
+        self._deployment.keep("projector successor", "successor", partial(self._follow, "projector successor"))
 
     def audit(self) -> None:
         """Starts an auditor that reads every row after the end of the log; no event may follow."""

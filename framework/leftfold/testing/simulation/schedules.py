@@ -13,7 +13,7 @@ from typing import Any
 from leftfold.kafka import reachability as reach
 from leftfold.model.app import App
 from leftfold.model.messages import Command
-from leftfold.testing.simulation.deployment import FAULT_SECONDS, Deployment, Scenario, has_tails
+from leftfold.testing.simulation.deployment import FAULT_SECONDS, Deployment, Scenario, has_projectors
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults import Fault
 from leftfold.testing.simulation.load import drawn_load
@@ -119,7 +119,7 @@ def simulate(
 
 def scheduled(app: App) -> AbstractContextManager[None]:
     """A context manager for schedules of an App; the simulated modules are replaced once for all of them."""
-    if not has_tails(app):
+    if not has_projectors(app):
         return taken_over(more=_REAL_NETWORK)
     from leftfold.testing.simulation import projections
 

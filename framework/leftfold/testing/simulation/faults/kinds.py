@@ -124,7 +124,7 @@ UNSENT = "unsent"
 """A request that never leaves a router, which is killed some seconds later; only in scenarios that name it."""
 BROKEN = {"break sender": "worker", "break outbox": "client"}
 """A fatal error of the producer of answers or commands, by kind; only in scenarios that name it."""
-REDIS_ROLES = ("tail", "rebuild", "reader")
+REDIS_ROLES = ("projector", "rebuild", "reader")
 """The roles that are clients of Redis."""
 KINDS: Mapping[str, _Draw] = {
     "kill": _at_call("kill"),

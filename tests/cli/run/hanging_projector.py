@@ -19,10 +19,10 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     kafka, store = kafka_settings(), RedisViewStore(redis_settings())
-    tail = Projector(load_app("").views, lambda: KafkaLogReader(kafka), store, lease=LEASE)
+    projector = Projector(load_app("").views, lambda: KafkaLogReader(kafka), store, lease=LEASE)
     while not stop.is_set():
-        tail.step()
-    tail.close()
+        projector.step()
+    projector.close()
     store.close()
 
 
