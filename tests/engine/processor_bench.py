@@ -12,7 +12,6 @@ from leftfold.engine.processing.command_wire import command_headers
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import Router
 from leftfold.engine.processing.worker_tasks import ProcessRefold
-from leftfold.memory import MemoryStates
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import MessageCodec
 from leftfold.ports.codec import header as header_in
@@ -62,7 +61,7 @@ class CommandBench:
             end=self._end,
         )
         for partition in range(PARTITIONS):
-            self.processor.hold(partition, MemoryStates(), end=0)
+            self.processor.hold(partition, {}, end=0)
 
     def _end(self, topic: str, partition: int) -> int:
         self.asked += 1
@@ -125,7 +124,7 @@ class ProcessBench:
             partitions=lambda topic: 0 if topic == self.missing else PARTITIONS,
             max_bytes=max_bytes,
         )
-        self.stores = {partition: MemoryStates() for partition in range(PARTITIONS)}
+        self.stores: dict[int, dict[str, bytes]] = {partition: {} for partition in range(PARTITIONS)}
         for partition, store in self.stores.items():
             self.processor.hold(partition, store, end=0)
         self.ends = [0] * PARTITIONS
@@ -190,7 +189,7 @@ class ProcessBench:
         other = ProcessBench(process or self.process)
         other.ends = self.ends
         for partition, store in self.stores.items():
-            other.stores[partition].put(store.items())
+            other.stores[partition].update(store)
             other.processor.hold(partition, other.stores[partition], end=0)
         return other
 
@@ -203,7 +202,7 @@ class ProcessBench:
         states: dict[str, bytes] = {}
         self.refused = 0
         for partition in range(PARTITIONS):
-            refold = ProcessRefold(process or self.process, MemoryStates())
+            refold = ProcessRefold(process or self.process, {})
             for letter in self.letters if letters else ():
                 if letter.partition == partition:
                     refold.skip(letter)

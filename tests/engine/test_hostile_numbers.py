@@ -11,7 +11,6 @@ from leftfold.cli.data.events import fields_of
 from leftfold.engine.causation import step_of
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_wire import NACK
-from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.engine.reactions.pending import PendingReader
 from leftfold.engine.rebuild.planner import between_decisions
@@ -61,7 +60,7 @@ def test_a_command_with_a_broken_number_is_dead_lettered(number: str, name: str)
 def test_a_dead_letter_with_a_broken_source_offset_is_read(number: str) -> None:
     source = ("dead_source", f"checkout.commands/0/{number}".encode())
     letter = RawRecord("checkout.dead", 0, 3, b"o", b"{}", [("ce_id", b"1"), source])
-    ProcessRefold(checkout, MemoryStates()).skip(letter)
+    ProcessRefold(checkout, {}).skip(letter)
     step = step_of(letter)
     assert step is None or step.at.offset == 3
 

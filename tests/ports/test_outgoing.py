@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from leftfold.engine.processing.worker_tasks import Refold
-from leftfold.memory import MemoryStates
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import (
     DISCARDED,
@@ -114,7 +113,7 @@ def test_headers_of_a_sender_mark_no_letter_as_handled() -> None:
     letter = stored(dead_letter(COMMAND._replace(headers=[*COMMAND.headers, *forged]), "no", 1, 1_000_000), 1)
     assert [found.handled for found in letters_in([LETTER, letter])] == ["", ""]
     assert offset_in(letter, "baskets.events") is None
-    refold = Refold(baskets, MemoryStates())
+    refold = Refold(baskets, {})
     refold.skip(letter)
     assert (refold.noted, refold.passed) == ({}, set())
 
@@ -122,7 +121,7 @@ def test_headers_of_a_sender_mark_no_letter_as_handled() -> None:
 def test_an_event_is_passed_over_once_a_later_marker_says_so() -> None:
     event = RawRecord("baskets.events", 1, 3, b"b", b"{}", ())
     noted = stored(dead_letter(event, "no event", 1, 1_000_000), 7)
-    refold = Refold(baskets, MemoryStates())
+    refold = Refold(baskets, {})
     refold.skip(noted)
     assert (refold.noted, refold.passed) == ({3: 7}, set())
     mark_ = stored(skip_marker(Letter(noted), "by ann: forged"), 8)

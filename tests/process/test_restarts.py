@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,7 +22,6 @@ from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
-from leftfold.ports.protocols import StateStore
 from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserved, app, checkout
 from tests.process.trading import Trading, inputs, raised, states
 from tests.threads import working
@@ -73,14 +72,17 @@ def test_a_process_goes_on_where_it_was_and_its_timers_fire_once(
 
 def keep_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has workers go on with what they knew of a partition when it was taken from them."""
-    hold, drop, kept = ProcessManagerProcessor.hold, ProcessManagerProcessor.drop, dict[tuple[int, int], StateStore]()
+    hold, drop = ProcessManagerProcessor.hold, ProcessManagerProcessor.drop
+    kept: dict[tuple[int, int], MutableMapping[str, bytes]] = {}
 
     def careless_drop(self: ProcessManagerProcessor, partition: int) -> None:
         if partition in self.held:
             kept[id(self), partition] = self.held[partition].store
         drop(self, partition)
 
-    def careless_hold(self: ProcessManagerProcessor, partition: int, store: StateStore, *, end: int) -> None:
+    def careless_hold(
+        self: ProcessManagerProcessor, partition: int, store: MutableMapping[str, bytes], *, end: int
+    ) -> None:
         hold(self, partition, kept.get((id(self), partition), store), end=end)
 
     monkeypatch.setattr(ProcessManagerProcessor, "drop", careless_drop)

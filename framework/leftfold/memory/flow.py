@@ -13,7 +13,6 @@ from leftfold.engine.processing.log_time import SILENCE, SourceTime, Watermark
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import Router, Unusable
-from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.timer_admin import SetTimer
 from leftfold.errors import ConfigurationError
 from leftfold.memory.event_log import MemoryLog
@@ -228,7 +227,7 @@ class Flow:
 
     def _assigned(self, processor: L) -> L:
         for partition in range(self._app.partitions):
-            processor.hold(partition, MemoryStates(), end=0)
+            processor.hold(partition, {}, end=0)
         return processor
 
 

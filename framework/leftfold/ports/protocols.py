@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leftfold.model.position import Position, RecordAddress
@@ -10,7 +10,7 @@ from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, 
 from leftfold.ports.queries import Query
 
 __all__ = [
-    "AsyncBell", "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "StateStore", "ViewStore",
+    "AsyncBell", "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "ViewStore",
     "Waiter",
 ]  # fmt: skip
 
@@ -74,22 +74,6 @@ class LogReader(Protocol):
 
     def close(self) -> None:
         """Closes connections."""
-
-
-class StateStore(Protocol):
-    """The state records of one partition of a processor, by stream key."""
-
-    def get(self, key: str) -> bytes | None:
-        """The encoded state record, None when the stream does not exist."""
-
-    def put(self, records: Iterable[tuple[str, bytes]]) -> None:
-        """Stores records, the later of two with one key."""
-
-    def items(self) -> Iterator[tuple[str, bytes]]:
-        """Every record, in no particular order."""
-
-    def __len__(self) -> int:
-        """How many streams there are."""
 
 
 class Flushing(Protocol):

@@ -11,7 +11,6 @@ from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, deadline_h
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.engine.processing.stream_state import KEEP, KEEP_BYTES, KEEP_SECONDS
 from leftfold.errors import OutcomeUnknown
-from leftfold.memory import MemoryStates
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import event_id
 from leftfold.ports.protocols import RawRecord
@@ -193,7 +192,7 @@ def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(be
     bench.processor.drop(partition)
     bench.processor.hold(partition, store, end=5)
     assert (bench.state("b").version, bench.processor.held[partition].end) == (1, 5)
-    bench.processor.hold(partition, MemoryStates(), end=0)
+    bench.processor.hold(partition, {}, end=0)
     assert bench.state("b").version == 0
 
 

@@ -17,7 +17,6 @@ from leftfold import Command, Decider, DomainError, Event
 from leftfold.engine.processing.command_wire import LONGEST, MOST, SMALL, to_error
 from leftfold.engine.processing.process_wire import NACK
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.memory import MemoryStates
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header as first
 from leftfold.ports.protocols import RawRecord
@@ -193,8 +192,8 @@ def test_large_answers_of_an_earlier_version_are_dropped_before_a_command_is_ref
     state["answered"] = [
         [f"old{n}", "", 1, {"error": "TooLong", "message": "x" * 490_000, "fields": {}}] for n in (1, 2)
     ]
-    store = MemoryStates()
-    store.put([("w", json.dumps(state).encode())])
+    store: dict[str, bytes] = {}
+    store["w"] = json.dumps(state).encode()
     bench.processor.hold(partition, store, end=0)
     assert bench.send(*[Say(who="w", text="hello")] * 3).counts == {"accepted": 3}
 

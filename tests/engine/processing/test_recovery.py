@@ -16,7 +16,6 @@ from leftfold.engine.processing import worker_tasks as process_refold
 from leftfold.engine.processing.process_wire import ACK, NACK
 from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.engine.processing.worker_tasks import Refold
-from leftfold.memory import MemoryStates
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, CheckOut, Open, baskets
 from tests.domains.trade import PAID, PLACED, RESERVED, Checkout, Input, Paid, Placed, checkout, checkout_with, react
@@ -36,7 +35,7 @@ def history(bench: CommandBench) -> list[RawRecord]:
 
 def test_folding_the_events_gives_the_state_of_the_processor() -> None:
     bench = CommandBench()
-    refold = Refold(baskets, MemoryStates())
+    refold = Refold(baskets, {})
     for record in history(bench):
         refold.add(record)
     stream, original = refold.stream("b"), bench.state("b")
@@ -50,7 +49,7 @@ def test_a_processor_on_refolded_streams_still_knows_duplicates() -> None:
     bench = CommandBench()
     first = bench.record(COMMANDS[0], "c1")
     batch = bench.run(first)
-    store = MemoryStates()
+    store: dict[str, bytes] = {}
     refold = Refold(baskets, store)
     refold.add(RawRecord("baskets.events", 0, 0, b"b", batch.events[0].value, batch.events[0].headers))
     refold.take(10)
@@ -61,7 +60,7 @@ def test_a_processor_on_refolded_streams_still_knows_duplicates() -> None:
 def test_events_that_the_state_has_already_are_skipped() -> None:
     bench = CommandBench()
     records = history(bench)
-    store = MemoryStates()
+    store: dict[str, bytes] = {}
     once = Refold(baskets, store)
     for record in records[:2]:
         once.add(record)
@@ -74,7 +73,7 @@ def test_events_that_the_state_has_already_are_skipped() -> None:
 
 
 def test_only_what_changed_is_taken_and_only_once() -> None:
-    refold = Refold(baskets, MemoryStates())
+    refold = Refold(baskets, {})
     for record in history(CommandBench()):
         refold.add(record)
     assert [key for key, _ in refold.take(10)] == ["b"]
@@ -83,7 +82,7 @@ def test_only_what_changed_is_taken_and_only_once() -> None:
 
 def test_what_ended_a_forgotten_transaction_is_no_event() -> None:
     bench = CommandBench()
-    refold = Refold(baskets, MemoryStates())
+    refold = Refold(baskets, {})
     for number, record in enumerate(history(bench)):
         refold.add(record)
         refold.add(RawRecord("baskets.events", 0, 100 + number, MARK, b"{}", SETTLED))
@@ -93,7 +92,7 @@ def test_what_ended_a_forgotten_transaction_is_no_event() -> None:
 
 def test_a_gap_in_the_events_is_refused() -> None:
     records = history(CommandBench())
-    refold = Refold(baskets, MemoryStates())
+    refold = Refold(baskets, {})
     refold.add(records[0])
     with pytest.raises(
         InfrastructureError, match=r"baskets.events\[0\]@2: stream 'b' continues at version 3, but only 1"
@@ -111,12 +110,12 @@ def test_an_event_with_headers_that_no_worker_writes_is_refused(name: str, value
     record = history(CommandBench())[0]
     headers: Any = [(n, value if n == name else v) for n, v in record.headers]
     with pytest.raises(ContractError, match="the partition is not served"):
-        Refold(baskets, MemoryStates()).add(record._replace(headers=headers))
+        Refold(baskets, {}).add(record._replace(headers=headers))
 
 
 def test_a_key_that_is_no_text_is_refused_and_not_a_crash() -> None:
     with pytest.raises(ContractError, match="the partition is not served"):
-        Refold(baskets, MemoryStates()).add(history(CommandBench())[0]._replace(key=b"\xff"))
+        Refold(baskets, {}).add(history(CommandBench())[0]._replace(key=b"\xff"))
 
 
 def test_a_fold_that_fails_refuses_the_partition_loudly() -> None:
@@ -124,7 +123,7 @@ def test_a_fold_that_fails_refuses_the_partition_loudly() -> None:
     value = json.loads(record.value or b"") | {"product": "unfoldable"}
     sequence: Any = [(n, b"1" if n == "ce_sequence" else v) for n, v in record.headers]
     with pytest.raises(ContractError, match="baskets.evolve failed on .*the partition is not served"):
-        Refold(baskets, MemoryStates()).add(record._replace(value=json.dumps(value).encode(), headers=sequence))
+        Refold(baskets, {}).add(record._replace(value=json.dumps(value).encode(), headers=sequence))
 
 
 def test_answers_and_origins_come_over_from_another_version_of_the_state() -> None:
@@ -135,7 +134,7 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
         ),
         bench.record(COMMANDS[0], "c2", headers={"expected_version": b"9"}),
     )
-    store = MemoryStates()
+    store: dict[str, bytes] = {}
     refold = Refold(baskets, store)
     partition = bench.record(COMMANDS[0]).partition
     refold.adopt("b", bench.processor.held[partition].store.get("b") or b"")

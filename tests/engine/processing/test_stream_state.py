@@ -9,20 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import ContractError
-from leftfold.engine.processing.stream_state import KEEP_BYTES, MemoryStates, Stream, StreamCodec, answer
-from leftfold.ports.protocols import StateStore
-from leftfold.testing.contracts.state_store import StateStoreContract
+from leftfold.engine.processing.stream_state import KEEP_BYTES, Stream, StreamCodec, answer
 from tests.domains.shop import Basket, baskets
 from tests.domains.values import texts
 
 codec = StreamCodec(baskets.state, baskets.initial_state)
 ERROR = {"error": "Closed", "message": "m", "fields": {"basket_id": "b"}}
-
-
-class TestMemoryStates(StateStoreContract):
-    @pytest.fixture
-    def store(self) -> StateStore:
-        return MemoryStates()
 
 
 def empty() -> Stream[Basket]:

@@ -16,7 +16,6 @@ from leftfold.engine.processing.log_time import SILENCE, LogTime, SourceTime, Wa
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
 from leftfold.engine.processing.process_reactor import InputAccepted, InputSkipped, Outcome, Reactor
 from leftfold.engine.processing.process_wire import Router, due_record, read_input
-from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
 from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.memory.event_log import MemoryLog
@@ -289,7 +288,7 @@ def test_orders_are_folded_again_as_they_were_taken(moves: list[str]) -> None:
             taking.take(due_record("trade", "checkout", "o", "patience", timer.due, 0))
         else:
             taking.take(order(timer, Action.CANCEL if move == "cancel" else Action.FIRE))
-    refold = ProcessRefold(checkout_with(version=2), MemoryStates())
+    refold = ProcessRefold(checkout_with(version=2), {})
     for record in taking.log:
         refold.add(record)
     again = dict(refold.take(10))

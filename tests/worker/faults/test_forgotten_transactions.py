@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, MemoryStates
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.dead_letters import write_record
@@ -217,7 +217,7 @@ def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_over
         member, stable, uncommitted = (Consumer({**config, "isolation.level": level}) for level in levels)
         ports = running.shop.restore_ports(running.worker._member)
         ports = replace(ports, member=member, stable=stable, uncommitted=uncommitted)
-        restoration = Restoration(bank.app, bank.name, [HOME], MemoryStates, ports)
+        restoration = Restoration(bank.app, bank.name, [HOME], ports)
         for seconds in (0.0, 5.0):
             ahead[0] += seconds
             assert not restoration.step()

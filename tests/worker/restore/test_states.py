@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leftfold import App
-from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, MemoryStates
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
@@ -124,7 +124,7 @@ def test_answers_of_another_version_are_taken_over_in_small_steps(broker: Broker
         member = onlooker.member(old.group, names.commands(old.name), lambda partitions, ours: None)
         ports = onlooker.restore_ports(member)
         one_by_one = replace(ports, open_log=lambda: OneByOne(ports.open_log(), reads))
-        restoration = Restoration(new.app, new.name, [0], MemoryStates, one_by_one)
+        restoration = Restoration(new.app, new.name, [0], one_by_one)
         most, done = 0, False
         while not done:
             before = len(reads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from leftfold.engine.processing.command_wire import CONTENT_TYPE, Received, nack
@@ -16,7 +16,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch, Outgoing, Reply, dead_letter
-from leftfold.ports.protocols import RawRecord, StateStore
+from leftfold.ports.protocols import RawRecord
 from leftfold.ports.telemetry import MOST_TRACED, Operation, Span, is_sampled
 from leftfold.safety import shown
 
@@ -32,7 +32,7 @@ class PartitionState:
     `end` is the known end of its events; `recent` is how many streams stay decoded.
     """
 
-    def __init__(self, store: StateStore, codec: StateCodec, *, end: int, recent: int = 2_000) -> None:
+    def __init__(self, store: MutableMapping[str, bytes], codec: StateCodec, *, end: int, recent: int = 2_000) -> None:
         self.store, self.end = store, end
         self._codec, self._most = codec, recent
         self._recent: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class PartitionState:
 
     def commit(self, streams: dict[str, Any], records: list[tuple[str, bytes]]) -> None:
         """Takes over the streams of a committed batch."""
-        self.store.put(records)
+        self.store.update(records)
         for key, stream in streams.items():
             self._recent.pop(key, None)
             self._recent[key] = stream
@@ -97,7 +97,7 @@ class PartitionProcessor(ABC, Generic[G]):
         self._room, self._clock, self._decided = max_bytes - OVERHEAD, clock, 0.0
         self._source = ("ce_source", f"/{app}/{name}".encode())
 
-    def hold(self, partition: int, store: StateStore, *, end: int) -> None:
+    def hold(self, partition: int, store: MutableMapping[str, bytes], *, end: int) -> None:
         """Takes a restored partition; `end` is the known end of its events."""
         self.held[partition] = PartitionState(store, self.streams, end=end)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
@@ -20,7 +20,7 @@ from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
 from leftfold.model.state_encoding import time_at
 from leftfold.ports.outgoing import Batch, Outgoing
-from leftfold.ports.protocols import RawRecord, StateStore
+from leftfold.ports.protocols import RawRecord
 from leftfold.ports.telemetry import REACT, Span
 
 __all__ = ["ProcessManagerProcessor"]
@@ -122,7 +122,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         self.timers: dict[int, Timers] = {}
         self.times: dict[int, LogTime] = {}
 
-    def hold(self, partition: int, store: StateStore, *, end: int) -> None:
+    def hold(self, partition: int, store: MutableMapping[str, bytes], *, end: int) -> None:
         """Takes a restored partition and its timers."""
         super().hold(partition, store, end=end)
         counts = {topic: self._partitions(topic) for topic in self._sources}

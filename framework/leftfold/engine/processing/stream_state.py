@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -13,7 +13,7 @@ from leftfold.model.state_encoding import Storage
 from leftfold.ports.codec import JSON
 
 __all__ = [
-    "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "MemoryStates", "Stream", "StreamCodec", "answer", "is_state",
+    "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "Stream", "StreamCodec", "answer", "is_state",
     "state_key",
 ]  # fmt: skip
 
@@ -221,26 +221,3 @@ class StreamCodec(Generic[S]):
 
 def _outcome(outcome: int | dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
     return (outcome, None) if isinstance(outcome, int) else (0, outcome)
-
-
-class MemoryStates:
-    """A StateStore in memory."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        """The record of a stream, None when it does not exist."""
-        return self._records.get(key)
-
-    def put(self, records: Iterable[tuple[str, bytes]]) -> None:
-        """Stores records."""
-        self._records.update(records)
-
-    def items(self) -> Iterator[tuple[str, bytes]]:
-        """Every record."""
-        return iter(self._records.items())
-
-    def __len__(self) -> int:
-        """How many streams there are."""
-        return len(self._records)

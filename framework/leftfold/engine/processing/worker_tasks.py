@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import MutableMapping
 from typing import Any, TypeAlias
 
 from leftfold.engine.processing.command_processor import CommandProcessor, End
@@ -21,7 +22,7 @@ from leftfold.model.process import Process
 from leftfold.model.state_encoding import number_in
 from leftfold.ports.codec import UNREADABLE, MessageCodec, header
 from leftfold.ports.outgoing import PASSED, offset_in
-from leftfold.ports.protocols import RawRecord, StateStore
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["CommandTask", "ProcessRefold", "Refold", "Refolding", "TaskSpec", "task_for"]
 
@@ -36,7 +37,7 @@ class ProcessRefold:
     `changed` are the instances that the state topic does not have yet; of a great many only some are held decoded.
     """
 
-    def __init__(self, process: Process[Any, Any, Any], store: StateStore) -> None:
+    def __init__(self, process: Process[Any, Any, Any], store: MutableMapping[str, bytes]) -> None:
         self.store, self.refused = store, 0
         self.noted: dict[int, int] = {}
         self.passed: set[int] = set()
@@ -87,7 +88,7 @@ class ProcessRefold:
 
     def _close(self, key: str) -> None:
         if (instance := self._open.pop(key, None)) is not None:
-            self.store.put([(key, self._codec.encode(instance))])
+            self.store[key] = self._codec.encode(instance)
 
     def _instance(self, key: str) -> Instance[Any]:
         if (instance := self._open.pop(key, None)) is not None:
@@ -104,7 +105,7 @@ class Refold:
     are rebuilt as far as events allow: command ids that wrote something, without the digests of their bodies.
     """
 
-    def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
+    def __init__(self, decider: Decider[Any, Any, Any], store: MutableMapping[str, bytes]) -> None:
         self._decider, self.store = decider, store
         self._events: MessageCodec[Any] = MessageCodec(decider.events)
         self._streams = StreamCodec(decider.state, decider.initial_state)
@@ -196,7 +197,7 @@ class Refold:
         """Up to `most` changed streams as records for the state topic; they count as unchanged from then on."""
         keys = list(self.changed)[:most]
         records = [(key, self._streams.encode(self.changed.pop(key))) for key in keys]
-        self.store.put(records)
+        self.store.update(records)
         return records
 
 
@@ -222,11 +223,12 @@ of those at which workers stop, each with the offset of its dead letter; `passed
 class CommandTask:
     """The commands of a category; its state can be folded from the events."""
 
+    is_process = False
+
     def __init__(self, decider: Decider[Any, Any, Any]) -> None:
         self.decider, self.name, self.version = decider, decider.name, decider.version
-        self.log, self.time, self.refusals, self.adopts = names.events(self.name), "", names.dead(self.name), True
-        self.foretells = False
-        self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
+        self.log, self.dead = names.events(self.name), names.dead(self.name)
+        self.writes: tuple[str, ...] = (self.log, self.dead)
         self.rests: tuple[str, ...] = (self.log,)
 
     def processor(
@@ -244,7 +246,7 @@ class CommandTask:
             end=end,
         )
 
-    def refold(self, store: StateStore) -> Refolding:
+    def refold(self, store: MutableMapping[str, bytes]) -> Refolding:
         """The fold of the events."""
         return Refold(self.decider, store)
 
@@ -260,11 +262,12 @@ class CommandTask:
 class ProcessTask:
     """The inputs of a process; its state can be folded from them, which sends nothing."""
 
+    is_process = True
+
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         self.process, self.name, self.version = process, process.name, process.version
-        self.log, self.time, self.adopts = names.commands(self.name), names.time(self.name), False
-        self.refusals, self.foretells = names.dead(self.name), True
-        self.writes: tuple[str, ...] = (self.refusals,)
+        self.log, self.dead = names.commands(self.name), names.dead(self.name)
+        self.writes: tuple[str, ...] = (self.dead,)
         self.rests: tuple[str, ...] = (self.log, *map(names.events, process.categories))
 
     def processor(
@@ -280,7 +283,7 @@ class ProcessTask:
             lateness=app.lateness,
         )
 
-    def refold(self, store: StateStore) -> Refolding:
+    def refold(self, store: MutableMapping[str, bytes]) -> Refolding:
         """The fold of the inputs."""
         return ProcessRefold(self.process, store)
 
@@ -294,13 +297,13 @@ class ProcessTask:
 
 
 TaskSpec: TypeAlias = CommandTask | ProcessTask
-"""The task of a worker: `log` is the topic to fold its state from, `writes` its other topics.
+"""The task of a worker: `log` is the topic to fold its state from, `writes` the topics it writes beside its state.
 
-`time` is the topic of watermarks, '' where none are needed; `refusals` the topic of the records of the log that were
-not taken, or need not be, and `foretells` whether these must be known before any is folded; `adopts` says whether
-records of another version hold what one's own log does not; `rests` are the topics whose offsets the state checkpoint
-holds beside its own. `span` is the range of the log that the state lacks, given its checkpoint, the next record and the
-log's end; `partly` the `commands` and `events` of a checkpoint while only part of what was folded is written.
+`dead` is the topic of the records of the log that were not taken, or need not be: a process must know these before it
+folds any. A decider's records of another version may hold what its own log does not. `rests` are the topics whose
+offsets the state checkpoint holds beside its own. `span` is the range of the log that the state lacks, given its
+checkpoint, the next record and the log's end; `partly` the `commands` and `events` of a checkpoint while only part of
+what was folded is written.
 """
 
 

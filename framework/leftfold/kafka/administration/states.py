@@ -115,7 +115,7 @@ def _current_offsets(groups: Groups, group: str, task: TaskSpec, settings: Kafka
             raw = [last_mark(consumer, TopicPartition(topic, partition)) for topic in states]
             checkpoints = [ChangelogCheckpoint.decode(checkpoint) for checkpoint in raw if checkpoint]
             here = [checkpoint.commands for checkpoint in checkpoints if checkpoint.is_of(commands, ids)]
-            if checkpoints and not here and not task.adopts:
+            if checkpoints and not here and task.is_process:
                 raise ConfigurationError(
                     f"the {commands} that is there is not the one that {task.name} took its inputs from; say whether "
                     f"it takes them again or only folds them: --commands start or --commands end"

@@ -103,7 +103,7 @@ class RestorePorts:
             app.partitions,
             {topic: count for topic, count in topics.items() if topic.endswith(".commands")},
             f"/{app.name}/{name}".encode(),
-            task.log if task.log in task.writes else "",
+            "" if task.is_process else task.log,
             self.write,
         )
 
@@ -148,8 +148,8 @@ class KafkaClientSupplier:
 
     def times(self, task: TaskSpec) -> WatermarkReader | None:
         """The reader of watermarks; None for a task that does not use event time."""
-        if task.time:
-            self._marks = WatermarkReader(task.time, lambda: KafkaLogReader(self.settings), self.partitions)
+        if task.is_process:
+            self._marks = WatermarkReader(names.time(task.name), lambda: KafkaLogReader(self.settings), self.partitions)
         return self._marks
 
     def transactions(self, app: App, task: TaskSpec) -> Transactions:

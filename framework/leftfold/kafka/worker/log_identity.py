@@ -39,7 +39,7 @@ class KnownLogs:
             ConfigurationError: one is a different topic of the same name.
         """
         name, checkpoint = self.task.name, self.checkpoint
-        offsets = (checkpoint.events, checkpoint.commands) if self.task.time else (checkpoint.events,)
+        offsets = (checkpoint.events, checkpoint.commands) if self.task.is_process else (checkpoint.events,)
         for topic in self.task.rests:
             if self.checkpoint.is_of(topic, self.ids):
                 continue

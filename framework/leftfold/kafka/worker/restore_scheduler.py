@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.administration.dead_letters import write_record
@@ -48,10 +47,10 @@ class RestoreScheduler:
         new = assigned - {p for one in self._running for p in one.found} - self._complete.keys() - waiting
         if new:
             ports = self._supplier.restore_ports(self._member)
-            restoration = Restoration(self._app, self._name, sorted(new), MemoryStates, ports, report=self._report)
+            restoration = Restoration(self._app, self._name, sorted(new), ports, report=self._report)
             self._running[restoration] = clock()
         for restoration in [one for one in self._running if one.step()]:
-            kind = "process" if task_for(self._app, self._name).time else "decider"
+            kind = "process" if task_for(self._app, self._name).is_process else "decider"
             RESTORE_SECONDS.record(clock() - self._running.pop(restoration), member(kind, self._name))
             restoration.close()
             self._complete |= restoration.found
@@ -84,7 +83,7 @@ class RestoreScheduler:
         if not stopped.is_noted:
             letter = dead_letter(record, stopped.why, partition, self._supplier.room(task) - _OVERHEAD)
             try:
-                write_record(self._supplier.settings, task.refusals, letter)
+                write_record(self._supplier.settings, task.dead, letter)
             except LeftfoldError as error:
                 self._report("not noted", {"at": str(place), "why": str(error)})
 

@@ -18,7 +18,7 @@ from leftfold.kafka.worker.poison_pills import read_metadata
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import Position
-from leftfold.ports.protocols import LogReader, RawRecord, Report, StateStore
+from leftfold.ports.protocols import LogReader, RawRecord, Report
 
 __all__ = ["Restoration"]
 
@@ -45,7 +45,6 @@ class Restoration:
         app: App,
         category: str,
         partitions: list[int],
-        new_store: Callable[[], StateStore],
         ports: RestorePorts,
         *,
         deadline: float = 60.0,
@@ -55,7 +54,7 @@ class Restoration:
         self._task = task_for(app, category)
         self._commands, self._log_of = names.commands(category), self._task.log
         self._state = names.state(category, self._task.version)
-        self.found = {p: Restored(p, self._task.refold(new_store())) for p in partitions}
+        self.found = {p: Restored(p, self._task.refold({})) for p in partitions}
         self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
         self._moved = self._reported = self._stalled_since = self._began
         self._report = report
@@ -117,7 +116,7 @@ class Restoration:
             restored = self.found[tp.partition]
             restored.commands = self._ends(self._commands, tp.partition)
             restored.left = read_metadata(tp.metadata)
-            restored.committed = max(tp.offset, 0 if self._task.adopts else self._taken(tp.partition))
+            restored.committed = max(tp.offset, self._taken(tp.partition) if self._task.is_process else 0)
         self._waited, self._phase = 0.0, self._watermarks
         return False
 
@@ -155,7 +154,7 @@ class Restoration:
 
         Only where workers alone write them: routers write the log and the dead letters of a process at any time.
         """
-        if self._log_of not in self._task.writes:
+        if self._task.is_process:
             return False
         places = [TopicPartition(topic, p) for topic in self._task.writes for p in self.found]
         stable = (self._ports.stable.get_watermark_offsets(place, timeout=5.0)[1] for place in places)
@@ -178,7 +177,7 @@ class Restoration:
             self._check_logs(restored)
             restored.span = self._span(restored)
             self._pass_over_lost(restored)
-        if self._task.foretells and any(begin < end for begin, end in (r.span for r in self.found.values())):
+        if self._task.is_process and any(begin < end for begin, end in (r.span for r in self.found.values())):
             self._look_for_refusals()
         else:
             self._fold()
@@ -192,7 +191,7 @@ class Restoration:
         elif not (name := state_key(key)):
             self._report("foreign state", {"at": str(record.address)})
         elif is_state(value):
-            restored.refold.store.put([(name, value)])
+            restored.refold.store[name] = value
             restored.overwritten.discard(name)
         else:
             restored.overwritten.add(name)
@@ -213,7 +212,7 @@ class Restoration:
 
     def _look_for_refusals(self) -> None:
         # Skip records are kept as long as the log; dead letters are not.
-        topics = [self._task.refusals, *{names.skipped(self._task.name)}.intersection(self._ports.topics())]
+        topics = [self._task.dead, *{names.skipped(self._task.name)}.intersection(self._ports.topics())]
         self._letters = {topic: {p: self._ends(topic, p) for p in self.found} for topic in topics}
         starts = {topic: {p: low for p, (low, _) in spans.items()} for topic, spans in self._letters.items()}
         self._reader().seek(Position(starts))
@@ -279,7 +278,7 @@ class Restoration:
             try:
                 restored.refold.add(record)
             except (ContractError, InfrastructureError) as error:
-                if self._task.foretells:
+                if self._task.is_process:
                     raise
                 if self._letters is None:
                     # Folding starts again after the dead letters are read; records already folded are skipped.
@@ -295,7 +294,7 @@ class Restoration:
     def _lost(self) -> bool:
         """Looks whether records were lost that were noted before a transaction was ended that a broker forgot."""
         # Any client may write to the log of a process.
-        own = (self._state, *self._task.writes) if self._log_of in self._task.writes else ()
+        own = () if self._task.is_process else (self._state, *self._task.writes)
         for partition, restored in self.found.items():
             noted = [(topic, span) for topic, span in restored.noted if topic in own]
             try:
@@ -305,14 +304,14 @@ class Restoration:
             for topic, records in restored.lost:
                 details = {"topic": topic, "partition": partition, "records": len(records)}
                 self._report("lost records are written again", details)
-        self._versions = self._others() if self._task.adopts else []
+        self._versions = [] if self._task.is_process else self._others()
         return self._next_version()
 
     def _stop_at(self, restored: Restored, record: RawRecord, why: str) -> None:
         """Stops a partition at an event that cannot be folded, unless an operator has skipped it."""
         noted, partition = restored.refold.noted.get(record.offset), restored.partition
         if record.offset not in restored.refold.passed:
-            end = (self._letters or {})[self._task.refusals][partition][1]
+            end = (self._letters or {})[self._task.dead][partition][1]
             is_noted, seconds = noted is not None and noted >= end - _RECENT, time.monotonic() - self._began
             self.stopped[partition] = Stopped(record, why, is_noted, seconds)
             self.found.pop(partition)

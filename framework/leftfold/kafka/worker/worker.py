@@ -60,7 +60,7 @@ class Worker:
         self._watched = (*task.writes, self._state)  # other writers may have transactions open where commands are sent
         self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
-        self._measured = member("process" if task.time else "decider", category)
+        self._measured = member("process" if task.is_process else "decider", category)
         self._processor, self._transactions = supplier.processor(app, task), supplier.transactions(app, task)
         longest = self._transactions.longest
         self._pace = Pace(batch, SHARE * longest)
