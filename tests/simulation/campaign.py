@@ -11,7 +11,7 @@ from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shri
 from tests.simulation.scenarios.mishaps import MISHAPS
 from tests.simulation.scenarios.planted import PLANTED, planted
 from tests.simulation.scenarios.posting import POST
-from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, PURSE, RESTARTS
+from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, PURSE, RESTARTS, WOKEN
 from tests.simulation.scenarios.spending import BESIDE, DEPLOY, SPENDING
 from tests.simulation.scenarios.trading import TRADE, UNSENT
 
@@ -23,6 +23,7 @@ SCENARIOS = {
     "restarts": RESTARTS,
     "killed coordinators": DECIDED,
     "killed twice": FORGOTTEN,
+    "woken workers": WOKEN,
     "deploy": DEPLOY,
     "tasks beside each other": BESIDE,
     "processes": TRADE,

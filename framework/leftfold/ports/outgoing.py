@@ -105,8 +105,8 @@ class Batch:
 _LONGEST = 2000
 _FRAME = 6
 """Bytes of the two lengths that a header has besides its name and value."""
-_HANDLED, _HOW, _WHY, _BY = "dead_handled", "dead_how", "dead_reason", "dead_by"
-_SOURCE = "dead_source"
+HANDLED_OFFSET, _HOW, _WHY, _BY = "dead_handled", "dead_how", "dead_reason", "dead_by"
+SOURCE = "dead_source"
 ROUTER = "router"
 """The value of `dead_by` for a marker that a router wrote itself, not `leftfold log skip`."""
 SENDING, SENT, DISCARDED, PASSED = "sending", "sent again", "discarded", "passed over"
@@ -141,7 +141,7 @@ class Letter:
     @property
     def source(self) -> str:
         """The address of the original record, `topic/partition/offset`."""
-        return self.text(_SOURCE)
+        return self.text(SOURCE)
 
     @property
     def is_input(self) -> bool:
@@ -167,7 +167,7 @@ class Letter:
 def dead_letter(record: RawRecord, why: str, partition: int, room: int, *, by: str = "") -> Outgoing:
     """The dead letter with the original bytes; a reference, when a copy would need more bytes than `room`."""
     source = f"{record.topic}/{record.partition}/{record.offset}".encode()
-    added: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (_SOURCE, source)]
+    added: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (SOURCE, source)]
     added += [(_BY, by.encode())] if by else []
     # The producer of the record must not decide how its letter is handled, nor what another letter is about.
     headers = [*((name, value) for name, value in record.headers if not name.startswith("dead_")), *added]
@@ -184,7 +184,7 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
     """The dead letters among the records of one topic, in order, with the outcomes that their markers record."""
     found: dict[tuple[int, int], Letter] = {}
     for record in records:
-        about = number_in(header(record.headers, _HANDLED).decode(errors="replace"))
+        about = number_in(header(record.headers, HANDLED_OFFSET).decode(errors="replace"))
         if about is None:
             found[record.partition, record.offset] = Letter(record)
         elif letter := found.get((record.partition, about)):
@@ -197,7 +197,7 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
 
 def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
     """The marker that records how a letter was handled, in the letter's partition; the letter itself stays."""
-    about = (_HANDLED, b"%d" % letter.record.offset)
+    about = (HANDLED_OFFSET, b"%d" % letter.record.offset)
     headers: HeaderList = [about, (_HOW, how.encode()), (_WHY, why[:_LONGEST].encode())]
     return Outgoing(letter.record.partition, letter.record.key, None, headers)
 
@@ -205,7 +205,7 @@ def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
 def skip_marker(letter: Letter, why: str) -> Outgoing:
     """The marker by which restores skip the event of a letter when they cannot fold it."""
     out = handled_marker(letter, PASSED, why)
-    return out._replace(headers=[*out.headers, (_SOURCE, letter.source.encode())])
+    return out._replace(headers=[*out.headers, (SOURCE, letter.source.encode())])
 
 
 def offset_in(letter: RawRecord, topic: str) -> int | None:
@@ -214,7 +214,7 @@ def offset_in(letter: RawRecord, topic: str) -> int | None:
     Args:
         letter: a dead letter, or a marker that names a letter's record.
     """
-    place, _, offset = header(letter.headers, _SOURCE).decode(errors="replace").rpartition("/")
+    place, _, offset = header(letter.headers, SOURCE).decode(errors="replace").rpartition("/")
     return number_in(offset) if place == f"{topic}/{letter.partition}" else None
 
 

@@ -22,6 +22,7 @@ from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.errors import QuietLog
 from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.worker import lost_records as lost
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.state_restore import Restoration
@@ -34,7 +35,7 @@ from tests.simulation.scenarios.bug import Bug, Patch, module_of
 from tests.simulation.scenarios.mended import MENDED
 from tests.simulation.scenarios.mishaps import COMMITS, SLOW
 from tests.simulation.scenarios.planted_consumers import CONSUMERS
-from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN
+from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, WOKEN
 from tests.simulation.scenarios.spending import DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
@@ -207,6 +208,11 @@ def _unnoted() -> Sequence[Patch]:
     return [(Hanging, "_note", lambda self, *more: None)]
 
 
+def _any_note() -> Sequence[Patch]:
+    """A note counts although its transaction was ended: what a worker that woke late wrote between is committed."""
+    return [(lost, "is_over", lambda record, end: False)]
+
+
 def _failed_is_done() -> Sequence[Patch]:
     """A transaction that failed before its commit passes for done."""
     run = Transactions.run
@@ -328,6 +334,7 @@ PLANTED = {
     "token alone": Bug(_token_alone),
     "unended": Bug(_unended, FORGOTTEN),
     "unnoted": Bug(_unnoted, FORGOTTEN),
+    "any note": Bug(_any_note, WOKEN),
     "failed is done": Bug(_failed_is_done),
     "unstable offsets": Bug(_unstable_offsets),
     "flush token": Bug(_flush_token, SPENDING),

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from leftfold.errors import Fenced
-from leftfold.kafka.worker import clients, hanging_transactions
+from leftfold.kafka.worker import clients
+from leftfold.kafka.worker import transactions as worker_transactions
 from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
@@ -76,7 +77,7 @@ def test_a_worker_ends_while_what_it_committed_lies_behind_an_open_transaction(
     broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that a broker forgot looks the same; it is over once the last stable offset has moved."""
-    monkeypatch.setattr(hanging_transactions, "OVERDUE", 0.3)
+    monkeypatch.setattr(worker_transactions, "OVERDUE", 0.3)
     renewed: list[str] = []
     events, supplier = names.events(bank.name), clients.KafkaClientSupplier(broker.settings)
     member = supplier.member(bank.group, names.commands(bank.name), lambda places, ours: None)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.engine.processing.stream_state import MARK, SETTLING, ChangelogCheckpoint
+from leftfold.engine.processing.stream_state import MARK, SETTLED, SETTLING, ChangelogCheckpoint
+from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.worker.hanging_transactions import read_settling
+from leftfold.kafka.worker.clients import KafkaClientSupplier
+from leftfold.kafka.worker.hanging_transactions import Hanging
+from leftfold.kafka.worker.lost_records import read_settling
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
@@ -52,6 +58,88 @@ def test_noted_events_are_written_again_once_and_others_are_not(
     assert versions == Counter({*range(1, 8)} - ({4, 5} if not is_noted else set()))
 
 
+@pytest.mark.parametrize("is_ended", [True, False], ids=["", "twin"])
+def test_what_a_stranger_aborted_is_not_written_for_a_note_whose_transaction_ended(
+    broker: Broker, bank: Bank, client: KafkaClient, is_ended: bool
+) -> None:
+    """A worker that wakes late writes events again that others have decided, and is refused its offsets."""
+    with Running(bank, broker.address):
+        send(client, bank, 5)
+    kept, commands = events(broker, bank), checkpoint(broker, bank).commands
+    remake(broker, bank, names.events(bank.name))
+    end_with_a_stranger(broker, bank, kept, is_ended=is_ended)
+    write(broker.producer(), bank.state, MARK, ChangelogCheckpoint(commands).encode())
+    with Running(bank, broker.address) as running:
+        send(client, bank, 1, first=50)
+        assert bool(running.told("lost records are written again")) is not is_ended
+    versions = [int(header(record.headers, "ce_sequence")) for record in events(broker, bank)]
+    assert sorted(versions) == [1, 2, 3, 4, 5, 6] if is_ended else [1, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("state", "stranger", "noted"),
+    [
+        ("open", "", {"events", "state"}),
+        ("open", "with a checkpoint", set()),
+        ("committed", "", {"events"}),
+        ("committed", "with a checkpoint", set()),
+        ("before other events", "alone", set()),
+    ],
+)
+def test_only_what_is_the_writers_alone_is_noted(
+    broker: Broker, bank: Bank, state: str, stranger: str, noted: set[str]
+) -> None:
+    events, writer = names.events(bank.name), f"writer.{bank.name}"
+    producer, other = broker.producer(transactional_id=writer), broker.producer(transactional_id=f"other.{bank.name}")
+    notes = list[Outgoing]()
+    for one in (producer, other):
+        one.init_transactions(SECONDS)
+    producer.begin_transaction()
+    write(producer, bank.state, MARK, ChangelogCheckpoint(7, 0, writer).encode())
+    if state == "before other events":
+        write(producer, events, b"k", b"before")
+    if state != "open":
+        producer.commit_transaction(SECONDS)
+        producer.begin_transaction()
+    if stranger != "alone":
+        write(producer, events, b"k", b"event")
+    if stranger:
+        other.begin_transaction()
+        write(other, events, b"k", b"of a stranger")
+        if stranger == "with a checkpoint":
+            write(other, bank.state, MARK, ChangelogCheckpoint(6, 0, f"other.{bank.name}").encode())
+            other.abort_transaction(SECONDS)
+    with hanging_of(broker, bank) as hanging:
+        hung = hanging._whole(writer, [0])
+        assert hung.places
+        hanging._note(hung, hung.places, lambda topic, out: notes.append(out))
+    found = [read_settling(RawRecord(events, out.partition, 9, out.key, out.value, out.headers)) for out in notes]
+    topics = {"events": events, "state": bank.state}
+    assert [set(spans) for spans in found] == ([{topics[one] for one in noted}] if noted else [])
+
+
+@pytest.mark.parametrize("is_prepared", [True, False], ids=["", "twin"])
+def test_the_writer_of_an_aborted_checkpoint_is_found_where_its_last_transaction_hangs(
+    broker: Broker, bank: Bank, is_prepared: bool
+) -> None:
+    """A broker that forgets an abort may have ended it on the state: nothing open names the writer then."""
+    events = names.events(bank.name)
+    writers = [f"{name}.{bank.name}" for name in ("first", "second", "third")]
+    first, second, third = (broker.producer(transactional_id=writer) for writer in writers)
+    for producer in (first, second, third):
+        producer.init_transactions(SECONDS)
+        producer.begin_transaction()
+    for producer, writer in ((first, writers[0]), (second, writers[1])):
+        write(producer, bank.state, MARK, ChangelogCheckpoint(7, 0, writer).encode())
+    if is_prepared:
+        write(second, events, b"k", b"event")
+    first.commit_transaction(SECONDS)
+    second.abort_transaction(SECONDS)
+    write(third, events, b"k", b"what hangs")
+    with hanging_of(broker, bank) as hanging:
+        assert hanging._hung([0]).keys() == {writers[0], *writers[1:2] * is_prepared}
+
+
 @pytest.mark.parametrize("value", ["", "null", "{", "[]", *(f'{{"topic": {span}}}' for span in SPANS)])
 def test_a_note_that_anybody_wrote_is_no_note(value: str) -> None:
     record = RawRecord("bank.events", 0, 9, MARK, value.encode(), SETTLING)
@@ -60,6 +148,16 @@ def test_a_note_that_anybody_wrote_is_no_note(value: str) -> None:
     assert read_settling(note) == {"bank.events": (2, 9, "id")}
     assert read_settling(note._replace(key=b"stream")) == {}
     assert read_settling(note._replace(headers=())) == {}
+
+
+@contextmanager
+def hanging_of(broker: Broker, bank: Bank) -> Iterator[Hanging]:
+    """What ends hanging transactions of a bank, with the clients of a worker."""
+    with (
+        closing(KafkaClientSupplier(broker.settings)) as supplier,
+        closing(supplier.member(bank.group, names.commands(bank.name), lambda places, ours: None)) as member,
+    ):
+        yield supplier.restore_ports(member).hanging(bank.app, CommandTask(bank.decider))
 
 
 def abort(broker: Broker, bank: Bank, kept: list[RawRecord], most: int, *, is_noted: bool) -> None:
@@ -79,6 +177,29 @@ def abort(broker: Broker, bank: Bank, kept: list[RawRecord], most: int, *, is_no
     if is_noted:
         write(broker.producer(), topic, MARK, json.dumps({topic: (begin, end, "")}).encode(), SETTLING)
     writer.abort_transaction(SECONDS)
+
+
+def end_with_a_stranger(broker: Broker, bank: Bank, kept: list[RawRecord], *, is_ended: bool) -> None:
+    """Commits these events; the last is noted, with one that a stranger has written again and aborts."""
+    topic = names.events(bank.name)
+    writer, stranger = (broker.producer(transactional_id=f"{name}.{bank.name}") for name in ("writer", "stranger"))
+    for producer in (writer, stranger):
+        producer.init_transactions(SECONDS)
+    writer.begin_transaction()
+    for record in kept[:-1]:
+        write(writer, topic, record.key, record.value, record.headers)
+    writer.commit_transaction(SECONDS)
+    begin = len(broker.settled(topic)) + 1
+    writer.begin_transaction()
+    stranger.begin_transaction()
+    for producer, record in ((writer, kept[-1]), (stranger, kept[0])):
+        write(producer, topic, record.key, record.value, record.headers)
+    end = broker.ends(topic, committed=False)[0]
+    write(broker.producer(), topic, MARK, json.dumps({topic: (begin, end, "")}).encode(), SETTLING)
+    stranger.abort_transaction(SECONDS)
+    if is_ended:
+        write(writer, topic, MARK, b"{}", SETTLED)
+    writer.commit_transaction(SECONDS)
 
 
 def write(producer: Producer, topic: str, key: bytes | None, value: bytes | None, headers: Any = None) -> None:

@@ -24,9 +24,9 @@ from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.hanging_transactions import Hanging, wait_ended
+from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.replies import Replies
-from leftfold.kafka.worker.transactions import Transactions, Watchdog
+from leftfold.kafka.worker.transactions import Transactions, Watchdog, wait_ended
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.bulk import OpenArchive
@@ -253,7 +253,7 @@ class KafkaClientSupplier:
         raise InfrastructureError(f"the offsets of {topic} did not become stable within 60 s")
 
     def wait_ended(self, ends: Mapping[PartitionId, int], renew: Callable[[str], None]) -> None:
-        """Waits as `hanging_transactions.wait_ended` does."""
+        """Waits as `transactions.wait_ended` does."""
         wait_ended(self._stable, ends, renew)
 
     def check_counts(self, app: App, category: str) -> None:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.processing.process_wire import NO_INPUT
-from leftfold.engine.processing.stream_state import MARK, SETTLED, SETTLING, ChangelogCheckpoint
+from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
-from leftfold.kafka.records import raw
+from leftfold.kafka.worker.lost_records import Span, settling_note
 from leftfold.kafka.worker.poison_pills import new_token
-from leftfold.kafka.worker.transaction_log import TransactionOutcome, outcomes_of, records_between
-from leftfold.ports.codec import header
-from leftfold.ports.outgoing import Outgoing, Write
-from leftfold.ports.protocols import PartitionId, RawRecord
+from leftfold.kafka.worker.transaction_log import TransactionOutcome, last_places, outcomes_of, records_between
+from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import PartitionId
 
-__all__ = ["Hanging", "last_mark", "lost_records", "read_settling", "wait_ended"]
+__all__ = ["Hanging", "last_mark"]
 
 
 _FIRST_STEP = 200
-_SECONDS, _GRACE, _UNANSWERED, OVERDUE = 10.0, 1.0, 60.0, 5.0
-_LONGEST = 2_000_000
-"""The most records of a transaction: what the queue of a worker's producer holds."""
-_SETTLING_TYPE = dict(SETTLING)["ce_type"]
+_SECONDS, _GRACE = 10.0, 1.0
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
@@ -55,61 +50,18 @@ def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
         step *= 10
 
 
-def read_settling(record: RawRecord) -> dict[str, tuple[int, int, str]]:
-    """What is committed by a note that `Hanging` writes before it ends a transaction: offsets and topic id, by topic.
-
-    Empty if the record, which any client with write access may have written, is no such note.
-    """
-    if record.key != MARK or header(record.headers, "ce_type") != _SETTLING_TYPE:
-        return {}
-    try:
-        noted = {topic: (begin, end, id_) for topic, (begin, end, id_) in json.loads(record.value or b"").items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return {}
-    spans = all(
-        type(begin) is type(end) is int and 0 <= begin < end <= begin + _LONGEST for begin, end, _ in noted.values()
-    )
-    return noted if spans and all(isinstance(id_, str) for _, _, id_ in noted.values()) else {}
-
-
-def lost_records(
-    stable: Consumer,
-    uncommitted: Consumer,
-    partition: int,
-    noted: Iterable[tuple[str, tuple[int, int, str]]],
-    ids: Mapping[str, str],
-) -> list[Write]:
-    """What was committed by these notes, but aborted with the transaction that should have ended it, by topic.
-
-    A record is not lost if one of the same id, or of the same key where records have none, was committed since. Notes
-    about a topic that has another id now do not count.
-    """
-    lost: dict[str, dict[bytes, Outgoing]] = {}
-    for topic, (begin, end, id_) in noted:
-        if id_ not in ("", ids.get(topic, id_)):
-            continue
-        found: dict[bytes, Outgoing] = {}
-        place = TopicPartition(topic, partition)
-        start = max(begin, uncommitted.get_watermark_offsets(place, timeout=5.0)[0])
-        for record in _messages(uncommitted, place, start, end):
-            found[_identity(record)] = Outgoing(partition, record.key, record.value, record.headers)
-        for record in _messages(stable, place, start, _end(stable, place)):
-            found.pop(_identity(record), None)
-            if not found:
-                break
-        if found:
-            lost[topic] = lost.get(topic, {}) | found
-    return [(topic, list(found.values())) for topic, found in lost.items()]
-
-
-def _messages(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Iterator[RawRecord]:
-    """The records between two offsets, without those of key `@`."""
-    with closing(records_between(consumer, place, start, end)) as records:
-        yield from (record for record in map(raw, records) if record.key != MARK)
-
-
-def _identity(record: RawRecord) -> bytes:
-    return header(record.headers, "ce_id") or record.key or b""
+def marks_since(consumer: Consumer, place: TopicPartition, checkpoint: bytes) -> list[bytes]:
+    """The changelog checkpoints behind a given one that the consumer sees; none if it is not there."""
+    low, end = consumer.get_watermark_offsets(place, timeout=5.0)
+    step = _FIRST_STEP
+    while True:
+        start = max(low, end - step)
+        found = list(_marks(consumer, place, start, end))
+        if checkpoint in found:
+            return found[found.index(checkpoint) + 1 :]
+        if start <= low:
+            return []
+        step *= 10
 
 
 def is_written_by(consumer: Consumer, place: TopicPartition, start: int, source: bytes) -> bool:
@@ -130,6 +82,10 @@ def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int) -> G
                 yield value
 
 
+def _writer(checkpoint: bytes) -> str:
+    return ChangelogCheckpoint.decode(checkpoint).writer
+
+
 @dataclass
 class _Hung:
     """The open transaction of one writer: its partitions, and the changelog checkpoint (`@`) of each."""
@@ -137,44 +93,6 @@ class _Hung:
     writer: str
     places: list[TopicPartition] = field(default_factory=list)
     checkpoints: dict[int, bytes] = field(default_factory=dict)
-
-
-def wait_ended(stable: Consumer, ends: Mapping[PartitionId, int], renew: Callable[[str], None]) -> None:
-    """Waits until no transaction is open before the end offset of each partition that a committed one has written to.
-
-    Args:
-        stable: reads committed records. renew: initialises the producer again, which returns once the coordinator has
-            ended its last transaction; called when that takes long.
-
-    Raises:
-        Fenced: it has ended, and hangs all the same; this process must end, and the next owner ends the transaction.
-        InfrastructureError: no broker answered within 60 s.
-    """
-    open_, now = [TopicPartition(*place, OFFSET_END) for place in ends], time.monotonic()
-    unanswered, overdue, pause, is_renewed = now + _UNANSWERED, now + OVERDUE, 1e-5, False
-    while open_:
-        try:
-            found = stable.offsets_for_times(open_, timeout=4.0)
-        except KafkaException as error:
-            if (now := time.monotonic()) > unanswered:
-                doing = f"asking for the ends of {', '.join(sorted({topic for topic, _ in ends}))}"
-                raise translated(error, doing=doing) from error
-            overdue, pause = now + OVERDUE, 0.1
-        else:
-            behind = [tp for tp in found if tp.error or tp.offset < ends[tp.topic, tp.partition]]
-            open_ = [TopicPartition(tp.topic, tp.partition, OFFSET_END) for tp in behind]
-            if open_ and time.monotonic() > overdue:
-                hangs = ", ".join(sorted(f"{tp.topic}[{tp.partition}]" for tp in open_))
-                if is_renewed:
-                    raise Fenced(
-                        f"a committed transaction hangs on {hangs}; this process ends, and the next owner of its "
-                        f"partitions ends the transaction"
-                    )
-                renew(f"a committed transaction has not ended on {hangs}")
-                overdue, is_renewed = time.monotonic() + _GRACE, True
-            pause = min(2 * pause, 0.002)
-        if open_:
-            time.sleep(pause)
 
 
 @dataclass(frozen=True)
@@ -278,13 +196,34 @@ class Hanging:
 
         The next owner of the partition then writes them again, see `lost_records`.
         """
-        noted: dict[int, dict[str, tuple[int, int, str]]] = {}
+        noted: dict[int, dict[str, Span]] = {}
         for place in places:
-            ids = ChangelogCheckpoint.decode(hung.checkpoints[place.partition]).topics
-            span = self._end_of(place, stable=True), self._end_of(place, stable=False)
-            noted.setdefault(place.partition, {})[place.topic] = *span, ids.get(place.topic, "")
+            begin, end = self._end_of(place, stable=True), self._end_of(place, stable=False)
+            if begin < end and self._is_alone(hung, place.partition):
+                ids = ChangelogCheckpoint.decode(hung.checkpoints[place.partition]).topics
+                noted.setdefault(place.partition, {})[place.topic] = begin, end, ids.get(place.topic, "")
         for partition, spans in noted.items():
-            write(self.events, Outgoing(partition, MARK, json.dumps(spans).encode(), SETTLING))
+            write(self.events, settling_note(partition, spans))
+
+    def _is_alone(self, hung: _Hung, partition: int) -> bool:
+        """Whether what is open on a partition is the writer's alone.
+
+        Another worker that wakes late writes to it before its offsets are refused. Where no state hangs, the writer is
+        guessed from the last checkpoint, whose events begin where the open ones do if they are its own.
+        """
+        checkpoint = hung.checkpoints[partition]
+        for place in (TopicPartition(topic, partition) for topic in self.states):
+            later = marks_since(self.uncommitted, place, checkpoint)
+            if any(_writer(one) != hung.writer for one in later):
+                return False
+        if any(place.topic in self.states for place in hung.places if place.partition == partition):
+            return True
+        events = TopicPartition(self.events, partition)
+        begin, stable = ChangelogCheckpoint.decode(checkpoint).events, self._end_of(events, stable=True)
+        if stable == self._end_of(events, stable=False):
+            return True
+        with closing(records_between(self.stable, events, begin, stable)) as records:
+            return all(message.key() == MARK for message in records)
 
     def _decide(
         self, producer: Producer, hung: _Hung, places: Iterable[TopicPartition], outcome: TransactionOutcome
@@ -341,10 +280,11 @@ class Hanging:
             places = self._open(partition)
             if not places and (not overdue or self._is_stable([partition])):
                 continue
-            if checkpoint := self._mark(partition, places):
-                writer = ChangelogCheckpoint.decode(checkpoint).writer
+            for checkpoint in self._candidates(partition, places):
+                writer = _writer(checkpoint)
                 hung = found.setdefault(writer, _Hung(writer))
-                hung.places += places
+                if partition not in hung.checkpoints:
+                    hung.places += places
                 hung.checkpoints[partition] = checkpoint
         return found
 
@@ -353,19 +293,31 @@ class Hanging:
         found = self._hung(known).get(writer, _Hung(writer))
         for partition in set(range(self.partitions)) - set(known):
             places = self._open(partition)
-            checkpoint = self._mark(partition, places) if any(p.topic in self.states for p in places) else b""
-            if checkpoint and ChangelogCheckpoint.decode(checkpoint).writer == writer:
-                found.places += places
-                found.checkpoints[partition] = checkpoint
+            has_state = any(p.topic in self.states for p in places)
+            for checkpoint in self._candidates(partition, places) if has_state else ():
+                if _writer(checkpoint) == writer:
+                    found.places += places
+                    found.checkpoints[partition] = checkpoint
         return found
 
-    def _mark(self, partition: int, places: Iterable[TopicPartition]) -> bytes:
-        """The changelog checkpoint at the last stable offset or, if no state partition hangs, the last committed."""
+    def _candidates(self, partition: int, places: Iterable[TopicPartition]) -> list[bytes]:
+        """The changelog checkpoint at the last stable offset; if no state partition hangs, each that may be its own.
+
+        That is the last committed one, and any aborted since whose writer's last transaction was on one of these
+        places: a broker may have ended that on the state, and have forgotten the rest.
+        """
         for place in (one for one in places if one.topic in self.states):
             if checkpoint := mark_at(self.uncommitted, place, self._end_of(place, stable=True)):
-                return checkpoint
-        checkpoints = [last_mark(self.stable, TopicPartition(topic, partition)) for topic in self.states]
-        return max(filter(None, checkpoints), key=lambda one: ChangelogCheckpoint.decode(one).commands, default=b"")
+                return [checkpoint]
+        states = [TopicPartition(topic, partition) for topic in self.states]
+        found = [(checkpoint, place) for place in states if (checkpoint := last_mark(self.stable, place))]
+        if not found:
+            return []
+        last, place = max(found, key=lambda one: ChangelogCheckpoint.decode(one[0]).commands)
+        open_ = {(one.topic, one.partition) for one in places}
+        since = {_writer(one): one for one in marks_since(self.uncommitted, place, last)} if open_ else {}
+        since.pop(_writer(last), None)
+        return [last, *(one for writer, one in since.items() if open_ & last_places(self.uncommitted, writer))]
 
     def _open(self, partition: int) -> list[TopicPartition]:
         places = [TopicPartition(topic, partition) for topic in (*self.states, *self.others)]

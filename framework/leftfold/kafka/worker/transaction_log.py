@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from leftfold.kafka.records import KafkaMessage
 from leftfold.ports.protocols import PartitionId
 
-__all__ = ["TransactionOutcome", "outcomes_of", "records_between"]
+__all__ = ["TransactionOutcome", "last_places", "outcomes_of", "records_between"]
 
 
 _PATIENCE = 5.0
@@ -84,6 +84,16 @@ def outcomes_of(
         if status in _PREPARED:
             found.update(dict.fromkeys(_partitions(value) & set(places), _PREPARED[status]))
     return found if last is None else dict.fromkeys(places, last) | found
+
+
+def last_places(consumer: Consumer, transactional_id: str) -> set[PartitionId]:
+    """The partitions of the last transaction of this id that was decided; empty if the log has none.
+
+    Raises:
+        KafkaException: as `outcomes_of`.
+    """
+    decided = [value for value in _log(consumer, transactional_id) if value[_STATUS] in _PREPARED]
+    return _partitions(decided[-1]) if decided else set()
 
 
 def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:

@@ -8,19 +8,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from leftfold.errors import Fenced
 from leftfold.kafka.errors import FENCED, NOT_ALLOWED, TOO_LARGE, QuietLog, code_of, translated
+from leftfold.kafka.worker.transaction_log import records_between
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 from leftfold.ports.telemetry import OPERATION_SECONDS, clock
 
-__all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog"]
+__all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog", "wait_ended"]
 
 
 EXIT_CODE = 75
@@ -80,6 +81,7 @@ REFUSED = TOO_LARGE | {
 """Error codes of records that the broker will never accept."""
 _COMMIT = {"messaging.system": "kafka", "messaging.operation.name": "commit", "messaging.operation.type": "settle"}
 _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
+_GRACE, _UNANSWERED, OVERDUE, _DOUBTFUL = 1.0, 60.0, 5.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -283,3 +285,61 @@ class _Listening(QuietLog):
         if line.startswith(_TROUBLE):
             self._transactions.dirty = line
         super().handle(record)
+
+
+def wait_ended(stable: Consumer, ends: Mapping[PartitionId, int], renew: Callable[[str], None]) -> None:
+    """Waits until no transaction is open before the end offset of each partition that a committed one has written to.
+
+    After a long wait it looks whether the records are there: another worker may have ended the transaction meanwhile,
+    and have been killed while it did, which aborts it.
+
+    Args:
+        stable: reads committed records. renew: initialises the producer again, which returns once the coordinator has
+            ended its last transaction; called when that takes long.
+
+    Raises:
+        Fenced: it has ended, and hangs all the same, or was aborted; this process must end, and the next owner of its
+            partitions ends the transaction, or writes its records again.
+        InfrastructureError: no broker answered within 60 s.
+    """
+    open_, began = [TopicPartition(*place, OFFSET_END) for place in ends], time.monotonic()
+    unanswered, overdue, pause, is_renewed = began + _UNANSWERED, began + OVERDUE, 1e-5, False
+    while open_:
+        try:
+            found = stable.offsets_for_times(open_, timeout=4.0)
+        except KafkaException as error:
+            if (now := time.monotonic()) > unanswered:
+                doing = f"asking for the ends of {', '.join(sorted({topic for topic, _ in ends}))}"
+                raise translated(error, doing=doing) from error
+            overdue, pause = now + OVERDUE, 0.1
+        else:
+            behind = [tp for tp in found if tp.error or tp.offset < ends[tp.topic, tp.partition]]
+            open_ = [TopicPartition(tp.topic, tp.partition, OFFSET_END) for tp in behind]
+            if open_ and time.monotonic() > overdue:
+                hangs = ", ".join(sorted(f"{tp.topic}[{tp.partition}]" for tp in open_))
+                if is_renewed:
+                    raise Fenced(
+                        f"a committed transaction hangs on {hangs}; this process ends, and the next owner of its "
+                        f"partitions ends the transaction"
+                    )
+                renew(f"a committed transaction has not ended on {hangs}")
+                overdue, is_renewed = time.monotonic() + _GRACE, True
+            pause = min(2 * pause, 0.002)
+        if open_:
+            time.sleep(pause)
+    if time.monotonic() - began > _DOUBTFUL:
+        _check_committed(stable, ends)
+
+
+def _check_committed(stable: Consumer, ends: Mapping[PartitionId, int]) -> None:
+    """Raises Fenced unless the last record before each end is committed."""
+    for (topic, partition), end in ends.items():
+        try:
+            with closing(records_between(stable, TopicPartition(topic, partition), end - 1, end)) as records:
+                is_committed = any(True for _ in records)
+        except KafkaException as error:
+            raise translated(error, doing=f"reading {topic}[{partition}]@{end - 1}") from error
+        if not is_committed:
+            raise Fenced(
+                f"another worker ended a transaction that was committed on {topic}[{partition}]; this one ends"
+            )
