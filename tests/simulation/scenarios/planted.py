@@ -209,8 +209,8 @@ def _unnoted() -> Sequence[Patch]:
 
 
 def _any_note() -> Sequence[Patch]:
-    """A note counts although its transaction was ended: what a worker that woke late wrote between is committed."""
-    return [(lost, "is_over", lambda record, end: False)]
+    """A note counts whoever has written, and although its transaction was ended: late writes of others are committed."""
+    return [(lost, "is_over", lambda record, end: False), (Hanging, "_is_alone", lambda self, *more: True)]
 
 
 def _failed_is_done() -> Sequence[Patch]:
