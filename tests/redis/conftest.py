@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from leftfold.ports.notifications import LoopBell, ThreadBell
+from leftfold.ports.notifications import AsyncWaiter, Waiter
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.server import RedisServer
@@ -66,17 +66,17 @@ def stores() -> Iterator[Callable[[RedisSettings], RedisViewStore]]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The threads that have looked, and looked again, and now wait for a bell."""
-    entered, blocked, suspended = set[int](), ThreadBell.wait, LoopBell.wait
+    """The threads that have looked, and looked again, and now wait to be notified."""
+    entered, blocked, suspended = set[int](), Waiter.wait, AsyncWaiter.wait
 
-    def wait(self: ThreadBell, seconds: float) -> None:
+    def wait(self: Waiter, seconds: float) -> None:
         entered.add(threading.get_ident())
         blocked(self, seconds)
 
-    async def await_(self: LoopBell, seconds: float) -> None:
+    async def await_(self: AsyncWaiter, seconds: float) -> None:
         entered.add(threading.get_ident())
         await suspended(self, seconds)
 
-    monkeypatch.setattr(ThreadBell, "wait", wait)
-    monkeypatch.setattr(LoopBell, "wait", await_)
+    monkeypatch.setattr(Waiter, "wait", wait)
+    monkeypatch.setattr(AsyncWaiter, "wait", await_)
     return entered

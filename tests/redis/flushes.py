@@ -10,7 +10,7 @@ from itertools import count
 from redis.crc import key_slot
 
 from leftfold.ports.flush import BucketFlush, Generation, Phase
-from leftfold.ports.notifications import ThreadBell
+from leftfold.ports.notifications import Waiter
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.protocol import connect
 from leftfold.redis.flusher import Flusher, PendingFlush
@@ -24,8 +24,8 @@ __all__ = [
     "Line",
     "Repeating",
     "flushes",
-    "has_rung",
     "hears",
+    "is_notified",
     "new_marked",
     "new_spread",
     "numbered",
@@ -81,11 +81,11 @@ def rows(store: RedisViewStore, generation: Generation, *buckets: int) -> list[s
     return [key for bucket in buckets or range(generation.buckets) for key in store.keys(generation, bucket, "", 9999)]
 
 
-def has_rung(bell: ThreadBell) -> bool:
+def is_notified(waiter: Waiter) -> bool:
     """Whether it did, since this was asked last."""
-    rung = bell._rung.is_set()
-    bell._rung.clear()
-    return rung
+    notified = waiter._notified.is_set()
+    waiter._notified.clear()
+    return notified
 
 
 def hears(store: RedisViewStore, generation: Generation) -> bool:

@@ -23,7 +23,7 @@ from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, ro
 from tests.cli.shell import Shell
 from tests.domains.ledger import app
 from tests.free_ports import free_port
-from tests.redis.flushes import Blind, Repeating, flushes, has_rung, hears, new_marked
+from tests.redis.flushes import Blind, Repeating, flushes, hears, is_notified, new_marked
 from tests.redis.ledgers import NOW, heals_after
 from tests.redis.sentinel_set import SERVICE, Sentinel, SentinelSet
 from tests.redis.server import RedisServer, offset
@@ -90,18 +90,18 @@ def test_after_a_failover_every_kind_of_connection_finds_the_new_master(
     with RedisBulkSink(sentinels.settings) as sink, asyncio.Runner() as loop:
         sink.write(loading, 0, COLUMNS, (), [red])
         assert store.flush(flushes(generation, "", "t1", "a"))
-        bell = store.listen(generation, None)
+        waiter = store.listen(generation, None)
         assert loop.run(store.aread(generation, [(0, "a0")])).rows != (None,)
         fail_over(sentinels)
         assert loop.run(store.aread(generation, [(0, "a0")])).rows != (None,)
         assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
         assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
         wait_until(lambda: hears(store, generation), "the new master to be listened to")
-        has_rung(bell)
+        is_notified(waiter)
         assert not store.flush(flushes(generation, "t1", "t2", "b")), "the connection to the former master was lost"
         assert store.flush(flushes(generation, "t1", "t2", "b"))
-        wait_until(lambda: has_rung(bell), "the flush to be heard")
-        bell.close()
+        wait_until(lambda: is_notified(waiter), "the flush to be heard")
+        waiter.close()
         with pytest.raises(InfrastructureError, match=r"redis at rows \(sentinels .* is not reachable"):
             sink.write(loading, 0, COLUMNS, (), [red._replace(key="b")])
         assert sink.write(loading, 0, COLUMNS, (), [red._replace(key="b")]) == 1

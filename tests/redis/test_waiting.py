@@ -26,7 +26,7 @@ from tests.client.changes_contract import bench_on
 from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.flushes import BUCKETS, has_rung, hears, new_spread, slot_of
+from tests.redis.flushes import BUCKETS, hears, is_notified, new_spread, slot_of
 from tests.redis.server import RedisServer, calls, counted, offset
 from tests.waiting import wait_until
 
@@ -250,12 +250,12 @@ def test_flushes_of_every_node_are_heard_on_each(
     for number, port in enumerate(ports):
         with monkeypatch.context() as patch:
             patch.setattr(ClusterTopology, "masters", listening_at(port, only=True))
-            bell = stores(cluster.settings).listen(generation, None)
+            waiter = stores(cluster.settings).listen(generation, None)
         for bucket in range(BUCKETS):
             before = f"t{number}" if number else ""
             assert writer.flush([flush_of(generation, bucket, before, f"t{number + 1}", row(f"r{number}"))])
-            wait_until(partial(has_rung, bell), f"bucket {bucket} to be heard on port {port}")
-        bell.close()
+            wait_until(partial(is_notified, waiter), f"bucket {bucket} to be heard on port {port}")
+        waiter.close()
 
 
 @pytest.mark.usefixtures("no_net")
@@ -268,22 +268,22 @@ def test_a_flush_is_heard_after_the_node_that_was_listened_to_died(
     node = cluster.owner(slot_of(generation, 0))
     replica = cluster.replica_of(node)
     monkeypatch.setattr(ClusterTopology, "masters", listening_at(node.port, only=False))
-    bell, twin = store.listen(generation, None), deaf.listen(generation, None)
+    waiter, twin = store.listen(generation, None), deaf.listen(generation, None)
     client = deaf._background._client
     assert client is not None
     monkeypatch.setattr(client.subscriber, "_reconnect", partial(_stays_deaf, client.subscriber))
     assert store.flush([flush_of(generation, 0, "", "t1", row("a"))])
-    wait_until(lambda: has_rung(bell), "the first flush to be heard")
-    wait_until(lambda: has_rung(twin), "the first flush to be heard")
+    wait_until(lambda: is_notified(waiter), "the first flush to be heard")
+    wait_until(lambda: is_notified(twin), "the first flush to be heard")
     wait_until(lambda: offset(node) == offset(replica), "the replica to have everything")
     node.kill()
     cluster.wait_promoted(replica)
     wait_until(lambda: hears(store, generation), "another node to be listened to")
-    for one in (bell, twin):
-        has_rung(one)
+    for one in (waiter, twin):
+        is_notified(one)
     wait_until(lambda: landed(store, flush_of(generation, 0, "t1", "t2", row("b"))), "the flush to land")
-    wait_until(lambda: has_rung(bell), "the flush to be heard")
+    wait_until(lambda: is_notified(waiter), "the flush to be heard")
     assert not hears(deaf, generation)
-    assert not has_rung(twin)
-    for one in (bell, twin):
+    assert not is_notified(twin)
+    for one in (waiter, twin):
         one.close()

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
-from leftfold.ports.protocols import AsyncBell, ViewStore, Waiter
+from leftfold.ports.notifications import AsyncWaiter, Waiter
+from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Query
 
 __all__ = ["FlushListener", "Pause", "Steps", "arun", "ask", "run"]
@@ -39,7 +40,7 @@ class Listen:
 class Wait:
     """The step that waits for a notification, for so many seconds at most."""
 
-    bell: WaiterHandle
+    waiter: WaiterHandle
     seconds: float
 
 
@@ -61,8 +62,8 @@ def ask(question: Query[A]) -> Steps[A]:
 
 def listen(generation: Generation, wanted: Position | None) -> Steps[WaiterHandle]:
     """A waiter that is notified from now on; the caller closes it."""
-    bell: WaiterHandle = yield Listen(generation, wanted)
-    return bell
+    waiter: WaiterHandle = yield Listen(generation, wanted)
+    return waiter
 
 
 def run(store: ViewStore, steps: Steps[A], poll: Callable[[float], None] | None = None) -> A:
@@ -109,8 +110,8 @@ def _wait(step: Wait | Pause, poll: Callable[[float], None] | None) -> None:
     elif isinstance(step, Pause):
         time.sleep(step.seconds)
     else:
-        bell: Waiter = step.bell  # type: ignore[assignment]  # it came from `listen` of this store
-        bell.wait(step.seconds)
+        waiter: Waiter = step.waiter  # type: ignore[assignment]  # it came from `listen` of this store
+        waiter.wait(step.seconds)
 
 
 async def _astep(store: ViewStore, step: Listen | Wait | Pause) -> Any:
@@ -118,8 +119,8 @@ async def _astep(store: ViewStore, step: Listen | Wait | Pause) -> Any:
         case Listen():
             return await store.alisten(step.generation, step.wanted)
         case Wait():
-            bell: AsyncBell = step.bell  # type: ignore[assignment]  # it came from `alisten` of this store
-            await bell.wait(step.seconds)
+            waiter: AsyncWaiter = step.waiter  # type: ignore[assignment]  # it came from `alisten` of this store
+            await waiter.wait(step.seconds)
         case Pause():
             await asyncio.sleep(step.seconds)
     return None
@@ -136,7 +137,7 @@ class FlushListener:
     """The waiter of one reader; the reader closes it."""
 
     def __init__(self) -> None:
-        self._bell: WaiterHandle | None = None
+        self._waiter: WaiterHandle | None = None
         self._generation = ""
 
     def wait(self, generation: Generation, wanted: Position | None, seconds: float) -> Steps[None]:
@@ -145,15 +146,15 @@ class FlushListener:
         The first call does not wait but only registers the waiter: an earlier flush was not notified, so the caller
         reads again and calls again.
         """
-        if self._bell is not None and self._generation == generation.id:
-            yield Wait(self._bell, seconds)
+        if self._waiter is not None and self._generation == generation.id:
+            yield Wait(self._waiter, seconds)
             return
         self.close()
-        self._bell = yield from listen(generation, wanted)
+        self._waiter = yield from listen(generation, wanted)
         self._generation = generation.id
 
     def close(self) -> None:
         """Ends the notifications."""
-        if self._bell is not None:
-            self._bell.close()
-            self._bell = None
+        if self._waiter is not None:
+            self._waiter.close()
+            self._waiter = None

@@ -23,7 +23,7 @@ from leftfold.ports.telemetry import (
     is_measured,
 )
 
-__all__ = ["BatchReporter", "RebuildProgress", "Report", "ReportLimiter", "Stopwatch"]
+__all__ = ["BatchReporter", "ProgressReport", "RebuildProgress", "ReportLimiter", "Stopwatch"]
 
 
 _INTERVAL = 0.2
@@ -55,14 +55,14 @@ class RebuildProgress:
         return (self.total - self.done) / self.rate if self.done else None
 
 
-Report = Callable[[RebuildProgress], None]
+ProgressReport = Callable[[RebuildProgress], None]
 
 
 @dataclass
 class Stopwatch:
     """Times the phases of a rebuild and reports their progress, at most every 0.2 s."""
 
-    report: Report
+    report: ProgressReport
     seconds: dict[str, float] = field(default_factory=dict)
     done: int = 0
     _phase: str = ""

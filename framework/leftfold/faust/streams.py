@@ -23,7 +23,7 @@ from leftfold.model.messages import Event
 from leftfold.model.position import Position, Recorded
 from leftfold.model.typing import members
 from leftfold.ports.codec import MessageCodec, read_recorded
-from leftfold.ports.protocols import ViewStore
+from leftfold.ports.protocols import Report, ViewStore
 
 __all__ = ["EventStreams", "streams_of", "windows_of"]
 
@@ -31,7 +31,6 @@ __all__ = ["EventStreams", "streams_of", "windows_of"]
 E = TypeVar("E", bound=Event)
 Work: TypeAlias = Callable[[AsyncIterator[Recorded[E]]], Awaitable[None]]
 """An agent function of a user: it processes its events in an endless loop."""
-Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 _TICK_SECONDS = 0.5
 
 

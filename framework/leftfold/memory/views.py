@@ -24,7 +24,7 @@ from leftfold.ports.flush import (
     While,
     stored_fields,
 )
-from leftfold.ports.notifications import LoopBell, PositionNotifier, ThreadBell
+from leftfold.ports.notifications import AsyncWaiter, PositionNotifier, Waiter
 from leftfold.ports.queries import (
     Changed,
     Changes,
@@ -215,7 +215,7 @@ class MemoryViewStore:
     """
 
     def __init__(self, history: int = 1000) -> None:
-        self._history, self._bells = history, PositionNotifier()
+        self._history, self._notifier = history, PositionNotifier()
         self._registries: dict[str, Registry] = {}
         self._buckets: dict[tuple[str, str, int], Bucket] = {}
         self._members: dict[str, dict[str, float]] = {}
@@ -233,7 +233,7 @@ class MemoryViewStore:
             if not while_.holds() or self.checkpoints(while_.unmoved) != checkpoints:
                 return False
         self._registries[view] = after
-        self._bells.changed(view)
+        self._notifier.changed(view)
         return True
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
@@ -272,13 +272,13 @@ class MemoryViewStore:
         """`ask` for asyncio."""
         return self.ask(question)
 
-    def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
+    def listen(self, generation: Generation, wanted: Position | None, /) -> Waiter:
         """A waiter for a thread."""
-        return self._bells.thread_bell(generation, wanted)
+        return self._notifier.waiter(generation, wanted)
 
-    async def alisten(self, generation: Generation, wanted: Position | None, /) -> LoopBell:
+    async def alisten(self, generation: Generation, wanted: Position | None, /) -> AsyncWaiter:
         """A waiter for a coroutine."""
-        return self._bells.loop_bell(generation, wanted)
+        return self._notifier.async_waiter(generation, wanted)
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Landed:
         """Writes all buckets or none, at once."""
@@ -293,7 +293,7 @@ class MemoryViewStore:
         for flush in flushes:
             self._buckets[flush.generation.view, flush.generation.id, flush.bucket].flush(flush)
         for view, id_ in dict.fromkeys((flush.generation.view, flush.generation.id) for flush in flushes):
-            self._bells.reached(view, id_, Position.union(flush.checkpoint.position for flush in flushes))
+            self._notifier.reached(view, id_, Position.union(flush.checkpoint.position for flush in flushes))
         return True
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:

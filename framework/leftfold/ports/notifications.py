@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 
-__all__ = ["LoopBell", "PositionNotifier", "ThreadBell", "Waiters"]
+__all__ = ["AsyncWaiter", "PositionNotifier", "Waiter", "Waiters"]
 
 
 W = TypeVar("W")
@@ -21,7 +21,7 @@ _FEW = 100
 
 
 @dataclass(eq=False)
-class _Waiter(Generic[W]):
+class _Registered(Generic[W]):
     """A waiter, with the number of partitions that have not reached its position."""
 
     who: W
@@ -38,9 +38,9 @@ class Waiters(Generic[W]):
     """
 
     generation: Generation
-    _all: dict[W, _Waiter[W]] = field(default_factory=dict)
+    _all: dict[W, _Registered[W]] = field(default_factory=dict)
     _every: dict[W, None] = field(default_factory=dict)
-    _heaps: dict[tuple[str, int], list[tuple[int, int, _Waiter[W]]]] = field(default_factory=dict)
+    _heaps: dict[tuple[str, int], list[tuple[int, int, _Registered[W]]]] = field(default_factory=dict)
     _count: int = 0
     _removed: int = 0
 
@@ -50,7 +50,7 @@ class Waiters(Generic[W]):
     def add(self, who: W, wanted: Position | None) -> None:
         """Adds a waiter for a position, or for every flush."""
         offsets = {} if wanted is None else wanted.by_partition()
-        waiter = self._all[who] = _Waiter(who, len(offsets))
+        waiter = self._all[who] = _Registered(who, len(offsets))
         if not offsets:
             self._every[who] = None
         for place, offset in offsets.items():
@@ -91,52 +91,52 @@ class Waiters(Generic[W]):
         self._removed = 0
 
 
-class ThreadBell:
+class Waiter:
     """A notification for one waiting thread."""
 
-    def __init__(self, take: Callable[[AnyBell], None]) -> None:
-        self._take, self._rung = take, threading.Event()
+    def __init__(self, take: Callable[[AnyWaiter], None]) -> None:
+        self._take, self._notified = take, threading.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wakes the waiting thread, or the next call of `wait`."""
-        self._rung.set()
+        self._notified.set()
 
     def wait(self, seconds: float) -> None:
         """Returns when notified, or after so many seconds."""
-        self._rung.wait(seconds)
-        self._rung.clear()
+        self._notified.wait(seconds)
+        self._notified.clear()
 
     def close(self) -> None:
         """Ends the notifications."""
         self._take(self)
 
 
-class LoopBell:
+class AsyncWaiter:
     """A notification for one waiting coroutine of the event loop that made it."""
 
-    def __init__(self, take: Callable[[AnyBell], None]) -> None:
-        self._take, self._rung, self._loop = take, asyncio.Event(), asyncio.get_running_loop()
+    def __init__(self, take: Callable[[AnyWaiter], None]) -> None:
+        self._take, self._notified, self._loop = take, asyncio.Event(), asyncio.get_running_loop()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wakes the waiting coroutine, or the next call of `wait`."""
         with suppress(RuntimeError):  # the loop is closed, and no coroutine waits in it
-            self._loop.call_soon_threadsafe(self._rung.set)
+            self._loop.call_soon_threadsafe(self._notified.set)
 
     async def wait(self, seconds: float) -> None:
         """Returns when notified, or after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
-                await self._rung.wait()
+                await self._notified.wait()
         except TimeoutError:
             return
-        self._rung.clear()
+        self._notified.clear()
 
     def close(self) -> None:
         """Ends the notifications."""
         self._take(self)
 
 
-AnyBell: TypeAlias = ThreadBell | LoopBell
+AnyWaiter: TypeAlias = Waiter | AsyncWaiter
 
 
 class PositionNotifier:
@@ -144,27 +144,27 @@ class PositionNotifier:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._names: dict[AnyBell, tuple[str, str]] = {}
-        self._waiters: dict[tuple[str, str], Waiters[AnyBell]] = {}
+        self._names: dict[AnyWaiter, tuple[str, str]] = {}
+        self._waiters: dict[tuple[str, str], Waiters[AnyWaiter]] = {}
 
-    def thread_bell(self, generation: Generation, wanted: Position | None) -> ThreadBell:
+    def waiter(self, generation: Generation, wanted: Position | None) -> Waiter:
         """A notification for a thread, for flushes from now on."""
-        bell = ThreadBell(self.take)
-        self._add(bell, generation, wanted)
-        return bell
+        waiter = Waiter(self.take)
+        self._add(waiter, generation, wanted)
+        return waiter
 
-    def loop_bell(self, generation: Generation, wanted: Position | None) -> LoopBell:
+    def async_waiter(self, generation: Generation, wanted: Position | None) -> AsyncWaiter:
         """A notification for a coroutine of the running event loop."""
-        bell = LoopBell(self.take)
-        self._add(bell, generation, wanted)
-        return bell
+        waiter = AsyncWaiter(self.take)
+        self._add(waiter, generation, wanted)
+        return waiter
 
-    def take(self, bell: AnyBell) -> None:
+    def take(self, waiter: AnyWaiter) -> None:
         """Removes a waiter."""
         with self._lock:
-            name = self._names.pop(bell, None)
+            name = self._names.pop(waiter, None)
             if name is not None:
-                self._waiters[name].remove(bell)
+                self._waiters[name].remove(waiter)
                 if not self._waiters[name]:
                     del self._waiters[name]
 
@@ -182,18 +182,18 @@ class PositionNotifier:
         with self._lock:
             waiters = self._waiters.get((view, id_))
             due = waiters.reached(position) if waiters else []
-        for bell in due:
-            bell.ring()
+        for waiter in due:
+            waiter.notify()
 
     def changed(self, view: str) -> None:
         """Notifies the waiters of all generations of a view of another change."""
         with self._lock:
             due = [b for name, waiters in self._waiters.items() if name[0] == view for b in waiters.everybody()]
-        for bell in due:
-            bell.ring()
+        for waiter in due:
+            waiter.notify()
 
-    def _add(self, bell: AnyBell, generation: Generation, wanted: Position | None) -> None:
+    def _add(self, waiter: AnyWaiter, generation: Generation, wanted: Position | None) -> None:
         name = generation.view, generation.id
         with self._lock:
-            self._names[bell] = name
-            self._waiters.setdefault(name, Waiters(generation)).add(bell, wanted)
+            self._names[waiter] = name
+            self._waiters.setdefault(name, Waiters(generation)).add(waiter, wanted)

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, Snapshot, While
+from leftfold.ports.notifications import AsyncWaiter, Waiter
 from leftfold.ports.queries import Query
 
 __all__ = [
-    "AsyncBell", "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "ViewStore",
-    "Waiter",
+    "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "ViewStore",
 ]  # fmt: skip
 
 A = TypeVar("A")
@@ -89,26 +89,6 @@ class Flushing(Protocol):
         """
 
 
-class Waiter(Protocol):
-    """A notification for one waiting thread that a flush may have reached its position; it may come too often."""
-
-    def wait(self, seconds: float) -> None:
-        """Returns when notified since the last wait, or after so many seconds."""
-
-    def close(self) -> None:
-        """Ends the notifications."""
-
-
-class AsyncBell(Protocol):
-    """A Waiter for a coroutine."""
-
-    async def wait(self, seconds: float) -> None:
-        """Returns when notified since the last wait, or after so many seconds."""
-
-    def close(self) -> None:
-        """Ends the notifications."""
-
-
 class ViewStore(Protocol):
     """Rows, indexes, checkpoints and the registry of views, under the bucket protocol."""
 
@@ -156,7 +136,7 @@ class ViewStore(Protocol):
         It is also notified, within 50 ms, of a flush whose notice was lost, and when another generation goes live.
         """
 
-    async def alisten(self, generation: Generation, wanted: Position | None, /) -> AsyncBell:
+    async def alisten(self, generation: Generation, wanted: Position | None, /) -> AsyncWaiter:
         """`listen` for asyncio."""
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:

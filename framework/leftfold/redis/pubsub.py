@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
-from leftfold.ports.notifications import PositionNotifier, ThreadBell
+from leftfold.ports.notifications import PositionNotifier, Waiter
 from leftfold.ports.queries import Rows
 from leftfold.redis.connection.asyncio import PipelinedConnection, open_async_client, open_pipelined
 from leftfold.redis.connection.errors import refuse_errors, unreachable
@@ -227,21 +227,21 @@ class BackgroundLoop:
         self._thread: threading.Thread | None = None
         self._client: LoopClient | None = None
 
-    def listen(self, generation: Generation, wanted: Position | None) -> ThreadBell:
+    def listen(self, generation: Generation, wanted: Position | None) -> Waiter:
         """A waiter that is notified from now on.
 
         Raises:
             InfrastructureError: the server cannot be reached, or refuses.
         """
         client = self._start()
-        bell = client.subscriber.notifier.thread_bell(generation, wanted)
+        waiter = client.subscriber.notifier.waiter(generation, wanted)
         try:
             if not client.subscriber.is_subscribed(generation):
                 self._run(client.subscriber.subscribe(generation))
         except BaseException:
-            bell.close()
+            waiter.close()
             raise
-        return bell
+        return waiter
 
     def close(self) -> None:
         """Ends the thread and its connections."""

@@ -14,7 +14,7 @@ from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BucketResult, Registries, Stored
 from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Checkpoint, Generation, Phase, Registry, Snapshot, While
-from leftfold.ports.notifications import LoopBell, ThreadBell
+from leftfold.ports.notifications import AsyncWaiter, Waiter
 from leftfold.ports.protocols import Flushing
 from leftfold.ports.queries import IndexRange, Listed, Matching, Query, Registered, Rows
 from leftfold.redis.bulk_load import seal
@@ -76,32 +76,6 @@ def create_marks(
     return True
 
 
-def create_each(
-    client: RedisClient,
-    generation: Generation,
-    checkpoints: Mapping[int, Checkpoint],
-    history: int,
-    retry: Callable[[Callable[[], Any]], Any],
-) -> bool:
-    """Writes checkpoints one by one, and removes those it wrote when one existed already.
-
-    No writer can have flushed into those that are removed: the generation is not in the registry yet.
-
-    Args:
-        retry: runs a function on one bucket, again while its slot moves.
-    """
-    written: list[BucketKeys] = []
-    for bucket, checkpoint in checkpoints.items():
-        if not retry(partial(create_marks, client, generation, {bucket: checkpoint}, history)):
-            break
-        written.append(BucketKeys(generation, bucket))
-    else:
-        return True
-    for keys in written:
-        retry(partial(client.execute_command, "UNLINK", keys.checkpoint, keys.changes))
-    return False
-
-
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -149,11 +123,19 @@ class RedisViewStore:
 
     def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
         """Writes the checkpoints of a new generation if none of them exists; False when one does."""
-        history = self._settings.history
+        written: list[BucketKeys] = []
         with translated(self._settings):
-            if self._topology.is_cluster:
-                return create_each(self._client, generation, checkpoints, history, self._retry_while_moving)
-            return create_marks(self._client, generation, checkpoints, history)
+            for part in self._parts(checkpoints):
+                create = partial(create_marks, self._client, generation, part, self._settings.history)
+                if not self._retry_while_moving(create):
+                    # No writer can have flushed into those written so far: the generation is not registered yet.
+                    for keys in written:
+                        self._retry_while_moving(
+                            partial(self._client.execute_command, "UNLINK", keys.checkpoint, keys.changes)
+                        )
+                    return False
+                written += (BucketKeys(generation, bucket) for bucket in part)
+        return True
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The results of the finished buckets, while the generation is `bulk`."""
@@ -175,14 +157,15 @@ class RedisViewStore:
             raise ContractError(
                 f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(checkpoints)}"
             )
-        parts = (
-            [{bucket: checkpoint} for bucket, checkpoint in checkpoints.items()]
-            if self._topology.is_cluster
-            else [checkpoints]
-        )
         with translated(self._settings):
-            for part in parts:
+            for part in self._parts(checkpoints):
                 self._retry_while_moving(partial(seal, self._client, generation, part, self._settings.history))
+
+    def _parts(self, checkpoints: Mapping[int, Checkpoint]) -> list[Mapping[int, Checkpoint]]:
+        """The checkpoints that one transaction can write: all, or in a cluster those of one bucket."""
+        if self._topology.is_cluster:
+            return [{bucket: checkpoint} for bucket, checkpoint in checkpoints.items()]
+        return [checkpoints]
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """The rows at (bucket, encoded key), their buckets' checkpoints and the live generation, in one round trip."""
@@ -210,21 +193,21 @@ class RedisViewStore:
         client = self._loops.current() or await self._loops.get()
         return await client.client.ask(compile_query(question, is_cluster=self._topology.is_cluster))
 
-    def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
+    def listen(self, generation: Generation, wanted: Position | None, /) -> Waiter:
         """A waiter that is notified when a flush brings the generation to `wanted`; None = at every flush."""
         return self._background.listen(generation, wanted)
 
-    async def alisten(self, generation: Generation, wanted: Position | None, /) -> LoopBell:
+    async def alisten(self, generation: Generation, wanted: Position | None, /) -> AsyncWaiter:
         """`listen` for asyncio."""
         client = await self._loops.get()
-        bell = client.subscriber.notifier.loop_bell(generation, wanted)
+        waiter = client.subscriber.notifier.async_waiter(generation, wanted)
         try:
             if not client.subscriber.is_subscribed(generation):
                 await client.subscriber.subscribe(generation)
         except BaseException:
-            bell.close()
+            waiter.close()
             raise
-        return bell
+        return waiter
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
         """Sends rows, index changes and checkpoints of many buckets of one generation.

@@ -81,12 +81,11 @@ def kafka_fields(start: Path) -> Mapping[str, str] | None:
     Raises:
         ConfigurationError: neither the environment nor an announcement has an address of Kafka.
     """
-    environment = Environment()
-    if environment.kafka:
+    if Environment().kafka:
         return None
-    found = announced(start, environment)
-    kafka = _found(found.kafka, "Kafka", _KAFKA_VARIABLE)
-    return {"bootstrap_servers": kafka, "advice": found.advice, **found.kafka_login}
+    found = announced(start, Environment())
+    address = _required(found.kafka, "Kafka", "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port")
+    return {"bootstrap_servers": address, "advice": found.advice, **found.kafka_login}
 
 
 def redis_fields(start: Path) -> Mapping[str, str] | None:
@@ -95,19 +94,14 @@ def redis_fields(start: Path) -> Mapping[str, str] | None:
     Raises:
         ConfigurationError: neither the environment nor an announcement has an address of Redis.
     """
-    environment = Environment()
-    if environment.redis:
+    if Environment().redis:
         return None
-    found = announced(start, environment)
-    redis = _found(found.redis, "Redis", _REDIS_VARIABLE)
-    return {"url": redis, "advice": found.advice, **found.redis_login}
+    found = announced(start, Environment())
+    address = _required(found.redis, "Redis", "LEFTFOLD_REDIS_URL=redis://host:6379/0")
+    return {"url": address, "advice": found.advice, **found.redis_login}
 
 
-_KAFKA_VARIABLE = "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port"
-_REDIS_VARIABLE = "LEFTFOLD_REDIS_URL=redis://host:6379/0"
-
-
-def _found(address: str, what: str, variable: str) -> str:
+def _required(address: str, what: str, variable: str) -> str:
     if not address:
         raise ConfigurationError(f"no {what} address: start servers with `leftfold up`, or set {variable}")
     return address

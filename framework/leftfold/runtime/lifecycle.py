@@ -17,7 +17,7 @@ from leftfold.compatibility import lock_of
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
-from leftfold.runtime.logging import Report
+from leftfold.ports.protocols import Report
 from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 

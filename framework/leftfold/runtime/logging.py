@@ -14,12 +14,12 @@ from zlib import crc32
 
 import structlog
 
+from leftfold.ports.protocols import Report
 from leftfold.ports.telemetry import traceparent
 from leftfold.safety import printable, veiled
 
-__all__ = ["Report", "open_report"]
+__all__ = ["open_report"]
 
-Report = Callable[[str, Mapping[str, Any]], None]
 Fields = MutableMapping[str, Any]
 
 _WARN = frozenset(

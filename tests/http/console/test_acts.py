@@ -14,7 +14,7 @@ from nicegui import ui
 from nicegui.testing import User
 from nicegui.testing.user_simulation import user_simulation
 
-from leftfold.engine.progress import Report
+from leftfold.engine.progress import ProgressReport
 from leftfold.errors import InfrastructureError
 from leftfold.http.access import Principal
 from leftfold.http.console.elements import Act, act_button, end_with_token
@@ -166,7 +166,7 @@ async def _sees_outcome(user: User, console: Console) -> None:
 def test_work_that_is_begun_again_after_it_failed_is_shown_as_under_way(world: World) -> None:
     console, held = console_on(world, acts=True), threading.Event()
 
-    def fail(report: Report) -> str:
+    def fail(report: ProgressReport) -> str:
         raise InfrastructureError("no broker answers")
 
     async def visit(user: User) -> None:

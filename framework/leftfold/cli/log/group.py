@@ -23,7 +23,7 @@ from leftfold.cli.options import (
     read_time,
 )
 from leftfold.engine.archive.retention import Trim, Trimming, compare
-from leftfold.engine.progress import Report, Stopwatch
+from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.groups import Groups
@@ -274,7 +274,7 @@ def _verified(category: str, given: str | None, kafka: str | None, *, deep: bool
     return found, differences
 
 
-def _differences(category: str, uri: str, kafka: str | None, report: Report) -> list[str]:
+def _differences(category: str, uri: str, kafka: str | None, report: ProgressReport) -> list[str]:
     from leftfold.parquet.archive_reader import ParquetArchive
 
     settings, topic = topic_of(category, kafka)

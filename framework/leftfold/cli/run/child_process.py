@@ -16,9 +16,10 @@ from typing import Any
 from leftfold.cli.options import EVERY, MAX_PARKED
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import Fenced, LeftfoldError
+from leftfold.ports.protocols import Report
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.lifecycle import folds_of, setter
-from leftfold.runtime.logging import Report, open_report
+from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import archive_of, load_app
 from leftfold.runtime.telemetry import collected
 

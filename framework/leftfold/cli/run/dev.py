@@ -19,10 +19,11 @@ from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, LogsOption
 from leftfold.cli.run.child_process import handover
 from leftfold.errors import LeftfoldError
 from leftfold.local.settings import is_free
+from leftfold.ports.protocols import Report
 from leftfold.runtime.console import emit, note, pairs, say
 from leftfold.runtime.discovery import Environment
 from leftfold.runtime.lifecycle import Stopping
-from leftfold.runtime.logging import Report, open_report
+from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import find_project, local_settings, servers_to_start
 from leftfold.runtime.supervisor import Backoff, Part, PartProcess, end_processes
 from leftfold.safety import veiled

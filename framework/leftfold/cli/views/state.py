@@ -13,7 +13,7 @@ from leftfold.cli.run.run import chosen
 from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_locally
 from leftfold.engine.processing.worker_tasks import task_for
-from leftfold.engine.progress import Report, Stopwatch
+from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.kafka.administration.states import forget_states
 from leftfold.model.decider import Decider
 from leftfold.model.keys import events
@@ -126,7 +126,7 @@ def checked(
     *,
     on_spark: bool,
     master: str | None,
-    report: Report,
+    report: ProgressReport,
 ) -> list[PartitionCheck]:
     """The check of every partition, in this process or on Spark."""
     from leftfold.spark.core.session import spark_session

@@ -26,15 +26,16 @@ __all__ = ["STATE_HEADERS", "Clock", "PartitionProcessor", "Partitioner", "Parti
 StateCodec: TypeAlias = StreamCodec[Any] | InstanceCodec[Any]
 
 
+_RECENT = 2_000
+"""How many streams of a partition stay decoded."""
+
+
 class PartitionState:
-    """The committed streams of one partition.
+    """The committed streams of one partition; `end` is the known end of its events."""
 
-    `end` is the known end of its events; `recent` is how many streams stay decoded.
-    """
-
-    def __init__(self, store: MutableMapping[str, bytes], codec: StateCodec, *, end: int, recent: int = 2_000) -> None:
+    def __init__(self, store: MutableMapping[str, bytes], codec: StateCodec, *, end: int) -> None:
         self.store, self.end = store, end
-        self._codec, self._most = codec, recent
+        self._codec = codec
         self._recent: dict[str, Any] = {}
 
     def copy_of(self, key: str, now: float) -> Any:
@@ -51,7 +52,7 @@ class PartitionState:
         for key, stream in streams.items():
             self._recent.pop(key, None)
             self._recent[key] = stream
-        while len(self._recent) > self._most:
+        while len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
 
 

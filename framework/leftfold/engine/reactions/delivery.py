@@ -23,14 +23,10 @@ _Stream = tuple[str, int, bytes]
 
 
 class DeliveryQueue:
-    """Queues of pending deliveries by stream. It starts no thread and reads no clock.
+    """Queues of pending deliveries by stream. It starts no thread and reads no clock."""
 
-    Args:
-        chance: a random number from 0 to 1 that spreads retries of deliveries that failed together.
-    """
-
-    def __init__(self, reaction: Reaction[Any], chance: Callable[[], float] = random.random) -> None:
-        self._reaction, self._chance = reaction, chance
+    def __init__(self, reaction: Reaction[Any]) -> None:
+        self._reaction = reaction
         self._queues: dict[_Stream, deque[PendingDelivery]] = {}
         self._ready: deque[_Stream] = deque()
         self._later: list[tuple[float, int, _Stream]] = []
@@ -89,7 +85,7 @@ class DeliveryQueue:
             return True
         if pending.tries >= self._reaction.attempts or isinstance(error, self._reaction.gives_up):
             return False
-        due = now + self._reaction.pause(pending.tries, self._chance())
+        due = now + self._reaction.pause(pending.tries, random.random())
         heapq.heappush(self._later, (due, next(self._number), pending.stream))
         return True
 

@@ -239,17 +239,21 @@ def joint_plan(plans: Sequence[RebuildPlan]) -> str:
     return "\n".join([*lines, f"  {'expected':<{width}} {seconds:.0f} s, {memory:,} MB"])
 
 
-def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int = BUCKETS) -> RebuildPlan:
-    """Plans a rebuild of a view up to the current stable end of the log.
+def plan_rebuild(
+    view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int = BUCKETS, as_of: Position | None = None
+) -> RebuildPlan:
+    """Plans a rebuild of a view.
 
     Args:
         buckets: of the new generation; those of a stream-keyed view are its source partitions instead.
+        as_of: where to stop, moved back out of a decision; None = the stable end of the log.
 
     Raises:
         InfrastructureError: the log no longer holds its first records, so a fold of it would be wrong.
     """
     topics = topics_of(view, log.partitions)
-    plan = plan_to(view, topics, log.stable_ends(topics), cores=cores, buckets=buckets)
+    ends = log.stable_ends(topics) if as_of is None else between_decisions(log, as_of.only(topics))
+    plan = plan_to(view, topics, ends, cores=cores, buckets=buckets)
     check_complete(log, plan.ranges)
     return plan
 

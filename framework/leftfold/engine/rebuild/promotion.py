@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from leftfold.engine.progress import Report, Stopwatch
+from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
@@ -42,7 +42,7 @@ class Promotion:
         open_log: OpenBulkLog,
         open_reader: Callable[[], LogReader],
         options: RebuildOptions,
-        report: Report = lambda progress: None,
+        report: ProgressReport = lambda progress: None,
     ) -> None:
         self.view, self._store = view, store
         self._open_log, self._open_reader, self._report = open_log, open_reader, report

@@ -8,9 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leftfold.engine.archive.gaps import check_complete
-from leftfold.engine.progress import Report, Stopwatch
-from leftfold.engine.rebuild.planner import RebuildPlan, between_decisions, plan_rebuild, plan_to
+from leftfold.engine.progress import ProgressReport, Stopwatch
+from leftfold.engine.rebuild.planner import RebuildPlan, plan_rebuild, plan_to
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally, run_pass_locally
@@ -127,7 +126,7 @@ class Rebuild:
         open_sink: OpenBulkSink,
         run: Runner = run_locally,
         options: RebuildOptions = RebuildOptions(),  # frozen
-        report: Report = lambda progress: None,
+        report: ProgressReport = lambda progress: None,
     ) -> None:
         self.view, self.options = view, options
         self._store, self._run, self._report = store, run, report
@@ -141,13 +140,7 @@ class Rebuild:
         """
         cores, buckets = self.options.cores, self.options.buckets
         with closing(self._open_log()) as log:
-            if as_of is None:
-                return plan_rebuild(self.view, log, cores=cores, buckets=buckets)
-            topics = topics_of(self.view, log.partitions)
-            ends = between_decisions(log, as_of.only(topics))
-            plan = plan_to(self.view, topics, ends, cores=cores, buckets=buckets)
-            check_complete(log, plan.ranges)
-            return plan
+            return plan_rebuild(self.view, log, cores=cores, buckets=buckets, as_of=as_of)
 
     def run(self, plan: RebuildPlan | None = None) -> RebuildResult:
         """Builds, catches up and swaps; resumes what was finished before an interruption.

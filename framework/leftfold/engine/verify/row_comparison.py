@@ -14,7 +14,6 @@ from leftfold.engine.verify.history import RowsFold
 from leftfold.engine.verify.row_differences import Fields, RowDifference, keys_of, text_fields
 from leftfold.engine.views.folded_rows import RowAddress, StepwiseFold, place_of
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
-from leftfold.model.position import Position
 from leftfold.model.rows import Fields as FieldTypes
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, OpenBulkLog, Suspect
@@ -22,7 +21,7 @@ from leftfold.ports.flush import Checkpoint, Generation, stored_fields
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entries, Entry, Inspection, Standing
 
-__all__ = ["MOST_SUSPECTS", "ComparingSink", "Fields", "RowCheck", "fields_of", "row_and_place"]
+__all__ = ["MOST_SUSPECTS", "ComparingSink", "Fields", "RowCheck", "fields_of", "row_and_checkpoint"]
 
 
 MOST_SUSPECTS = 10_000
@@ -245,10 +244,10 @@ def _with(fields: Fields | None, sets: Mapping[str, str], differing: Collection[
     return {**(fields or {}), **{name: text for name, text in sets.items() if name in differing}} or None
 
 
-def row_and_place(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Position]:
-    """A stored row and the exact position of its bucket."""
+def row_and_checkpoint(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Checkpoint]:
+    """A stored row and the checkpoint of its bucket, both as of one moment."""
     checkpoint, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
-    return text_fields(stands.fields), checkpoint.position
+    return text_fields(stands.fields), checkpoint
 
 
 def _standing(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from leftfold.engine.progress import Report, Stopwatch
+from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges, ranges_to
 from leftfold.engine.rebuild.rebuilder import Runner
 from leftfold.engine.rebuild.sorted_fold import partitions_for
@@ -163,7 +163,7 @@ class Verify:
         open_store: Callable[[], ViewStore],
         run: Runner = run_locally,
         cores: int = 1,
-        report: Report = lambda progress: None,
+        report: ProgressReport = lambda progress: None,
         suspects: int = MOST_SUSPECTS,
     ) -> None:
         self.view, self._store, self._open_log, self._open_store = view, store, open_log, open_store

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from nicegui import ui
 
 from leftfold.compatibility.schema import message_schema
-from leftfold.engine.progress import RebuildProgress, Report
+from leftfold.engine.progress import ProgressReport, RebuildProgress
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, survey_html
 from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, table, tag, time_text
 from leftfold.http.console.state import SurveyResult, Visitor
@@ -219,7 +219,7 @@ class _Letters:
             options = ["--new-id", *(["--body", compact] if compact else []), "--reason", reason or "WHY"]
             return self._console.shell("dead", "resend", *which, *options)
 
-        def do(who: str, reason: str, report: Report) -> str:
+        def do(who: str, reason: str, report: ProgressReport) -> str:
             burials, ids = self._burials(), list[str]()
             for sent in burials.resend(burials.sendable(which), f"{who}: {reason}", new_id=True, body=other):
                 ids.append(sent[2])
@@ -237,7 +237,7 @@ class _Letters:
     def _discard(self, letters: Sequence[Letter]) -> Act:
         which = [str(one.place) for one in letters]
 
-        def do(who: str, reason: str, report: Report) -> str:
+        def do(who: str, reason: str, report: ProgressReport) -> str:
             burials = self._burials()
             done = burials.discard(burials.waiting(which), f"{who}: {reason}")
             for number, _ in enumerate(done, 1):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from nicegui import ui
 
-from leftfold.engine.progress import RebuildProgress, Report
+from leftfold.engine.progress import ProgressReport, RebuildProgress
 from leftfold.http.console.html import Html, command, sentence, tag
 from leftfold.http.console.state import SurveyResult, Visitor, Work, explain_error
 from leftfold.runtime.console import lasting
@@ -151,7 +151,7 @@ def _counted(progress: RebuildProgress) -> str:
     return f"{progress.phase}{counted}{left}"
 
 
-def progress_by(report: Report) -> Callable[[str], AbstractContextManager[Report]]:
+def progress_by(report: ProgressReport) -> Callable[[str], AbstractContextManager[ProgressReport]]:
     """Shows progress by a report that exists already, where a block would show it on a terminal."""
     return lambda what: nullcontext(report)
 
@@ -171,7 +171,7 @@ class Act:
     title: str
     happens: str
     line: Callable[[str], str]
-    do: Callable[[str, str, Report], str]
+    do: Callable[[str, str, ProgressReport], str]
     needs_reason: bool = False
     is_long: bool = False
     details: Sequence[Html] = field(default_factory=tuple)

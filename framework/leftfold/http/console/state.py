@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
-from leftfold.engine.progress import RebuildProgress, Report
+from leftfold.engine.progress import ProgressReport, RebuildProgress
 from leftfold.errors import LeftfoldError
 from leftfold.http.access import Principal
 from leftfold.http.gateway import AppConnection
@@ -230,7 +230,7 @@ class Console:
         """A command line of `leftfold` that does the same in a shell."""
         return shlex.join(["leftfold", *words, *self._given])
 
-    def start(self, name: str, do: Callable[[Report], str]) -> Work:
+    def start(self, name: str, do: Callable[[ProgressReport], str]) -> Work:
         """Begins long work on a thread; it ends with the sentence that `do` returns, or with its error.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from leftfold.client.results import describe
-from leftfold.engine.progress import RebuildProgress, Report, Stopwatch
+from leftfold.engine.progress import ProgressReport, RebuildProgress, Stopwatch
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.promotion import Promotion
 from leftfold.engine.rebuild.rebuilder import RebuildOptions, Runner
@@ -18,10 +18,9 @@ from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.verify.history import History, Retried, RowRetry, RowStep
 from leftfold.engine.verify.history import explain as steps_of
-from leftfold.engine.verify.row_comparison import Fields, fields_of, row_and_place
+from leftfold.engine.verify.row_comparison import Fields, fields_of, row_and_checkpoint
 from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
 from leftfold.engine.views.code_claims import folded_by
-from leftfold.engine.views.folded_rows import place_of
 from leftfold.engine.views.generations import resolve
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.dead_letters import record_at
@@ -53,7 +52,7 @@ __all__ = [
     "verified_as",
 ]
 
-ShowProgress: TypeAlias = Callable[[str], AbstractContextManager[Report]]
+ShowProgress: TypeAlias = Callable[[str], AbstractContextManager[ProgressReport]]
 """Shows the progress of something with a name while a block runs, as `leftfold.runtime.console.shown` does."""
 
 
@@ -85,10 +84,8 @@ class Explaining:
         check_broker(self._servers[0])
         with workbench(*self._servers) as bench, self._progress(self.view.name) as report:
             generation = resolve(bench.store.registry(self.view.name), self.view, self._generation)
-            stored, self.position = row_and_place(generation, key, bench.store)
-            checkpoint = bench.store.read(generation, [place_of(generation, key)]).checkpoints[
-                place_of(generation, key)[0]
-            ]
+            stored, checkpoint = row_and_checkpoint(generation, key, bench.store)
+            self.position = checkpoint.position
             watch = Stopwatch(report)
             watch.begin("read", History(self.view, generation, {key: self.position}).events)
             step = None
@@ -203,7 +200,7 @@ def generation_meant(app: App, name: str, generation: str, servers: Servers) -> 
 
 def promote_generation(
     app: App, name: str, generation: str, servers: Servers, *, keep: float, only: str = "",
-    report: Report = lambda progress: None,
+    report: ProgressReport = lambda progress: None,
 ) -> RebuildResult:  # fmt: skip
     """Makes a generation of a view live; the replaced one is kept for some seconds.
 
@@ -221,7 +218,7 @@ def promote_generation(
 
 @contextmanager
 def _promotion(
-    app: App, name: str, servers: Servers, keep: float = 0.0, report: Report = lambda progress: None
+    app: App, name: str, servers: Servers, keep: float = 0.0, report: ProgressReport = lambda progress: None
 ) -> Iterator[Promotion]:
     view = view_of(app, name)
     if view.streamed:
@@ -312,7 +309,7 @@ def plan_locally(view: View[Any, Any], servers: Servers) -> RebuildPlan:
 
 
 def rebuild_locally(
-    app: App, view: View[Any, Any], servers: Servers, *, hold: bool, keep: float, report: Report
+    app: App, view: View[Any, Any], servers: Servers, *, hold: bool, keep: float, report: ProgressReport
 ) -> RebuildResult:
     """Rebuilds a view in this process.
 

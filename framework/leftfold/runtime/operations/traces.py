@@ -9,7 +9,7 @@ from typing import Any
 
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.causation import TraceStep, id_time, search, step_of
-from leftfold.engine.progress import Report, Stopwatch
+from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model import keys as names
 from leftfold.model.position import Position
@@ -33,7 +33,7 @@ def traced(
     kafka: str | None,
     archive: str = "",
     *,
-    report: Report = lambda progress: None,
+    report: ProgressReport = lambda progress: None,
     warn: Callable[[str], None] = note,
 ) -> list[TraceStep]:
     """Every step of the correlation that an id belongs to, across all services of the cluster.

@@ -14,9 +14,9 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.app import App
+from leftfold.ports.protocols import Report
 from leftfold.runtime.connect import open_archive
 from leftfold.runtime.lifecycle import Outage
-from leftfold.runtime.logging import Report
 from leftfold.runtime.servers import skipped_letters
 
 __all__ = ["decide", "route_events", "run_reaction"]

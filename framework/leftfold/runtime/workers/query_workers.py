@@ -16,10 +16,10 @@ from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
 from leftfold.model.computed_views import QueryView, TableView
 from leftfold.model.view import View
+from leftfold.ports.protocols import Report
 from leftfold.redis import RedisBulkSink, RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import kafka_settings, open_bulk, redis_settings
 from leftfold.runtime.lifecycle import Outage
-from leftfold.runtime.logging import Report
 from leftfold.runtime.project import local_settings
 from leftfold.runtime.rebuilding import Rebuilding, cores_of, spark_settings
 

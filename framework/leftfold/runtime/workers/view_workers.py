@@ -16,11 +16,10 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
 from leftfold.model.view import View
-from leftfold.ports.protocols import LogReader
+from leftfold.ports.protocols import LogReader, Report
 from leftfold.redis import RedisSettings, RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import open_archive, open_bulk, open_reader, redis_settings
 from leftfold.runtime.lifecycle import Outage
-from leftfold.runtime.logging import Report
 from leftfold.runtime.rebuilding import spark_settings
 
 if TYPE_CHECKING:

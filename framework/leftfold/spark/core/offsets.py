@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from py4j.java_gateway import JavaPackage
@@ -14,6 +14,7 @@ from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.errors import ConfigurationError, InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.flush import Phase
+from leftfold.ports.protocols import Report
 
 __all__ = ["Reach", "check_start", "first_offsets", "kafka_source"]
 
@@ -104,9 +105,6 @@ def _starts(jvm: Any, admin: Any, topic: str) -> dict[int, int]:
 
 def _brief(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if "xception" in line), repr(error))
-
-
-Report = Callable[[str, Mapping[str, Any]], None]
 
 
 class Reach:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BucketResult, BulkStore, OpenBulkLog, OpenBulkSink
 from leftfold.ports.flush import Generation, Phase, Registry, covered
+from leftfold.ports.protocols import Report
 from leftfold.spark.core.task_io import SkippedValues
 from leftfold.spark.queries.compute import RowReader
 from leftfold.spark.queries.query_refresh import write_frame
 
-__all__ = ["CheckpointDirectory", "Report", "StreamBatches", "StreamPlaces", "StreamWork", "sweep"]
+__all__ = ["CheckpointDirectory", "StreamBatches", "StreamPlaces", "StreamWork", "sweep"]
 
 
 _FILES = "references.json"
@@ -107,9 +108,6 @@ def sweep(root: Path, view: str, generations: Collection[str]) -> None:
 def _newest(folder: Path) -> int:
     """The highest batch that has a file, -1 when none has."""
     return max((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), default=-1)
-
-
-Report = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)

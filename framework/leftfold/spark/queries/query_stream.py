@@ -23,12 +23,12 @@ from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation, Phase
+from leftfold.ports.protocols import Report
 from leftfold.spark.core.offsets import Reach, first_offsets, kafka_source
 from leftfold.spark.core.task_io import SkippedValues, cause_of
 from leftfold.spark.queries.compute import compute, own_session, refreshed
 from leftfold.spark.queries.incremental_batches import (
     CheckpointDirectory,
-    Report,
     StreamBatches,
     StreamPlaces,
     StreamWork,

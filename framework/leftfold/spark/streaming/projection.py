@@ -31,13 +31,12 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.flush import Generation
-from leftfold.ports.protocols import LogReader, RawRecord, ViewStore
+from leftfold.ports.protocols import LogReader, RawRecord, Report, ViewStore
 from leftfold.spark.core.offsets import Reach, kafka_source
 from leftfold.spark.core.task_io import ITEM, ITEM_ORDER, Batches, cause_of, item_batches, items_in, line_batches
 
 __all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
 
-Report = Callable[[str, Mapping[str, Any]], None]
 _REMEDY = (
     "compute it from archive and topic, after which the stream continues by itself: "
     "leftfold rebuild {view} --archive {archive}"
