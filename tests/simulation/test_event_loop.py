@@ -131,7 +131,7 @@ def test_a_killed_process_takes_its_loop_with_it_and_others_hear_of_flushes(capl
         def waiter(name: str) -> Callable[[], Any]:
             async def work() -> None:
                 store = world.store()
-                bell = await store.alisten(generation, checkpoint("", 9).position)
+                waiter = await store.alisten(generation, checkpoint("", 9).position)
                 await bell.wait(60.0)
                 heard.append(name)
 
@@ -182,8 +182,8 @@ def test_whichever_call_a_process_is_killed_at_its_loop_ends(caplog: pytest.LogC
 
             async def work(world: RedisWorld = world, generation: Generation = generation) -> None:
                 store = world.store()
-                bell = await store.alisten(generation, checkpoint("", 9).position)
-                await asyncio.gather(*[store.aread(generation, [(0, "a")]) for _ in range(3)], bell.wait(0.1))
+                waiter = await store.alisten(generation, checkpoint("", 9).position)
+                await asyncio.gather(*[store.aread(generation, [(0, "a")]) for _ in range(3)], waiter.wait(0.1))
 
             def strike(process: SimulatedProcess, what: str, number: int = number) -> None:
                 if process.calls == number:

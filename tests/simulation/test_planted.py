@@ -15,19 +15,19 @@ from tests.simulation.scenarios.spending import SPENDING
 _FORGOTTEN = 3330
 """A coordinator forgets a transaction, and the worker that asked for it is killed in its next one."""
 _QUICK = {
-    "origins": range(60),
+    "origins": range(76, 150),
     "read is routed": range(28, 50),
     "routed when sent": range(28, 50),
-    "uncommitted is routed": range(45, 60),
+    "uncommitted is routed": range(75),
     "interrupted router": range(20),
     "skipping router": range(20),
     "read is handled": range(10),
     "side by side": range(10),
     "answered": range(40),
     "failed is done": range(24, 60),
-    "rewind": range(24, 100),
+    "rewind": range(125),
     "offsets outside": range(60, 150),
-    "rotation": range(12, 30),
+    "rotation": range(136, 160),
     "unknown is aborted": range(5),
     "interruption": range(4, 20),
     "generation": range(180, 190),
@@ -51,7 +51,7 @@ _QUICK = {
     "other version": range(5),
     "replaced sender": range(5),
     "replaced outbox": range(5),
-    "unnoted": range(30, 45),
+    "unnoted": range(12, 160),
 }
 """Planted bugs that few schedules find, and where one is: some seeds before it, and more for the day it moves.
 

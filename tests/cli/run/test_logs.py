@@ -75,7 +75,7 @@ def test_adapters_repeat_themselves_once_in_a_while_only_and_not_when_leaving() 
     leaving.set()
     log.warning("reader: SESSTMOUT too late to matter")
     (line,) = out.getvalue().splitlines()
-    assert line.endswith("projector         reader: FAIL: connection refused")
+    assert line.endswith("projector    reader: FAIL: connection refused")
 
 
 def test_an_exception_is_shown_whole() -> None:

@@ -66,10 +66,10 @@ async def waits_and_reads(settings: RedisSettings) -> list[str]:
     store = RedisViewStore(settings)
     try:
         generation = await asyncio.to_thread(new_marked, store, 1)
-        bell = await store.alisten(generation, None)
+        waiter = await store.alisten(generation, None)
         assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t1", row("a"))])
-        await bell.wait(10.0)
-        bell.close()
+        await waiter.wait(10.0)
+        waiter.close()
         snapshot = await store.aread(generation, [(0, "a")])
         assert snapshot.rows[0] is not None
         return await asyncio.to_thread(store.keys, generation, 0, "", 9)
