@@ -132,7 +132,7 @@ def test_a_killed_process_takes_its_loop_with_it_and_others_hear_of_flushes(capl
             async def work() -> None:
                 store = world.store()
                 waiter = await store.alisten(generation, checkpoint("", 9).position)
-                await bell.wait(60.0)
+                await waiter.wait(60.0)
                 heard.append(name)
 
             return _looping(work)
