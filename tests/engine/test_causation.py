@@ -183,7 +183,7 @@ def test_a_refusal_stands_below_the_command_that_was_refused(log: MemoryLog) -> 
         node for node, _ in traced(log, "place-refused").walk() if node.step and node.step.kind == "rejected"
     ]
     assert rejected.step is not None
-    assert (rejected.step.told["error"], rejected.step.told["message"]) == ("OutOfStock", "no c left")
+    assert (rejected.step.details["error"], rejected.step.details["message"]) == ("OutOfStock", "no c left")
     assert rejected.parent is not None
     assert rejected.parent.step is not None
     assert rejected.parent.step.type == "stock.Reserve.v1"

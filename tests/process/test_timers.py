@@ -216,7 +216,7 @@ def assert_traced(settings: KafkaSettings, typed: Typing) -> None:
     id_ = next(header(r.headers, "ce_id").decode() for r in orders if r.key == b"early")
     steps = typed("log", "trace", id_, of="").rows()
     (fired,) = [number for number, step in enumerate(steps) if step["asked"]]
-    assert (steps[fired]["kind"], steps[fired]["told"]["actor"], steps[fired]["told"]["reason"]) == (
+    assert (steps[fired]["kind"], steps[fired]["details"]["actor"], steps[fired]["details"]["reason"]) == (
         "fired",
         "anna",
         "a test",

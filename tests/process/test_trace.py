@@ -79,7 +79,7 @@ def test_what_was_refused_or_could_not_be_read_is_shown_as_such(traded: KafkaSet
     rejected = [
         row for order in ("paid", "x", "y") for row in rows(typed, f"place-{order}") if row["kind"] == "rejected"
     ]
-    assert [row["told"]["message"] for row in rejected] == ["no p left"]
+    assert [row["details"]["message"] for row in rejected] == ["no p left"]
     (dead,) = rows(typed, "broken")[0]["dead"]
     assert dead["topic"] == "orders.commands"
     assert "orders.Place.v1" in dead["reason"]

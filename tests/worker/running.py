@@ -111,7 +111,7 @@ class Running:
         if kind is None and self.failure is not None:
             raise self.failure
 
-    def told(self, what: str) -> list[Mapping[str, Any]]:
+    def reported(self, what: str) -> list[Mapping[str, Any]]:
         """What it has reported under this name."""
         return [details for name, details in list(self.reports) if name == what]
 

@@ -63,10 +63,10 @@ def _executor(environment: Mapping[str, str]) -> list[str]:
     options = [numbered[name] for name in sorted(numbered, key=lambda name: int(name.removeprefix(_OPTION)))]
     home, memory = environment["SPARK_HOME"], environment["SPARK_EXECUTOR_MEMORY"]
     paths = [environment.get("SPARK_EXTRA_CLASSPATH", ""), environment.get("SPARK_CONF_DIR", ""), f"{home}/jars/*"]
-    told = [word for option, name in _TOLD.items() for word in (option, environment[name])]
+    chosen = [word for option, name in _TOLD.items() for word in (option, environment[name])]
     java = Path(environment["JAVA_HOME"]) / "bin" / "java" if environment.get("JAVA_HOME") else Path("java")
     sizes = [f"-Xms{memory}", f"-Xmx{memory}"]
-    return [str(java), *options, *sizes, "-cp", ":".join(filter(None, paths)), _BACKEND, *told]
+    return [str(java), *options, *sizes, "-cp", ":".join(filter(None, paths)), _BACKEND, *chosen]
 
 
 def _driver(rest: Sequence[str], environment: Mapping[str, str]) -> list[str]:

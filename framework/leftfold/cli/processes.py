@@ -51,7 +51,7 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
 
 def _remark(process: str, count: int, watermark: WatermarkStatus, workers: int) -> str:
     """A remark on the timers of a process: their number, log time, and what keeps them from firing."""
-    head, silent, reported = f"{process}: {amount(count, 'timer')}", watermark.silent, watermark.told
+    head, silent, reported = f"{process}: {amount(count, 'timer')}", watermark.silent, watermark.reported
     if watermark.now is not None:
         now = watermark.now.isoformat(timespec="seconds").replace("+00:00", "Z")
         head += f"; log time {now} (slowest: {watermark.slowest})"
@@ -105,7 +105,7 @@ def list_(
     found = [(one, process) for one in apps for process in ([process_of(one, name)] if name else one.processes)]
     for whole, process in found:
         with TimerWork(whole, process, kafka, key) as work:
-            watermark, workers = work.told_time(), work.workers()
+            watermark, workers = work.reported_time(), work.workers()
             rows = [row_of(process.name, timer, watermark) for timer in work.table.timers(key)]
         rows.sort(key=lambda row: (row["due"], row["key"], row["timer"]))
         if as_json:
@@ -201,7 +201,7 @@ def _give(wanted: _Wanted, app: str, kafka: str | None, *, as_json: bool) -> Non
     with TimerWork(whole, process, kafka) as work:
         timer = work.timer(wanted.key, wanted.name)
         agreed(_question(wanted, timer), yes=wanted.yes)
-        now = work.told_time().now or datetime.now(UTC)
+        now = work.reported_time().now or datetime.now(UTC)
         order = Order(wanted.action, actor, wanted.reason, now)
         done = work.give(timer, order, wanted.timeout)
     _tell(wanted, order, done, as_json=as_json)

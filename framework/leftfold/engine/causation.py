@@ -52,7 +52,7 @@ class TraceStep:
     source: str
     beside: str
     dead: str | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 def step_of(record: RawRecord) -> TraceStep | None:
@@ -63,9 +63,9 @@ def step_of(record: RawRecord) -> TraceStep | None:
         at, dead = _source(found.get("dead_source", ""), at), found.get("dead_reason", "")
     elif "ce_id" not in found:
         return None
-    told = _shown_fields(record.value) if type_ in _OURS else {}
+    details = _shown_fields(record.value) if type_ in _OURS else {}
     return TraceStep(
-        kind="fired" if type_ == "leftfold.due.v1" and "actor" in told else _kind(at.topic, type_, found),
+        kind="fired" if type_ == "leftfold.due.v1" and "actor" in details else _kind(at.topic, type_, found),
         id=found.get("ce_id", ""),
         cause=found.get("ce_causationid", ""),
         correlation=found.get("ce_correlationid") or found.get("ce_id", ""),
@@ -77,7 +77,7 @@ def step_of(record: RawRecord) -> TraceStep | None:
         source=found.get("ce_source", ""),
         beside=_beside(at.topic, type_, found),
         dead=dead,
-        told=told,
+        details=details,
     )
 
 

@@ -102,7 +102,7 @@ class ProcessRouter:
         """The partitions that this router reads."""
         return self._member.served
 
-    def run(self, told: Callable[[str], None] = lambda trouble: None) -> None:
+    def run(self, report_trouble: Callable[[str], None] = lambda trouble: None) -> None:
         """Runs until `stop` is set, then waits until the inputs are written, for at most ten seconds.
 
         The callback is called in each turn with the reason why nothing can be read right now, '' = none.
@@ -116,7 +116,7 @@ class ProcessRouter:
             while not self._stop.is_set():
                 self.step()
                 if self.served or self._member.trouble:
-                    told(self._member.trouble)
+                    report_trouble(self._member.trouble)
         except KafkaException as error:
             raise translated(error, doing=f"routing events to {self._process.name}") from error
         finally:

@@ -142,7 +142,7 @@ class _Rows(ColumnarRecords):
     def __iter__(self) -> Iterator[BulkRecord]:
         return (_Row(self._of, at) for at in range(self._rows))
 
-    def told(self) -> Iterable[tuple[Any, ...]] | None:
+    def header_columns(self) -> Iterable[tuple[Any, ...]] | None:
         of = self._of
         if [of.shape[number : number + 1] for number in _SLOTS] != [["ce_type"], ["ce_time"], ["ce_sequence"]]:
             return None

@@ -62,7 +62,7 @@ class ColumnarRecords(Sequence[BulkRecord]):
     """A batch of records of a log that is stored in columns."""
 
     @abstractmethod
-    def told(self) -> Iterable[tuple[Any, ...]] | None:
+    def header_columns(self) -> Iterable[tuple[Any, ...]] | None:
         """ce_type, ce_time, ce_sequence, key, value of each record; None for headers of another producer."""
 
 

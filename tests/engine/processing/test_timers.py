@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leftfold import ContractError
 from leftfold.engine.causation import step_of
-from leftfold.engine.processing.log_time import SILENCE, LogTime, SourceTime, Watermark, told_time
+from leftfold.engine.processing.log_time import SILENCE, LogTime, SourceTime, Watermark, reported_time
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
 from leftfold.engine.processing.process_reactor import InputAccepted, InputSkipped, Outcome, Reactor
 from leftfold.engine.processing.process_wire import Router, due_record, read_input
@@ -40,22 +40,22 @@ def test_time_is_where_the_slowest_source_is() -> None:
 
 
 def test_a_source_at_its_end_goes_by_the_wall_clock() -> None:
-    assert SourceTime(NOW, NOW, NOW + SECOND).is_at() == NOW + SECOND
-    assert SourceTime(end=NOW).is_at() == NOW, "nothing ever came"
-    assert SourceTime(NOW, NOW).is_at() == NOW, "more is waiting there"
-    assert SourceTime().is_at() is None
+    assert SourceTime(NOW, NOW, NOW + SECOND).event_time() == NOW + SECOND
+    assert SourceTime(end=NOW).event_time() == NOW, "nothing ever came"
+    assert SourceTime(NOW, NOW).event_time() == NOW, "more is waiting there"
+    assert SourceTime().event_time() is None
 
 
 def test_a_slow_load_of_old_events_is_in_the_past_until_it_falls_silent() -> None:
     loading = SourceTime(OLD, NOW, NOW + SECOND)
-    assert loading.is_at() == OLD + SECOND
-    assert SourceTime(OLD, NOW, NOW + SILENCE).is_at() == NOW + SILENCE
-    assert SourceTime(NOW - SECOND, NOW, NOW + SECOND).is_at() == NOW + SECOND, "a second is not late"
+    assert loading.event_time() == OLD + SECOND
+    assert SourceTime(OLD, NOW, NOW + SILENCE).event_time() == NOW + SILENCE
+    assert SourceTime(NOW - SECOND, NOW, NOW + SECOND).event_time() == NOW + SECOND, "a second is not late"
 
 
 def test_a_clock_that_runs_ahead_of_the_broker_does_not_move_time_ahead() -> None:
-    assert SourceTime(NOW + timedelta(hours=1), NOW, NOW + SECOND).is_at() == NOW + SECOND
-    assert SourceTime(NOW + timedelta(hours=1), NOW).is_at() == NOW
+    assert SourceTime(NOW + timedelta(hours=1), NOW, NOW + SECOND).event_time() == NOW + SECOND
+    assert SourceTime(NOW + timedelta(hours=1), NOW).event_time() == NOW
 
 
 def test_a_watermark_counts_no_further_than_its_broker_time() -> None:
@@ -66,8 +66,8 @@ def test_a_watermark_counts_no_further_than_its_broker_time() -> None:
     time.tell(0, Watermark.of(record))
     rash.tell(0, checkpoint)
     assert (time.now(0), time.clock) == (NOW + SECOND, NOW + 2 * SECOND)
-    assert rash.clock == NOW + timedelta(days=365), "the twin takes what it is told"
-    assert Watermark.of(record).sources[A].is_at() == NOW + 2 * SECOND
+    assert rash.clock == NOW + timedelta(days=365), "the twin takes any time"
+    assert Watermark.of(record).sources[A].event_time() == NOW + 2 * SECOND
 
 
 def test_a_watermark_counts_once_the_inputs_before_it_are_taken() -> None:
@@ -88,7 +88,7 @@ def test_an_input_moves_the_time_of_its_source() -> None:
     time.saw(A, OLD, NOW, 6, 3)
     assert time.now(7) == OLD, "old events are being loaded, and the next mark is not here yet"
     time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 6}))
-    assert time.now(7) == OLD, "this one was told before"
+    assert time.now(7) == OLD, "this one was known before"
     time.saw("elsewhere/0", NOW, NOW, 7, 0)
     assert time.now(8) == OLD
     time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 8}))
@@ -184,7 +184,7 @@ def test_any_times_of_a_source_leave_the_clock_valid(
     time: datetime | None, appended: datetime | None, end: datetime | None, loading: bool
 ) -> None:
     source = SourceTime(time, appended, end)
-    at = source.is_at(loading=loading)
+    at = source.event_time(loading=loading)
     assert at is None or time is None or at in (time, appended, end) or time <= at
     log = LogTime(["a"])
     log.tell(0, Watermark.decode(Watermark({"a": source}).encode()))
@@ -299,7 +299,7 @@ def test_a_trace_shows_who_ordered_a_timer_and_why(taking: Taking) -> None:
     for action, kind in ((Action.FIRE, "fired"), (Action.CANCEL, "cancelled")):
         found = step_of(taken_in("checkout.commands", order(taking.timer(), action), 3))
         assert found is not None
-        assert (found.kind, found.told["actor"], found.told["reason"]) == (kind, "anna", "ticket 1")
+        assert (found.kind, found.details["actor"], found.details["reason"]) == (kind, "anna", "ticket 1")
         assert (found.beside, found.cause) == ("checkout.commands", taking.timer().due.by)
 
 
@@ -338,8 +338,8 @@ def appended(offset: int) -> int:
 
 
 def checkpoint(offset: int, **sources: SourceTime) -> RawRecord:
-    told = Watermark({f"{name}/0": source for name, source in sources.items()})
-    return RawRecord("checkout.time", 0, offset, None, told.encode(), (), appended(offset))
+    watermark = Watermark({f"{name}/0": source for name, source in sources.items()})
+    return RawRecord("checkout.time", 0, offset, None, watermark.encode(), (), appended(offset))
 
 
 def test_log_time_is_that_of_the_slowest_source_by_its_last_watermark() -> None:
@@ -349,15 +349,15 @@ def test_log_time_is_that_of_the_slowest_source_by_its_last_watermark() -> None:
         checkpoint(2, a=late),
         RawRecord("checkout.time", 0, 3, None, b"newer", (), appended(9)),
     ]
-    told = told_time(checkpoints, ["a/0", "b/0"])
-    assert (told.now, told.slowest, told.silent) == (NOW, "b/0", ())
-    assert told.told == SOON + timedelta(seconds=2)
+    watermark = reported_time(checkpoints, ["a/0", "b/0"])
+    assert (watermark.now, watermark.slowest, watermark.silent) == (NOW, "b/0", ())
+    assert watermark.reported == SOON + timedelta(seconds=2)
 
 
 def test_while_a_source_is_silent_log_time_is_unknown() -> None:
-    told = told_time([checkpoint(1, a=SourceTime(NOW, NOW), b=SourceTime())], ["a/0", "b/0", "c/0"])
-    assert (told.now, told.slowest, told.silent) == (None, "", ("b/0", "c/0"))
-    assert told_time([], ["a/0"]).told is None
+    watermark = reported_time([checkpoint(1, a=SourceTime(NOW, NOW), b=SourceTime())], ["a/0", "b/0", "c/0"])
+    assert (watermark.now, watermark.slowest, watermark.silent) == (None, "", ("b/0", "c/0"))
+    assert reported_time([], ["a/0"]).reported is None
 
 
 def test_the_timers_of_a_record_are_read_whatever_its_state_says() -> None:

@@ -63,7 +63,7 @@ def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_what_is_behind_i
             broker.bomb(names.replies(bank.name), partition)
         for account in ACCOUNTS.values():
             client.send(bank.deposit(account), timeout=SECONDS)
-        assert "a batch of offsets" in running.told("dead letters")[0]["why"]
+        assert "a batch of offsets" in running.reported("dead letters")[0]["why"]
     with Running(bank, broker.address):
         assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == 3
     (letter,) = broker.settled(names.dead(bank.name))

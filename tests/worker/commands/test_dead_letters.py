@@ -192,8 +192,8 @@ def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log_and_t
         seen = running.worker.counts["answers_dropped"]
         # What a transaction cost stands in the `@` of the next one.
         _one_by_one(broker, bank, running, 10)
-    failed, dropped = running.told("decide failed")[0], running.told("answers dropped")[0]
-    (dead,) = running.told("dead letters")
+    failed, dropped = running.reported("decide failed")[0], running.reported("answers dropped")[0]
+    (dead,) = running.reported("dead letters")
     assert bad.reason in dead["why"]
     assert (dead["do"], dead["times"]) == (f"leftfold dead list {bank.name}", 1)
     assert "failed on Strike(" in failed["why"]

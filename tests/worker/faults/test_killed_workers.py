@@ -141,7 +141,7 @@ def test_a_partition_that_another_worker_committed_meanwhile_is_restored(
     """The word that work begins, and that it ended well, is the same from every worker: the offset tells them apart."""
     with Running(bank, broker.proxied, haste=HASTY) as running, ThreadPoolExecutor() as senders:
         sent = [_send(client, bank, 1)]
-        served = len(running.told("serving"))
+        served = len(running.reported("serving"))
         held = proxy.fault(Api.END_TXN, "hold request", times=99)
         second = senders.submit(_send, client, bank, 2)
         held.wait_caught()
@@ -150,7 +150,7 @@ def test_a_partition_that_another_worker_committed_meanwhile_is_restored(
         _wait_unknown(running)
         held.release()
         sent += [second.result(), _send(client, bank, 3)]
-        assert len(running.told("serving")) > served
+        assert len(running.reported("serving")) > served
         counts = running.worker.counts
     assert (counts["unknown"], counts["aborted"], counts["accepted"]) == (1, 0, 3)
     assert _versions(sent) == [1, 2, 3]

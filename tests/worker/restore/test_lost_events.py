@@ -50,7 +50,7 @@ def test_noted_events_are_written_again_once_and_others_are_not(
         write(broker.producer(), bank.state, MARK, ChangelogCheckpoint(commands).encode())
         with Running(bank, broker.address) as running:
             send(client, bank, 1, first=50 + number)
-            assert bool(running.told("lost records are written again")) is (is_noted and number == 0)
+            assert bool(running.reported("lost records are written again")) is (is_noted and number == 0)
     found = events(broker, bank)
     least = 5 if is_noted else 3
     assert [ids(record) for record in found[:least]] == [ids(record) for record in kept[:least]]
@@ -71,7 +71,7 @@ def test_what_a_stranger_aborted_is_not_written_for_a_note_whose_transaction_end
     write(broker.producer(), bank.state, MARK, ChangelogCheckpoint(commands).encode())
     with Running(bank, broker.address) as running:
         send(client, bank, 1, first=50)
-        assert bool(running.told("lost records are written again")) is not is_ended
+        assert bool(running.reported("lost records are written again")) is not is_ended
     versions = [int(header(record.headers, "ce_sequence")) for record in events(broker, bank)]
     assert sorted(versions) == [1, 2, 3, 4, 5, 6] if is_ended else [1, 1, 2, 3, 4, 5, 6]
 

@@ -73,7 +73,7 @@ def test_commands_that_were_lost_or_made_again_are_told_of_and_what_is_there_is_
     post(broker, bank, client, 7)
     broker.wipe(commands, {0: 9})
     with Running(bank, broker.address) as running:
-        lost = [dict(one) for one in running.told("commands lost to retention")]
+        lost = [dict(one) for one in running.reported("commands lost to retention")]
         assert lost == [{"topic": commands, "partition": 0, "offsets": "5 to 8", "commands": 4}]
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, "the rest")
     remake(broker, bank, commands)
@@ -82,7 +82,7 @@ def test_commands_that_were_lost_or_made_again_are_told_of_and_what_is_there_is_
         assert isinstance(first, Receipt)
         assert isinstance(again, Receipt)
         assert (first.version, again.version) == (9, 5)
-        assert running.told("commands begin again")
+        assert running.reported("commands begin again")
     known = checkpoint(broker, bank)
     remake(broker, bank, commands)
     forget_ids(broker, bank, known)
@@ -95,7 +95,7 @@ def test_commands_that_were_lost_or_made_again_are_told_of_and_what_is_there_is_
     forget(broker, bank, "start")
     with Running(bank, broker.address) as running:
         send(client, bank, 1, first=100)
-        assert not running.told("commands begin again")
+        assert not running.reported("commands begin again")
     assert versions(broker, bank) == Counter(range(1, 12))
 
 

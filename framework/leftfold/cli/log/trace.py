@@ -104,8 +104,8 @@ def fields_of(node: TraceNode, depth: int, wanted: str) -> Mapping[str, Any]:
             "causation_id": step.cause or None,
             "source": step.source,
         }
-    if step is not None and step.told:
-        fields.update(told=dict(step.told))
+    if step is not None and step.details:
+        fields.update(details=dict(step.details))
     fields |= {"duplicates": [place._asdict() for place in node.again]} if node.again else {}
     fields |= {"dead": [{**place._asdict(), "reason": why} for place, why in node.dead.items()]} if node.dead else {}
     return fields | ({"loop": True} if node.is_loop else {})
@@ -140,7 +140,7 @@ def _what(step: TraceStep) -> str:
         case "accepted" | "rejected":
             return step.kind
         case "due" | "fired" | "cancelled":
-            timer = step.told.get("name", "?")
+            timer = step.details.get("name", "?")
             return f"timer {timer} {step.kind}"
         case _:
             return f"{step.kind} {name}"
@@ -157,7 +157,7 @@ def _when(node: TraceNode, step: TraceStep) -> str:
 
 def _remarks(node: TraceNode, step: TraceStep) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    details = step.told
+    details = step.details
     if step.kind == "rejected":
         found.append((f"{details.get('error', '?')}: {details.get('message', '?')}", "red"))
     if step.kind == "due" and "at" in details:

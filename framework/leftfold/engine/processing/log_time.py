@@ -13,7 +13,7 @@ from leftfold.model.state_encoding import time_at
 from leftfold.ports.codec import utc_text
 from leftfold.ports.protocols import PartitionId, RawRecord
 
-__all__ = ["SILENCE", "LogTime", "SourceClock", "SourceTime", "Watermark", "WatermarkStatus", "told_time"]
+__all__ = ["SILENCE", "LogTime", "SourceClock", "SourceTime", "Watermark", "WatermarkStatus", "reported_time"]
 
 _TIMES = ("time", "appended", "end")
 SILENCE = timedelta(seconds=60)
@@ -53,7 +53,7 @@ class SourceTime:
         appended, end = (None if at is None else min(at, now) for at in (self.appended, self.end))
         return SourceTime(self.time, appended, end)
 
-    def is_at(self, *, loading: bool = False) -> datetime | None:
+    def event_time(self, *, loading: bool = False) -> datetime | None:
         """The event time of this source; None when it is unknown.
 
         The next event is assumed to come as late as the last one did: a load of last year's events is in last year,
@@ -107,8 +107,8 @@ class Watermark:
         Raises:
             ContractError: the record holds none.
         """
-        checkpoint = cls.decode(record.value or b"")
-        return checkpoint.until(time_at(record.time)) if record.time else checkpoint
+        watermark = cls.decode(record.value or b"")
+        return watermark.until(time_at(record.time)) if record.time else watermark
 
     @classmethod
     def decode(cls, value: bytes) -> Watermark:
@@ -196,19 +196,19 @@ class LogTime:
         self.clock = datetime.min.replace(tzinfo=UTC)
         """The latest reported time by any wall clock; log time is never later."""
 
-    def tell(self, partition: int, checkpoint: Watermark) -> None:
+    def tell(self, partition: int, watermark: Watermark) -> None:
         """Takes a watermark; it counts once this partition's inputs are taken as far as the watermark says.
 
         An input behind that offset is newer than the watermark, unless the watermark's router has routed its event
         before: then it is a duplicate, which a request that arrived late may have written.
         """
-        needed = checkpoint.inputs.get(partition, 0)
-        for name, source in checkpoint.sources.items():
+        needed = watermark.inputs.get(partition, 0)
+        for name, source in watermark.sources.items():
             self.clock = max(self.clock, source.end or source.appended or self.clock)
             if name not in self._at:
                 continue
             offset, origin = self._seen[name]
-            if needed > offset or checkpoint.nexts.get(name, -1) > origin:
+            if needed > offset or watermark.nexts.get(name, -1) > origin:
                 pending = self._pending[name]
                 if pending and pending[-1][0] == needed:
                     pending.pop()
@@ -241,7 +241,7 @@ class LogTime:
         """
         self.reach(next_offset)
         loading = any(source.is_loaded(self.clock) for source in self._at.values())
-        found = [source.is_at(loading=loading) for source in self._at.values()]
+        found = [source.event_time(loading=loading) for source in self._at.values()]
         times = [at for at in found if at is not None]
         return min(times) if times and len(times) == len(found) else None
 
@@ -263,11 +263,11 @@ class WatermarkStatus:
     slowest: str
     late: timedelta
     silent: tuple[str, ...]
-    told: datetime | None
+    reported: datetime | None
 
 
-def told_time(
-    checkpoints: Iterable[RawRecord], sources: Iterable[str], lateness: timedelta | None = None
+def reported_time(
+    watermarks: Iterable[RawRecord], sources: Iterable[str], lateness: timedelta | None = None
 ) -> WatermarkStatus:
     """The log time by the watermarks of routers, in the order they were written.
 
@@ -277,15 +277,15 @@ def told_time(
     wanted = list(sources)
     known: dict[str, SourceTime] = {}
     time, reported = LogTime(wanted, lateness), 0
-    for record in checkpoints:
+    for record in watermarks:
         try:
-            checkpoint = Watermark.of(record)
+            watermark = Watermark.of(record)
         except ContractError:  # one of newer code; the next one may be readable
             continue
-        time.tell(_ALL_TAKEN, checkpoint)
-        known |= checkpoint.sources
+        time.tell(_ALL_TAKEN, watermark)
+        known |= watermark.sources
         reported = max(reported, record.time)
-    times = {source: known[source].within(lateness).is_at() if source in known else None for source in wanted}
+    times = {source: known[source].within(lateness).event_time() if source in known else None for source in wanted}
     silent = tuple(sorted(source for source, at in times.items() if at is None))
     found = [(at, source) for source, at in times.items() if at is not None]
     slowest = min(found)[1] if found and not silent else ""

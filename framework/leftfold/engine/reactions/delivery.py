@@ -122,10 +122,10 @@ class ReactionProcessor:
         park: Park,
         *,
         note: Callable[[], bool] = lambda: True,
-        told: Callable[[PendingDelivery, BaseException, bool], None] = lambda pending, error, parked: None,
+        report_failure: Callable[[PendingDelivery, BaseException, bool], None] = lambda pending, error, parked: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._park, self._note, self._told, self._clock = park, note, told, clock
+        self._park, self._note, self._report_failure, self._clock = park, note, report_failure, clock
         self.frontier, self._poison_pills = Frontier(), PoisonPillTracker()
         self._starting: list[PendingDelivery] = []
         self._alone: deque[PendingDelivery] = deque()
@@ -235,13 +235,13 @@ class ReactionProcessor:
             if error is None:
                 self._done(pending)
             elif self._queue.failed(pending, error, self._clock()):
-                self._told(pending, error, False)
+                self._report_failure(pending, error, False)
             else:
                 self._parked(pending, error)
 
     def _parked(self, pending: PendingDelivery, error: BaseException) -> None:
         self._park(pending, error)
-        self._told(pending, error, True)
+        self._report_failure(pending, error, True)
         self._done(pending)
 
     def _done(self, pending: PendingDelivery) -> None:

@@ -47,7 +47,7 @@ class StreamFold:
 
     def add(self, records: Sequence[BulkRecord]) -> None:
         """Folds the next records."""
-        fields = records.told() if isinstance(records, ColumnarRecords) else None
+        fields = records.header_columns() if isinstance(records, ColumnarRecords) else None
         if fields is None:
             self._add_read(records)
         else:

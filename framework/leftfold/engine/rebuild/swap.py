@@ -119,8 +119,8 @@ class CatchUp:
 
     def _is_mine(self, generation: Generation) -> bool:
         """Whether this code may fold it, as the registry says now; asked after each look at its checkpoints."""
-        current_time = self._store.registry(self._view.name).generations.get(generation.id, generation)
-        return may_fold(current_time, self._fold_hash)
+        registered = self._store.registry(self._view.name).generations.get(generation.id, generation)
+        return may_fold(registered, self._fold_hash)
 
     def _fold(self, group: SharedSubscription) -> None:
         count, left = group.step(_BATCH, 0.05)

@@ -134,7 +134,7 @@ class _Timers:
     def _read(self) -> _Found:
         kafka, _, _ = self._visitor.console.servers
         with TimerWork(self._app, self._process, kafka, self._key, MOST_STATES) as work:
-            watermark = work.told_time()
+            watermark = work.reported_time()
             timers = [(timer, row_of(self._process.name, timer, watermark)) for timer in work.table.timers(self._key)]
             keys = sorted(work.table.keys) if not self._key else [key for key in work.table.keys if key == self._key]
             instance = work.instance()
@@ -188,7 +188,7 @@ class _Timers:
         def do(who: str, reason: str, report: Any) -> str:
             with TimerWork(self._app, self._process, self._visitor.console.servers[0], timer.key) as work:
                 work.check_set(timer)
-                order = Order(action, who, reason, log_time_now(work.told_time()))
+                order = Order(action, who, reason, log_time_now(work.reported_time()))
                 done = work.give(timer, order, _WAIT)
             later = f"not taken within {_WAIT:g} s; it stays in the log until a worker runs: leftfold run {name}"
             return f"{action.value} {timer.name} of {timer.key}: {'taken' if done.taken else later}"

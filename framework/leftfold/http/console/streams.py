@@ -339,7 +339,7 @@ def _said(node: TraceNode) -> tuple[str, str, str]:
     owner = step.at.topic.rpartition(".")[0]
     detail = f"{step.kind} of {owner}, {step.key}" if step.kind in ("command", "event") else f"{owner}, {step.key}"
     if step.kind == "rejected":
-        details = step.told
+        details = step.details
         return "rejected", f"{details.get('error', '?')}: {details.get('message', '?')}", "bad"
     return (title, f"dead letter: {next(iter(node.dead.values()))}", "bad") if node.dead else (title, detail, "")
 

@@ -149,7 +149,7 @@ class ReactionRetry:
         self._events = ParkedEvents(name, settings)
         with ClusterAdmin(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._processor = ReactionProcessor(once, parking.park, told=self._failed)
+        self._processor = ReactionProcessor(once, parking.park, report_failure=self._failed)
         self._taken = self._passed = 0
         self._parked: dict[str, str] = {}
 

@@ -41,7 +41,9 @@ class ReactionRunner:
         self._reaction, self._stop, self._report = app.reaction(name), stop, report
         with ClusterAdmin(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._processor = ReactionProcessor(self._reaction, parking.park, note=self._noted, told=self._report_failure)
+        self._processor = ReactionProcessor(
+            self._reaction, parking.park, note=self._noted, report_failure=self._report_failure
+        )
         self._start_offsets = StartOffsets(app, self._reaction, settings)
         self._starts: dict[PartitionId, Handoff] = {}
         self._paused: set[PartitionId] = set()
@@ -66,7 +68,7 @@ class ReactionRunner:
         """The partitions that this process reads."""
         return self._member.served
 
-    def run(self, told: Callable[[str], None] = lambda trouble: None) -> None:
+    def run(self, report_trouble: Callable[[str], None] = lambda trouble: None) -> None:
         """Runs until `stop` is set, then finishes events in progress, for at most ten seconds.
 
         The callback is called in each turn with `trouble`, '' = none.
@@ -81,7 +83,7 @@ class ReactionRunner:
                 self._take(0.0 if busy else _IDLE)
                 busy = self._processor.step(_BUSY)
                 self._commit()
-                told(self.trouble)
+                report_trouble(self.trouble)
             self._processor.settle(None, _LEAVE_SECONDS)
             self._is_settled = True
         except KafkaException as error:

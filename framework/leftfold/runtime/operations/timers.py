@@ -12,7 +12,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold.engine.processing.log_time import WatermarkStatus, told_time
+from leftfold.engine.processing.log_time import WatermarkStatus, reported_time
 from leftfold.engine.processing.timer_admin import Order, SetTimer, TimerTable, order_record
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -66,7 +66,7 @@ def time_of(
     counts: Mapping[str, int] = cluster.partition_counts(topics)
     sources = [f"{source}/{p}" for source in topics for p in range(counts.get(source, 0))]
     watermarks = last_records(cluster, settings, names.time(process.name), _MARKS)
-    return told_time((mark for mark in watermarks if mark.time / 1000 <= before), sources, app.lateness)
+    return reported_time((mark for mark in watermarks if mark.time / 1000 <= before), sources, app.lateness)
 
 
 class TimerWork:
@@ -113,7 +113,7 @@ class TimerWork:
         self._reader.close()
         self._cluster.close()
 
-    def told_time(self) -> WatermarkStatus:
+    def reported_time(self) -> WatermarkStatus:
         """The log time of the process."""
         return time_of(self._cluster, self._settings, self._app, self._process)
 
