@@ -74,10 +74,10 @@ def test_a_part_of_a_batch_is_what_lies_between_its_offsets(found: list[list[Any
 
 def test_records_of_processors_are_read_by_columns_and_others_are_not() -> None:
     (processor,) = numbered([[(b"a", b"{}", [(f"ce_{n}", b"x") for n in range(3)])]])
-    assert archived(processor).told() is None
+    assert archived(processor).header_columns() is None
     names = ["1", "2", "3", "ce_type", "5", "ce_time", "ce_sequence", "8"]
     (processor,) = numbered([[(b"a", b"{}", [(name, name.encode()) for name in names])] * 3])
-    told = archived(processor).told()
+    told = archived(processor).header_columns()
     assert isinstance(archived(processor), ColumnarRecords)
     assert list(told) == [(b"ce_type", b"ce_time", b"ce_sequence", b"a", b"{}")] * 3
 

@@ -181,7 +181,7 @@ def dead_letter(record: RawRecord, why: str, partition: int, room: int, *, by: s
 
 
 def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
-    """The dead letters among the records of one topic, in order, with the outcomes that their markers record."""
+    """The dead letters among the records of one topic, oldest first, with the outcomes that their markers record."""
     found: dict[tuple[int, int], Letter] = {}
     for record in records:
         about = number_in(header(record.headers, HANDLED_OFFSET).decode(errors="replace"))
@@ -192,7 +192,7 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
             if how != SENDING and not letter.handled:
                 why = header(record.headers, _WHY).decode(errors="replace")
                 found[record.partition, about] = replace(letter, handled=how, why=why)
-    return list(found.values())
+    return sorted(found.values(), key=lambda letter: (letter.record.time, letter.place))
 
 
 def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
