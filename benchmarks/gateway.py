@@ -139,7 +139,7 @@ def _posts() -> Request:
     def make() -> bytes:
         number = next(numbers)
         body = b'{"cart":"c-%d","product":"tea","quantity":2,"price":"3.20"}' % (number % KEYS)
-        head = b"POST /commands/carts/Put HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /commands/carts/Put HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         key = f"Idempotency-Key: {run_id}-{number}\r\n".encode()
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, key, len(body), body)
 
@@ -148,7 +148,7 @@ def _posts() -> Request:
 
 def _gets() -> Request:
     numbers = count()
-    return lambda: b"GET /views/carts/c-%d HTTP/1.1\r\nHost: x\r\n\r\n" % (next(numbers) % KEYS)
+    return lambda: b"GET /views/carts/c-%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (next(numbers) % KEYS)
 
 
 class _Connection(asyncio.Protocol):
@@ -259,9 +259,11 @@ class _Listener(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]  # of a TCP connection
-        self.transport.write(b"GET /changes/carts HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.transport.write(b"GET /changes/carts HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     def data_received(self, data: bytes) -> None:
+        if not self._rest and not data.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"a listener was refused: {data.decode()}")
         if (first := _value(data, data.find(_LAST))) is not None:
             self._times.append(time.time() - first)
         both = self._rest + data  # a value may come in two parts
@@ -316,7 +318,8 @@ def _send_steadily(port: int, rate: int, seconds: float) -> None:
                 b'{"cart":"c-%d","product":"%f","quantity":1,"price":"1"}\n' % ((sent + n) % KEYS, now)
                 for n in range(due)
             )
-            head = b"POST /commands/carts/Put:batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            head = b"POST /commands/carts/Put:batch HTTP/1.1\r\nHost: localhost\r\n"
+            head += b"Content-Type: application/x-ndjson\r\n"
             connection.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(lines), lines))
             while answers.readline() not in (b"0\r\n", b""):
                 pass
