@@ -155,7 +155,7 @@ def test_lines_of_a_log_for_people_cannot_be_forged() -> None:
     except ValueError:
         report("failed", {"exc_info": True})
     first, second, *trace = out.getvalue().rstrip("\n").split("\n")
-    assert (first[9:14], second[9:14]) == ("projector ", "projector ")
+    assert (first[9:19], second[9:19]) == ("projector ", "projector ")
     assert all(line.startswith("  ") for line in trace)
     assert not STEERING.findall(out.getvalue())
 
