@@ -209,7 +209,7 @@ def _unnoted() -> Sequence[Patch]:
 
 
 def _any_note() -> Sequence[Patch]:
-    """A note counts whoever has written, and although its transaction was ended: late writes of others are kept."""
+    """A note counts beside other writers, and although its transaction was ended: late writes of others are kept."""
     return [(lost, "is_over", lambda record, end: False), (Hanging, "_is_alone", lambda self, *more: True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from uuid import uuid4
 
 import pytest
@@ -70,6 +71,30 @@ def test_a_late_commit_shows_an_aborted_record_unless_the_producer_is_rotated(
         for number in range(2):
             assert isinstance(_run(transactions, bank, b"%d" % number), Committed)
             assert (transactions.rotations, transactions.dirty) == (2, "")
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("is_checked", [True, False], ids=["", "twin"])
+def test_after_a_long_wait_a_worker_ends_unless_its_records_are_committed(
+    broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch, is_checked: bool
+) -> None:
+    """Another worker that ended its transaction may have been killed while it did, which aborts it."""
+    monkeypatch.setattr(worker_transactions, "_DOUBTFUL", -1.0 if is_checked else float("inf"))
+    renewed: list[str] = []
+    events, supplier = names.events(bank.name), clients.KafkaClientSupplier(broker.settings)
+    member = supplier.member(bank.group, names.commands(bank.name), lambda places, ours: None)
+    writer = broker.producer(transactional_id=f"ended.{bank.name}")
+    writer.init_transactions(SECONDS)
+    for partition, end in ((0, writer.commit_transaction), (1, writer.abort_transaction)):
+        writer.begin_transaction()
+        writer.produce(events, b"event", b"k", partition)
+        assert writer.flush(SECONDS) == 0
+        end(SECONDS)
+    supplier.wait_ended({(events, 0): 1}, renewed.append)
+    with pytest.raises(Fenced, match=rf"committed on {events}\[1\]") if is_checked else nullcontext():
+        supplier.wait_ended({(events, 0): 1, (events, 1): 1}, renewed.append)
+    member.close()
+    supplier.close()
 
 
 @pytest.mark.servers

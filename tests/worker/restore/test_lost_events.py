@@ -16,7 +16,7 @@ from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.hanging_transactions import Hanging
-from leftfold.kafka.worker.lost_records import read_settling
+from leftfold.kafka.worker.lost_records import lost_records, read_settling
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
@@ -138,6 +138,37 @@ def test_the_writer_of_an_aborted_checkpoint_is_found_where_its_last_transaction
     write(third, events, b"k", b"what hangs")
     with hanging_of(broker, bank) as hanging:
         assert hanging._hung([0]).keys() == {writers[0], *writers[1:2] * is_prepared}
+
+
+def test_each_lost_dead_letter_is_found_by_its_source_and_no_mark_of_an_operator(broker: Broker, bank: Bank) -> None:
+    topic = names.dead(bank.name)
+    writer = broker.producer(transactional_id=f"dead.{bank.name}")
+    writer.init_transactions(SECONDS)
+    same = ("ce_id", b"one-id")
+    writer.begin_transaction()
+    for source in (b"a/0/1", b"a/0/2", b"a/0/3"):
+        write(writer, topic, b"k", source, [same, ("dead_source", source)])
+    write(writer, topic, b"k", b"mark", [("dead_handled", b"0")])
+    writer.abort_transaction(SECONDS)
+    write(broker.producer(), topic, b"k", b"since", [same, ("dead_source", b"a/0/2")])
+    with hanging_of(broker, bank) as hanging:
+        spans = [(topic, (0, 4, ""))]
+        (found,) = lost_records(hanging.stable, hanging.uncommitted, 0, spans, {})
+    assert [out.value for out in found[1]] == [b"a/0/1", b"a/0/3"]
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["", "another"])
+def test_an_event_is_not_lost_whose_version_was_written_since(broker: Broker, bank: Bank, is_same: bool) -> None:
+    topic = names.events(bank.name)
+    writer = broker.producer(transactional_id=f"version.{bank.name}")
+    writer.init_transactions(SECONDS)
+    writer.begin_transaction()
+    write(writer, topic, b"k", b"old", [("ce_id", b"old"), ("ce_sequence", b"7")])
+    writer.abort_transaction(SECONDS)
+    write(broker.producer(), topic, b"k", b"new", [("ce_id", b"new"), ("ce_sequence", b"7" if is_same else b"8")])
+    with hanging_of(broker, bank) as hanging:
+        found = lost_records(hanging.stable, hanging.uncommitted, 0, [(topic, (0, 1, ""))], {})
+    assert bool(found) is not is_same
 
 
 @pytest.mark.parametrize("value", ["", "null", "{", "[]", *(f'{{"topic": {span}}}' for span in SPANS)])
