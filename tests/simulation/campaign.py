@@ -13,7 +13,7 @@ from tests.simulation.scenarios.planted import PLANTED, planted
 from tests.simulation.scenarios.posting import POST
 from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, PURSE, RESTARTS, WOKEN
 from tests.simulation.scenarios.spending import BESIDE, DEPLOY, SPENDING
-from tests.simulation.scenarios.trading import TRADE, UNSENT
+from tests.simulation.scenarios.trading import SENT, TRADE, UNSENT
 
 __all__ = ["main"]
 
@@ -28,6 +28,7 @@ SCENARIOS = {
     "tasks beside each other": BESIDE,
     "processes": TRADE,
     "killed routers": UNSENT,
+    "killed senders": SENT,
     "reactions": POST,
     **MISHAPS,
 }

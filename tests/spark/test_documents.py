@@ -84,7 +84,11 @@ def test_the_programs_about_spark_run_as_they_stand(
         )
         try:
             with closing(RedisViewStore(RedisSettings(url=servers.redis))) as store:
-                wait_until(lambda: process.poll() is not None or spent(Views(store)), "the row of household h-7")
+                wait_until(
+                    lambda: process.poll() is not None or spent(Views(store)),
+                    "the row of household h-7",
+                    len(PAGES) * WAIT_SECONDS,
+                )
             process.send_signal(signal.SIGINT)
             assert process.wait(WAIT_SECONDS) == -signal.SIGINT, "the stream runs until it is interrupted"
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,11 +23,12 @@ from leftfold.kafka import log_reader as reader
 from leftfold.kafka.errors import QuietLog
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker import lost_records as lost
-from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.hanging_transactions import Hanging
+from leftfold.kafka.worker.sent_watch import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transactions import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker.worker import Worker
+from leftfold.ports.protocols import PartitionId
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
@@ -37,6 +38,7 @@ from tests.simulation.scenarios.mishaps import COMMITS, SLOW
 from tests.simulation.scenarios.planted_consumers import CONSUMERS
 from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, WOKEN
 from tests.simulation.scenarios.spending import DEPLOY, SPENDING
+from tests.simulation.scenarios.trading import SENT
 
 __all__ = ["PLANTED", "planted"]
 
@@ -70,8 +72,8 @@ def _offsets_outside() -> Sequence[Patch]:
     """Offsets are committed behind the transaction, not in it."""
     run = Transactions.run
 
-    def without(self: Any, writes: Any, offsets: Any, group: Any, *, watch: Any = ()) -> Any:
-        return run(self, writes, [], group, watch=watch)
+    def without(self: Any, writes: Any, offsets: Any, group: Any, *, destination: str = "") -> Any:
+        return run(self, writes, [], group, destination=destination)
 
     def then(self: Any, writes: Any, offsets: list[TopicPartition]) -> Any:
         result = run_of_worker(self, writes, offsets)
@@ -200,7 +202,22 @@ def _token_alone() -> Sequence[Patch]:
 
 def _unended() -> Sequence[Patch]:
     """Clients are answered, and the next transaction begins, before the last one has ended on every partition."""
-    return [(KafkaClientSupplier, "wait_ended", lambda self, ends, renew: None)]
+    return [(Transactions, "wait_ended", lambda self, stable, ends: None)]
+
+
+def _unreleased() -> Sequence[Patch]:
+    """A worker does not wait until its transaction has ended where it has sent commands."""
+    wait = Transactions.wait_ended
+
+    def of_own(self: Any, stable: Any, ends: Mapping[PartitionId, int]) -> None:
+        wait(self, stable, {place: end for place, end in ends.items() if place[0] in self._own})
+
+    return [(Transactions, "wait_ended", of_own)]
+
+
+def _unwatched() -> Sequence[Patch]:
+    """Nothing ends a transaction of a dead worker that hangs only where it has sent commands."""
+    return [(SentWatch, "step", lambda self: [])]
 
 
 def _unnoted() -> Sequence[Patch]:
@@ -334,6 +351,8 @@ PLANTED = {
     "token alone": Bug(_token_alone),
     "unended": Bug(_unended, FORGOTTEN),
     "unnoted": Bug(_unnoted, FORGOTTEN),
+    "unreleased": Bug(_unreleased, SENT),
+    "unwatched": Bug(_unwatched, SENT),
     "any note": Bug(_any_note, WOKEN),
     "failed is done": Bug(_failed_is_done),
     "unstable offsets": Bug(_unstable_offsets),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from leftfold.engine.processing.process_wire import BARRIER
 from leftfold.errors import Fenced
-from leftfold.kafka.worker import clients
 from leftfold.kafka.worker import transactions as worker_transactions
 from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
 from leftfold.model import keys as names
+from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 from tests.waiting import wait_until
@@ -30,7 +31,7 @@ class Paced(Transactions):
 
     between: Callable[[], None] = staticmethod(lambda: None)
 
-    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[PartitionId, int] | None) -> None:
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[PartitionId, int]) -> None:
         super()._produce(topic, records, ends)
         self._producer.flush(240.0)
         self.between()
@@ -76,13 +77,12 @@ def test_a_late_commit_shows_an_aborted_record_unless_the_producer_is_rotated(
 @pytest.mark.servers
 @pytest.mark.parametrize("is_checked", [True, False], ids=["", "twin"])
 def test_after_a_long_wait_a_worker_ends_unless_its_records_are_committed(
-    broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch, is_checked: bool
+    broker: Broker, bank: Bank, watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch, is_checked: bool
 ) -> None:
     """Another worker that ended its transaction may have been killed while it did, which aborts it."""
     monkeypatch.setattr(worker_transactions, "_DOUBTFUL", -1.0 if is_checked else float("inf"))
-    renewed: list[str] = []
-    events, supplier = names.events(bank.name), clients.KafkaClientSupplier(broker.settings)
-    member = supplier.member(bank.group, names.commands(bank.name), lambda places, ours: None)
+    events = names.events(bank.name)
+    transactions = _waiting(broker, watchdog, own=[events])
     writer = broker.producer(transactional_id=f"ended.{bank.name}")
     writer.init_transactions(SECONDS)
     for partition, end in ((0, writer.commit_transaction), (1, writer.abort_transaction)):
@@ -90,36 +90,49 @@ def test_after_a_long_wait_a_worker_ends_unless_its_records_are_committed(
         writer.produce(events, b"event", b"k", partition)
         assert writer.flush(SECONDS) == 0
         end(SECONDS)
-    supplier.wait_ended({(events, 0): 1}, renewed.append)
-    with pytest.raises(Fenced, match=rf"committed on {events}\[1\]") if is_checked else nullcontext():
-        supplier.wait_ended({(events, 0): 1, (events, 1): 1}, renewed.append)
-    member.close()
-    supplier.close()
+    with _stable(broker, bank) as stable:
+        transactions.wait_ended(stable, {(events, 0): 1})
+        with pytest.raises(Fenced, match=rf"committed on {events}\[1\]") if is_checked else nullcontext():
+            transactions.wait_ended(stable, {(events, 0): 1, (events, 1): 1})
 
 
 @pytest.mark.servers
 def test_a_worker_ends_while_what_it_committed_lies_behind_an_open_transaction(
-    broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, bank: Bank, watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that a broker forgot looks the same; it is over once the last stable offset has moved."""
     monkeypatch.setattr(worker_transactions, "OVERDUE", 0.3)
-    renewed: list[str] = []
-    events, supplier = names.events(bank.name), clients.KafkaClientSupplier(broker.settings)
-    member = supplier.member(bank.group, names.commands(bank.name), lambda places, ours: None)
-    writer = broker.producer(transactional_id=f"open.{bank.name}")
-    writer.init_transactions(SECONDS)
-    writer.begin_transaction()
-    writer.produce(events, b"event", b"k", 1)
-    assert writer.flush(SECONDS) == 0
-    with pytest.raises(Fenced, match=rf"a committed transaction hangs on {events}\[1\]; this process ends"):
-        supplier.wait_ended({(events, 0): 0, (events, 1): 1}, renewed.append)
-    assert renewed == [f"a committed transaction has not ended on {events}[1]"]
-    writer.commit_transaction(SECONDS)
-    supplier.wait_ended({(events, 0): 0, (events, 1): 1}, renewed.append)
-    supplier.wait_ended({}, renewed.append)
-    assert len(renewed) == 1
-    member.close()
-    supplier.close()
+    events = names.events(bank.name)
+    transactions = _waiting(broker, watchdog, own=[events])
+    writer = _open(broker, bank, events, 1)
+    with _stable(broker, bank) as stable:
+        with pytest.raises(Fenced, match=rf"a committed transaction hangs on {events}\[1\]; this process ends"):
+            transactions.wait_ended(stable, {(events, 0): 0, (events, 1): 1})
+        assert transactions.rotations == 1
+        writer.commit_transaction(SECONDS)
+        transactions.wait_ended(stable, {(events, 0): 0, (events, 1): 1})
+        transactions.wait_ended(stable, {})
+    assert transactions.rotations == 1
+
+
+@pytest.mark.servers
+def test_a_worker_that_waits_where_others_write_goes_on_behind_one_more_transaction(
+    broker: Broker, bank: Bank, watchdog: Watchdog
+) -> None:
+    """What is open there may be of others, whom it does not wait for, or its own, which this transaction ends."""
+    commands = names.commands(bank.name)
+    transactions = _waiting(broker, watchdog, own=[names.events(bank.name)])
+    other = _open(broker, bank, commands, 1)
+    with _stable(broker, bank) as stable:
+        for partition in (0, 1):
+            sent = transactions.run([(commands, [Outgoing(partition, b"k", b"command", [])])], [], None)
+            assert isinstance(sent, Committed)
+            transactions.wait_ended(stable, sent.ends)
+    other.abort_transaction(SECONDS)
+    wait_until(lambda: len(broker.records(commands)) == 3, "the other transaction to end")
+    found = [(record.partition, record.value, header(record.headers, "ce_type")) for record in broker.records(commands)]
+    assert sorted(found) == [(0, b"command", b""), (1, b"command", b""), (1, b"{}", BARRIER)]
+    assert transactions.rotations == 0
 
 
 @pytest.mark.servers
@@ -183,7 +196,28 @@ def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
     with Consumer({"bootstrap.servers": "127.0.0.1", "group.id": bank.group, "log_level": 0}) as nobody:
         group = nobody.consumer_group_metadata()
     transactions.refresh()
-    return transactions.run(writes, [TopicPartition(names.commands(bank.name), 0, 0, "t")], group, watch=[events])
+    return transactions.run(writes, [TopicPartition(names.commands(bank.name), 0, 0, "t")], group)
+
+
+def _open(broker: Broker, bank: Bank, topic: str, partition: int) -> Producer:
+    """A producer with an open transaction on a partition."""
+    writer = broker.producer(transactional_id=f"open.{bank.name}")
+    writer.init_transactions(SECONDS)
+    writer.begin_transaction()
+    writer.produce(topic, b"open", b"k", partition)
+    assert writer.flush(SECONDS) == 0
+    return writer
+
+
+@contextmanager
+def _stable(broker: Broker, bank: Bank) -> Iterator[Consumer]:
+    config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.partition.eof": True, "log_level": 0}
+    with Consumer({**config, "isolation.level": "read_committed"}) as consumer:
+        yield consumer
+
+
+def _waiting(broker: Broker, watchdog: Watchdog, *, own: Sequence[str]) -> Transactions:
+    return Transactions({"bootstrap.servers": broker.address}, f"waits-{uuid4().hex}", watchdog, own=own)
 
 
 def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool) -> Paced:

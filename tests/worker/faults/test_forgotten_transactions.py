@@ -17,11 +17,14 @@ from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.worker import sent_watch
 from leftfold.kafka.worker import state_restore as restore
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.lost_records import lost_records, read_settling
+from leftfold.kafka.worker.sent_watch import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transaction_log import TransactionOutcome, outcomes_of
+from leftfold.kafka.worker.transactions import Transactions, Watchdog
 from leftfold.local import kill, restart
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -88,13 +91,33 @@ def test_taking_over_alone_leaves_it_hanging(broker: Broker, proxy: Proxy) -> No
     assert hanging.holds(TOUCHED)
 
 
-def test_what_was_sent_elsewhere_hangs_on_unless_it_is_looked_for(broker: Broker, proxy: Proxy) -> None:
+@pytest.mark.parametrize("ended_by", ["one who looks there", "the next transaction"])
+def test_what_was_sent_elsewhere_hangs_on_until_it_is_looked_for(
+    broker: Broker, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, ended_by: str
+) -> None:
     """The twin ends what lies on its own partitions: a process never hears what has become of its command."""
+    monkeypatch.setattr(sent_watch, "_EVERY", 0.0)
+    monkeypatch.setattr(sent_watch, "_STUCK", 0.0)
     bank, writer, hanging = _forgotten(broker, proxy, "commit", sent=False)
     assert _ended(hanging) == [writer]
     wait_until(lambda: not hanging.holds(range(PARTITIONS)), "the markers")
     time.sleep(2.0)  # the condition is that nothing happens
     assert not _is_stable(broker, bank)
+    commands = names.commands(bank.name)
+    if ended_by == "one who looks there":
+        looking = replace(hanging, sent={commands: PARTITIONS}, source=SOURCE, prefix="dead.writer.")
+        others = SentWatch(lambda: replace(looking, source=b"/bank/others"))
+        assert others.step() == others.step() == []
+        assert not _is_stable(broker, bank), "only who wrote it may end it"
+        watch = SentWatch(lambda: looking)
+        assert [*watch.step(), *watch.step()] == [writer]
+    else:
+        watchdog = Watchdog()
+        transactions = Transactions({"bootstrap.servers": broker.address}, writer, watchdog)
+        transactions.wait_ended(hanging.stable, {(commands, 0): 1})
+        watchdog.close()
+    wait_until(lambda: _is_stable(broker, bank), "the answer to be seen")
+    assert [record.value for record in broker.records(commands) if record.key != MARK] == [b"answer"]
 
 
 def test_events_whose_ender_is_killed_are_aborted_and_the_note_says_which_they_were(

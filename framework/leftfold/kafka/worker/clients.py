@@ -26,7 +26,7 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.replies import Replies
-from leftfold.kafka.worker.transactions import Transactions, Watchdog, wait_ended
+from leftfold.kafka.worker.transactions import Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.bulk import OpenArchive
@@ -103,6 +103,7 @@ class RestorePorts:
             app.partitions,
             {topic: count for topic, count in topics.items() if topic.endswith(".commands")},
             f"/{app.name}/{name}".encode(),
+            f"{app.name}.{name}.",
             "" if task.is_process else task.log,
             self.write,
         )
@@ -155,7 +156,8 @@ class KafkaClientSupplier:
     def transactions(self, app: App, task: TaskSpec) -> Transactions:
         """Creates the transactions, with the id `{app}.{category}.{uuid of this start}.0`."""
         config = {**self._config, "batch.size": self.room(task)}
-        return Transactions(config, f"{app.name}.{task.name}.{self._suffix}", self._watchdog)
+        own, source = (*task.writes, names.state(task.name, task.version)), f"/{app.name}/{task.name}".encode()
+        return Transactions(config, f"{app.name}.{task.name}.{self._suffix}", self._watchdog, own=own, source=source)
 
     def within(self, seconds: float, what: str) -> AbstractContextManager[None]:
         """A context manager that ends this process if its block takes longer than `seconds`."""
@@ -252,9 +254,9 @@ class KafkaClientSupplier:
                 raise Fenced(f"a transaction on {topic}{sorted(partitions)} hangs; this process ends")
         raise InfrastructureError(f"the offsets of {topic} did not become stable within 60 s")
 
-    def wait_ended(self, ends: Mapping[PartitionId, int], renew: Callable[[str], None]) -> None:
-        """Waits as `transactions.wait_ended` does."""
-        wait_ended(self._stable, ends, renew)
+    def wait_ended(self, transactions: Transactions, ends: Mapping[PartitionId, int]) -> None:
+        """Waits as `Transactions.wait_ended` does."""
+        transactions.wait_ended(self._stable, ends)
 
     def check_counts(self, app: App, category: str) -> None:
         """Checks partition counts and topic ids, every `check_seconds`.

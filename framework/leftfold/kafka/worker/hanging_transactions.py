@@ -16,7 +16,13 @@ from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
 from leftfold.kafka.worker.lost_records import Span, settling_note
 from leftfold.kafka.worker.poison_pills import new_token
-from leftfold.kafka.worker.transaction_log import TransactionOutcome, last_places, outcomes_of, records_between
+from leftfold.kafka.worker.transaction_log import (
+    TransactionOutcome,
+    last_places,
+    outcomes_of,
+    records_between,
+    transactional_ids,
+)  # fmt: skip
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 
@@ -25,6 +31,8 @@ __all__ = ["Hanging", "last_mark"]
 
 _FIRST_STEP = 200
 _SECONDS, _GRACE = 10.0, 1.0
+_SKEW = 60_000
+"""Milliseconds by which a worker's clock may be ahead of a broker's."""
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
@@ -110,7 +118,7 @@ class Hanging:
         others: the other topics that a worker writes, events first.
         partitions: the partition count of each of these topics.
         sent: topics to which a worker may have sent commands and answers, with their partition counts.
-        source: the `ce_source` of the sent records.
+        source: the `ce_source` of the sent records. prefix: of the transactional ids of the category's workers.
         events: the topic of events; '' for a process. write: writes a record at once, outside of transactions.
     """
 
@@ -123,6 +131,7 @@ class Hanging:
     partitions: int
     sent: Mapping[str, int] = field(default_factory=dict)
     source: bytes = b""
+    prefix: str = ""
     events: str = ""
     write: Callable[[str, Outgoing], object] | None = None
 
@@ -164,6 +173,33 @@ class Hanging:
             if time.monotonic() > deadline:
                 raise Fenced(f"a transaction hangs on {self.commands}{sorted(mine)}; this process ends")
             time.sleep(0.05)
+
+    def end_sent(self, place: TopicPartition, begin: int) -> str:
+        """Ends a transaction of this category's workers that hangs on a partition where they have sent something.
+
+        Returns its transactional id; '' if there is none, as where others have written the record at `begin`.
+
+        Raises:
+            KafkaException: no answer in time, among others.
+        """
+        with closing(records_between(self.uncommitted, place, begin, self._end_of(place, stable=False))) as records:
+            first = next(records, None)
+        if first is None or dict(first.headers() or ()).get("ce_source") != self.source:
+            return ""
+        since = first.timestamp()[1] - _SKEW
+        for writer in transactional_ids(self.uncommitted, self.prefix, (place.topic, place.partition), since):
+            producer = self.new_producer(writer)
+            producer.init_transactions(_SECONDS)
+            deadline = time.monotonic() + _GRACE
+            while self._end_of(place, stable=True) <= begin:
+                if time.monotonic() > deadline:
+                    hung = _Hung(writer)
+                    self._decide(producer, hung, [place], self._outcomes(hung, [place])[place.topic, place.partition])
+                    break
+                time.sleep(0.05)
+            if self._end_of(place, stable=True) > begin:
+                return writer
+        return ""
 
     def _end(self, hung: _Hung) -> None:
         """Takes over the transactional id, which ends its open transaction; writes missing markers with another one.

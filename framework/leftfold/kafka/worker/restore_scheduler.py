@@ -11,7 +11,9 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored, Stopped
+from leftfold.kafka.worker.sent_watch import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
+from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import dead_letter
 from leftfold.ports.protocols import Report
@@ -36,12 +38,18 @@ class RestoreScheduler:
         self._running: dict[Restoration, float] = {}
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
+        task = task_for(app, name)
+        self._sent = SentWatch(lambda: supplier.restore_ports(group_member).hanging(app, task))
 
     def step(self) -> list[Restored]:
         """Starts restores of new partitions and continues the others; returns the restored partitions.
 
-        A restored partition is returned at each call until it is dropped.
+        A restored partition is returned at each call until it is dropped. The worker of the first partition also ends
+        transactions that hang where others read.
         """
+        if self._app.processes and (names.commands(self._name), 0) in self._member.served:
+            for writer in self._sent.step():
+                self._report("ended a transaction", {"of": writer})
         waiting = {p for p, (until, _) in self._stopped.items() if time.monotonic() < until}
         assigned = {partition for _, partition in self._member.new}
         new = assigned - {p for one in self._running for p in one.found} - self._complete.keys() - waiting

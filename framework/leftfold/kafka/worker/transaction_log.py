@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from leftfold.kafka.records import KafkaMessage
 from leftfold.ports.protocols import PartitionId
 
-__all__ = ["TransactionOutcome", "last_places", "outcomes_of", "records_between"]
+__all__ = ["TransactionOutcome", "last_places", "outcomes_of", "records_between", "transactional_ids"]
 
 
 _PATIENCE = 5.0
@@ -96,18 +96,47 @@ def last_places(consumer: Consumer, transactional_id: str) -> set[PartitionId]:
     return _partitions(decided[-1]) if decided else set()
 
 
+def transactional_ids(consumer: Consumer, prefix: str, place: PartitionId, since: int) -> list[str]:
+    """The transactional ids whose transactions wrote to a partition, that of the oldest decision first.
+
+    It reads the whole transaction log.
+
+    Args:
+        since: a time in ms; an id does not count whose last such decision is older.
+
+    Raises:
+        KafkaException: as `outcomes_of`.
+    """
+    last = {
+        id_: decided_at
+        for partition in range(_count(consumer))
+        for id_, decided_at, value in _read(consumer, partition)
+        if id_.startswith(prefix) and value[_STATUS] in _PREPARED and place in _partitions(value)
+    }
+    return [id_ for id_, decided_at in sorted(last.items(), key=lambda one: one[1]) if decided_at >= since]
+
+
 def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
     """The records of the transaction log for a transactional id, in order."""
+    partition = _partition(transactional_id, _count(consumer))
+    return (value for id_, _, value in _read(consumer, partition) if id_ == transactional_id)
+
+
+def _count(consumer: Consumer) -> int:
     known = consumer.list_topics(TOPIC, timeout=10.0).topics[TOPIC]
     if known.error is not None:
         raise KafkaException(known.error)
-    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)))
+    return len(known.partitions)
+
+
+def _read(consumer: Consumer, partition: int) -> Iterator[tuple[str, int, bytes]]:
+    """The transactional id, time in ms and value of each record of a partition of the transaction log, in order."""
+    place = TopicPartition(TOPIC, partition)
     low, end = consumer.get_watermark_offsets(place, timeout=10.0)
     with closing(records_between(consumer, place, low, end, _OUTCOME_SECONDS)) as records:
         for message in records:
-            key, value = message.key() or b"", message.value()
-            if value and key[_KEY_HEAD:] == transactional_id.encode():
-                yield value
+            if value := message.value():
+                yield (message.key() or b"")[_KEY_HEAD:].decode(errors="replace"), message.timestamp()[1], value
 
 
 def _partitions(value: bytes) -> set[PartitionId]:

@@ -14,6 +14,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from leftfold.engine.processing.process_wire import NO_INPUT
+from leftfold.engine.processing.stream_state import MARK
 from leftfold.errors import Fenced
 from leftfold.kafka.errors import FENCED, NOT_ALLOWED, TOO_LARGE, QuietLog, code_of, translated
 from leftfold.kafka.worker.transaction_log import records_between
@@ -21,7 +23,7 @@ from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 from leftfold.ports.telemetry import OPERATION_SECONDS, clock
 
-__all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog", "wait_ended"]
+__all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog"]
 
 
 EXIT_CODE = 75
@@ -81,12 +83,12 @@ REFUSED = TOO_LARGE | {
 """Error codes of records that the broker will never accept."""
 _COMMIT = {"messaging.system": "kafka", "messaging.operation.name": "commit", "messaging.operation.type": "settle"}
 _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
-_GRACE, _UNANSWERED, OVERDUE, _DOUBTFUL = 1.0, 60.0, 5.0, 3.0
+_CONTENDED, _GRACE, _UNANSWERED, OVERDUE, _DOUBTFUL = 0.2, 1.0, 60.0, 5.0, 3.0
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A committed transaction; `ends` are the end offsets of the watched partitions that it wrote to."""
+    """A committed transaction; `ends` are the end offsets of the partitions that it wrote to."""
 
     ends: Mapping[PartitionId, int]
 
@@ -122,6 +124,7 @@ class Transactions:
     late EndTxn could otherwise commit a later, aborted transaction (librdkafka#5423).
 
     Args:
+        own: topics that this worker alone writes to, in these partitions. source: the `ce_source` of its records.
         timeout: seconds that one call may take before its outcome counts as unknown.
         rotate: False only in tests that show the failure without rotation.
 
@@ -130,8 +133,17 @@ class Transactions:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], id_: str, watchdog: Watchdog, *, timeout: float = 5.0, rotate: bool = True
+        self,
+        config: Mapping[str, Any],
+        id_: str,
+        watchdog: Watchdog,
+        *,
+        own: Sequence[str] = (),
+        source: bytes = b"",
+        timeout: float = 5.0,
+        rotate: bool = True,
     ) -> None:
+        self._own, self._source = own, source
         self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
         self._slow = float(config.get("socket.timeout.ms", 10_000)) / 2000
         self._log = _Listening(self)
@@ -179,9 +191,9 @@ class Transactions:
         offsets: Sequence[TopicPartition],
         group: Any,
         *,
-        watch: Sequence[str] = (),
+        destination: str = "",
     ) -> Result:
-        """Writes records and offsets in one transaction; `watch` are the topics whose end offsets are returned.
+        """Writes records and offsets in one transaction; `destination` is the topic that measurements name.
 
         `writes` may decide commands lazily: it is consumed inside the transaction, and its errors go to the caller.
         Call `refresh` before each run.
@@ -194,9 +206,10 @@ class Transactions:
             with self._watchdog.within(3 * self._timeout, f"a transaction of {self.id}"):
                 self._call(self._producer.begin_transaction)
                 for topic, records in writes:
-                    self._produce(topic, records, ends if topic in watch else None)
+                    self._produce(topic, records, ends)
                 # Offsets come before the flush: the partitions of the records are added to the transaction meanwhile.
-                self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
+                if offsets:
+                    self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
                 if left := self._call(self._producer.flush, self._timeout):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records not delivered"))
         except (KafkaException, BufferError) as error:
@@ -214,20 +227,72 @@ class Transactions:
             self._mark_dirty(error)
             self._producer = self._new()
             return Unknown(str(error), ends, code_of(error))
-        OPERATION_SECONDS.record(clock() - began, {**_COMMIT, "messaging.destination.name": watch[0] if watch else ""})
+        OPERATION_SECONDS.record(clock() - began, {**_COMMIT, "messaging.destination.name": destination})
         self._producer.poll(0)
         return Committed(ends)
+
+    def wait_ended(self, stable: Consumer, ends: Mapping[PartitionId, int]) -> None:
+        """Waits until no transaction is open before the end offset of each partition that a committed one wrote to.
+
+        Where others write, too, what is open may be theirs: after a short wait one more transaction ends what a broker
+        may have forgotten there. After a long wait in all it looks whether the records are there: another worker may
+        have ended the transaction meanwhile, and have been killed while it did, which aborts it.
+
+        Args:
+            stable: reads committed records.
+
+        Raises:
+            Fenced: it has ended, and hangs all the same, or was aborted; this process must end, and the next owner of
+                its partitions ends the transaction, or writes its records again.
+            InfrastructureError: no broker answered within 60 s.
+        """
+        open_, began, pause, is_renewed = list(ends), time.monotonic(), 1e-5, False
+        unanswered, overdue, contended = began + _UNANSWERED, began + OVERDUE, began + _CONTENDED
+        while open_:
+            try:
+                found = stable.offsets_for_times([TopicPartition(*place, OFFSET_END) for place in open_], timeout=4.0)
+            except KafkaException as error:
+                if (now := time.monotonic()) > unanswered:
+                    doing = f"asking for the ends of {', '.join(sorted({topic for topic, _ in ends}))}"
+                    raise translated(error, doing=doing) from error
+                overdue, contended, pause = now + OVERDUE, now + _GRACE, 0.1
+            else:
+                behind = (tp for tp in found if tp.error or tp.offset < ends[tp.topic, tp.partition])
+                open_, now = [(tp.topic, tp.partition) for tp in behind], time.monotonic()
+                if own := [f"{topic}[{partition}]" for topic, partition in open_ if topic in self._own]:
+                    if now > overdue and is_renewed:
+                        raise Fenced(
+                            f"a committed transaction hangs on {', '.join(sorted(own))}; this process ends, and the "
+                            f"next owner of its partitions ends the transaction"
+                        )
+                    if now > overdue:
+                        self.renew(f"a committed transaction has not ended on {', '.join(sorted(own))}")
+                        overdue, is_renewed = time.monotonic() + _GRACE, True
+                elif now > contended and open_ and (self._release(open_) or now > overdue):
+                    break
+                pause = min(2 * pause, 0.002)
+            if open_:
+                time.sleep(pause)
+        if time.monotonic() - began > _DOUBTFUL:
+            _check_committed(stable, {place: end for place, end in ends.items() if place[0] in self._own})
+
+    def _release(self, places: Iterable[PartitionId]) -> bool:
+        """Commits records that readers skip, whose markers end what a broker forgot there; returns whether it did."""
+        self.refresh()
+        marker = [*NO_INPUT, ("ce_source", self._source)]
+        writes = [(topic, [Outgoing(partition, MARK, b"{}", marker)]) for topic, partition in places]
+        return isinstance(self.run(writes, [], None), Committed)
 
     def close(self) -> None:
         """Drops the producer."""
         del self._producer
 
-    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[PartitionId, int] | None) -> None:
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[PartitionId, int]) -> None:
         produce: Any = self._producer.produce
-        last = {record.partition: index for index, record in enumerate(records)} if ends is not None else {}
+        last = {record.partition: index for index, record in enumerate(records)}
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None and ends is not None:
+            if error is None:
                 ends[topic, int(message.partition() or 0)] = int(message.offset() or 0) + 1
 
         for index, (partition, key, value, headers) in enumerate(records):
@@ -285,50 +350,6 @@ class _Listening(QuietLog):
         if line.startswith(_TROUBLE):
             self._transactions.dirty = line
         super().handle(record)
-
-
-def wait_ended(stable: Consumer, ends: Mapping[PartitionId, int], renew: Callable[[str], None]) -> None:
-    """Waits until no transaction is open before the end offset of each partition that a committed one has written to.
-
-    After a long wait it looks whether the records are there: another worker may have ended the transaction meanwhile,
-    and have been killed while it did, which aborts it.
-
-    Args:
-        stable: reads committed records. renew: initialises the producer again, which returns once the coordinator has
-            ended its last transaction; called when that takes long.
-
-    Raises:
-        Fenced: it has ended, and hangs all the same, or was aborted; this process must end, and the next owner of its
-            partitions ends the transaction, or writes its records again.
-        InfrastructureError: no broker answered within 60 s.
-    """
-    open_, began = [TopicPartition(*place, OFFSET_END) for place in ends], time.monotonic()
-    unanswered, overdue, pause, is_renewed = began + _UNANSWERED, began + OVERDUE, 1e-5, False
-    while open_:
-        try:
-            found = stable.offsets_for_times(open_, timeout=4.0)
-        except KafkaException as error:
-            if (now := time.monotonic()) > unanswered:
-                doing = f"asking for the ends of {', '.join(sorted({topic for topic, _ in ends}))}"
-                raise translated(error, doing=doing) from error
-            overdue, pause = now + OVERDUE, 0.1
-        else:
-            behind = [tp for tp in found if tp.error or tp.offset < ends[tp.topic, tp.partition]]
-            open_ = [TopicPartition(tp.topic, tp.partition, OFFSET_END) for tp in behind]
-            if open_ and time.monotonic() > overdue:
-                hangs = ", ".join(sorted(f"{tp.topic}[{tp.partition}]" for tp in open_))
-                if is_renewed:
-                    raise Fenced(
-                        f"a committed transaction hangs on {hangs}; this process ends, and the next owner of its "
-                        f"partitions ends the transaction"
-                    )
-                renew(f"a committed transaction has not ended on {hangs}")
-                overdue, is_renewed = time.monotonic() + _GRACE, True
-            pause = min(2 * pause, 0.002)
-        if open_:
-            time.sleep(pause)
-    if time.monotonic() - began > _DOUBTFUL:
-        _check_committed(stable, ends)
 
 
 def _check_committed(stable: Consumer, ends: Mapping[PartitionId, int]) -> None:

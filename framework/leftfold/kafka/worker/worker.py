@@ -57,7 +57,6 @@ class Worker:
         self._task = task = task_for(app, category)
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, task.version), names.dead(category)
-        self._watched = (*task.writes, self._state)  # other writers may have transactions open where commands are sent
         self._served, self._last_partitions = dict[int, AssignedPartition](), set[int]()
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
         self._measured = member("process" if task.is_process else "decider", category)
@@ -154,7 +153,7 @@ class Worker:
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or STARTED)
             result = self._run([(self._state, [checkpoint, *records]), *lost], [offset])
             if isinstance(result, Committed):
-                self._supplier.wait_ended(result.ends, self._transactions.renew)
+                self._supplier.wait_ended(self._transactions, result.ends)
             else:
                 self._check_rights(result.why, result.code, [self._state])
             if lost or not isinstance(result, Committed):
@@ -287,7 +286,7 @@ class Worker:
         if group is None:
             return Aborted("this member has left its group, and no broker would refuse its offsets")
         began = clock()
-        result = self._transactions.run(writes, offsets, group, watch=self._watched)
+        result = self._transactions.run(writes, offsets, group, destination=self._task.writes[0])
         self._reporter.ended(type(result).__name__.lower(), clock() - began, self._transactions.rotations)
         return result
 
@@ -316,7 +315,7 @@ class Worker:
 
         A killed broker may forget to end it. Then the abort of the next transaction would abort this one, too.
         """
-        self._supplier.wait_ended(ends, self._transactions.renew)
+        self._supplier.wait_ended(self._transactions, ends)
         self._pace.committed()
         self._processor.commit(batch, {p: end for (topic, p), end in ends.items() if topic == self._events})
         heavy = Counter[int]()

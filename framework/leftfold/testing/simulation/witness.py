@@ -213,7 +213,7 @@ def _passed_over(
         for record in partition.committed():
             headers = dict(record.headers or ())
             id_, deadline = (headers.get("ce_id") or b"").decode(), int(headers.get("deadline") or _NEVER)
-            if record.timestamp <= deadline and id_ not in decided:
+            if record.key != b"@" and record.timestamp <= deadline and id_ not in decided:
                 yield f"passed over: {id_} at {record.offset} of {partition}"
 
 
@@ -276,7 +276,7 @@ def _sent_by(cluster: Cluster, app: App, process: str) -> Iterator[str]:
     for topic in topics:
         for partition in cluster.topics[topic].partitions:
             for record in partition.committed():
-                headers = dict(record.headers or ())
+                headers = dict(record.headers or ()) if record.key != b"@" else {}
                 if (headers.get("ce_source") == source and "origin" not in headers) or headers.get("reply_key"):
                     yield (headers["ce_id"] or b"").decode()
 
