@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -34,6 +35,14 @@ def program(name: str, tmp_path: Path) -> Path:
     return file
 
 
+def notebook(tmp_path: Path) -> Path:
+    """The code of the notebook, as one file."""
+    cells = json.loads((ROOT / "docs/notebooks/archive.ipynb").read_text("utf-8"))["cells"]
+    file = tmp_path / "notebook_program.py"
+    file.write_text("\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"), "utf-8")
+    return file
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_code_of_a_document_runs_as_it_stands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = program(name, tmp_path)
@@ -47,7 +56,7 @@ def test_the_code_of_a_document_runs_as_it_stands(name: str, tmp_path: Path, mon
 
 
 def test_the_code_of_every_document_is_typed(tmp_path: Path) -> None:
-    programs = [str(program(name, tmp_path)) for name in TYPED]
+    programs = [*(str(program(name, tmp_path)) for name in TYPED), str(notebook(tmp_path))]
     command = [sys.executable, "-m", "mypy", "--strict", *programs]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -26,11 +26,8 @@ _WRITE_BYTES = 65_536
 _MOST_SHARED = 32  # writes that are kept for all listeners that stand where they begin
 _ROUND_SECONDS = 0.25
 """How long a feed waits for news before it looks whether listeners want to join."""
-_PACE_SECONDS, _PACE_OF_ONE = 0.02, 0.0001
-"""The least time between two rounds, and what each listener adds: under load many frames leave in one write.
-
-A write costs some 50 microseconds however small it is, so that a thousand listeners take 50 ms of a round.
-"""
+_PACE_SECONDS = 0.02
+"""The least time between two rounds: under load many frames leave in one write."""
 _SILENCE_SECONDS = 15.0
 """How often a listener is sent its position when there is no news, which also shows that the connection works."""
 _LINGER_SECONDS = 10.0
@@ -276,7 +273,7 @@ class Feed:
                 spoke = time.monotonic()
                 self._wake()
             if found:
-                await asyncio.sleep(_PACE_SECONDS + _PACE_OF_ONE * len(self._listening))
+                await asyncio.sleep(_PACE_SECONDS)
 
     def _keep(self, found: Sequence[Frame]) -> None:
         if found:

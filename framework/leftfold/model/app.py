@@ -141,6 +141,11 @@ class App:
         for process in self.processes:
             _same_commands(name, process, self.deciders)
 
+    def receivers_of(self, name: str) -> frozenset[str]:
+        """The names of the categories that a process sends commands to, or of the processes that a decider answers."""
+        sends = next((process.sends for process in self.processes if process.name == name), None)
+        return self.senders_to(name) if sends is None else frozenset(sent.__leftfold__.category for sent in sends)
+
     def senders_to(self, category: str) -> frozenset[str]:
         """The names of the processes whose commands a decider accepts: `senders`, and the App's own that send to it."""
         own = {p.name for p in self.processes if any(c.__leftfold__.category == category for c in p.sends)}

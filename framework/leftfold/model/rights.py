@@ -104,7 +104,7 @@ def _worker(app: App, to: _Rights) -> None:
         name = decider.name
         _works(app, name, to)
         to.topics([names.events(name)], "Read", "Write", "Describe", "DescribeConfigs")
-        to.topics(map(names.commands, app.senders_to(name)), "Write", "Describe")
+        to.topics(map(names.commands, app.receivers_of(name)), "Write", "Describe")
         to.topics([names.skipped(name)], "Read", "Describe")
 
 
@@ -112,7 +112,7 @@ def _process(app: App, to: _Rights) -> None:
     """The rights of the worker and the router of a process."""
     for process in app.processes:
         _works(app, process.name, to)
-        to.topics({names.commands(sent.__leftfold__.category) for sent in process.sends}, "Write", "Describe")
+        to.topics(map(names.commands, app.receivers_of(process.name)), "Write", "Describe")
         to.topics(map(names.events, process.categories), "Read", "Describe")
         to.topics([names.commands(process.name)], "Write", "Describe")
         to.topics([names.time(process.name)], "Read", "Write", "Describe")

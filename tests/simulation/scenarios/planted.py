@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,11 +24,11 @@ from leftfold.kafka.errors import QuietLog
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker import lost_records as lost
 from leftfold.kafka.worker.hanging_transactions import Hanging
+from leftfold.kafka.worker.sent_records import SentRecords
 from leftfold.kafka.worker.sent_watch import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transactions import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker.worker import Worker
-from leftfold.ports.protocols import PartitionId
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
@@ -207,17 +207,12 @@ def _unended() -> Sequence[Patch]:
 
 def _unreleased() -> Sequence[Patch]:
     """A worker does not wait until its transaction has ended where it has sent commands."""
-    wait = Transactions.wait_ended
-
-    def of_own(self: Any, stable: Any, ends: Mapping[PartitionId, int]) -> None:
-        wait(self, stable, {place: end for place, end in ends.items() if place[0] in self._own})
-
-    return [(Transactions, "wait_ended", of_own)]
+    return [(SentRecords, "keep", lambda self, ends, sent: None)]
 
 
 def _unwatched() -> Sequence[Patch]:
     """Nothing ends a transaction of a dead worker that hangs only where it has sent commands."""
-    return [(SentWatch, "step", lambda self: [])]
+    return [(SentWatch, "step", lambda self: None)]
 
 
 def _unnoted() -> Sequence[Patch]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from leftfold.engine.processing.process_wire import BARRIER
 from leftfold.errors import Fenced
 from leftfold.kafka.worker import transactions as worker_transactions
+from leftfold.kafka.worker.sent_records import SentRecords
 from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
@@ -82,7 +84,7 @@ def test_after_a_long_wait_a_worker_ends_unless_its_records_are_committed(
     """Another worker that ended its transaction may have been killed while it did, which aborts it."""
     monkeypatch.setattr(worker_transactions, "_DOUBTFUL", -1.0 if is_checked else float("inf"))
     events = names.events(bank.name)
-    transactions = _waiting(broker, watchdog, own=[events])
+    transactions = _waiting(broker, watchdog)
     writer = broker.producer(transactional_id=f"ended.{bank.name}")
     writer.init_transactions(SECONDS)
     for partition, end in ((0, writer.commit_transaction), (1, writer.abort_transaction)):
@@ -103,7 +105,7 @@ def test_a_worker_ends_while_what_it_committed_lies_behind_an_open_transaction(
     """One that a broker forgot looks the same; it is over once the last stable offset has moved."""
     monkeypatch.setattr(worker_transactions, "OVERDUE", 0.3)
     events = names.events(bank.name)
-    transactions = _waiting(broker, watchdog, own=[events])
+    transactions = _waiting(broker, watchdog)
     writer = _open(broker, bank, events, 1)
     with _stable(broker, bank) as stable:
         with pytest.raises(Fenced, match=rf"a committed transaction hangs on {events}\[1\]; this process ends"):
@@ -121,17 +123,15 @@ def test_a_worker_that_waits_where_others_write_goes_on_behind_one_more_transact
 ) -> None:
     """What is open there may be of others, whom it does not wait for, or its own, which this transaction ends."""
     commands = names.commands(bank.name)
-    transactions = _waiting(broker, watchdog, own=[names.events(bank.name)])
+    transactions = _waiting(broker, watchdog)
     other = _open(broker, bank, commands, 1)
     with _stable(broker, bank) as stable:
+        kept = SentRecords(transactions, stable, b"/bank/sender", _no_report)
         for partition in (0, 1):
-            sent = transactions.run([(commands, [Outgoing(partition, b"k", b"command", [])])], [], None)
-            assert isinstance(sent, Committed)
-            transactions.wait_ended(stable, sent.ends)
+            kept.keep(*_send(transactions, commands, partition))
     other.abort_transaction(SECONDS)
     wait_until(lambda: len(broker.records(commands)) == 3, "the other transaction to end")
-    found = [(record.partition, record.value, header(record.headers, "ce_type")) for record in broker.records(commands)]
-    assert sorted(found) == [(0, b"command", b""), (1, b"command", b""), (1, b"{}", BARRIER)]
+    assert _found(broker, commands) == [(0, b"command", b""), (1, b"command", b""), (1, b"{}", BARRIER)]
     assert transactions.rotations == 0
 
 
@@ -216,8 +216,29 @@ def _stable(broker: Broker, bank: Bank) -> Iterator[Consumer]:
         yield consumer
 
 
-def _waiting(broker: Broker, watchdog: Watchdog, *, own: Sequence[str]) -> Transactions:
-    return Transactions({"bootstrap.servers": broker.address}, f"waits-{uuid4().hex}", watchdog, own=own)
+def _waiting(broker: Broker, watchdog: Watchdog) -> Transactions:
+    return Transactions({"bootstrap.servers": broker.address}, f"waits-{uuid4().hex}", watchdog)
+
+
+def _send(
+    transactions: Transactions, topic: str, partition: int
+) -> tuple[Mapping[PartitionId, int], dict[str, list[Outgoing]]]:
+    """The ends and the records of a committed transaction."""
+    sent = {topic: [Outgoing(partition, b"k", b"command", [])]}
+    result = transactions.run(sent.items(), [], None)
+    assert isinstance(result, Committed)
+    return result.ends, sent
+
+
+def _found(broker: Broker, topic: str) -> list[tuple[int, bytes | None, bytes]]:
+    """The partition, value and type of each committed record."""
+    return sorted(
+        (record.partition, record.value, header(record.headers, "ce_type")) for record in broker.records(topic)
+    )
+
+
+def _no_report(what: str, details: Mapping[str, Any]) -> None:
+    """Takes a report that no test asks for."""
 
 
 def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool) -> Paced:

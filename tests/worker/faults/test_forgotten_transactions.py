@@ -17,10 +17,11 @@ from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.worker import sent_watch
+from leftfold.kafka.worker import sent_records, sent_watch
 from leftfold.kafka.worker import state_restore as restore
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.lost_records import lost_records, read_settling
+from leftfold.kafka.worker.sent_records import SentRecords
 from leftfold.kafka.worker.sent_watch import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transaction_log import TransactionOutcome, outcomes_of
@@ -28,6 +29,7 @@ from leftfold.kafka.worker.transactions import Transactions, Watchdog
 from leftfold.local import kill, restart
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
+from leftfold.ports.outgoing import Outgoing
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
@@ -91,13 +93,14 @@ def test_taking_over_alone_leaves_it_hanging(broker: Broker, proxy: Proxy) -> No
     assert hanging.holds(TOUCHED)
 
 
-@pytest.mark.parametrize("ended_by", ["one who looks there", "the next transaction"])
+@pytest.mark.parametrize("ended_by", ["one who looks there", "one more transaction", "one that aborts", "twin"])
 def test_what_was_sent_elsewhere_hangs_on_until_it_is_looked_for(
     broker: Broker, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, ended_by: str
 ) -> None:
     """The twin ends what lies on its own partitions: a process never hears what has become of its command."""
     monkeypatch.setattr(sent_watch, "_EVERY", 0.0)
     monkeypatch.setattr(sent_watch, "_STUCK", 0.0)
+    monkeypatch.setattr(sent_records, "_PATIENCE", 5.0 if ended_by == "twin" else 30.0)
     bank, writer, hanging = _forgotten(broker, proxy, "commit", sent=False)
     assert _ended(hanging) == [writer]
     wait_until(lambda: not hanging.holds(range(PARTITIONS)), "the markers")
@@ -106,18 +109,46 @@ def test_what_was_sent_elsewhere_hangs_on_until_it_is_looked_for(
     commands = names.commands(bank.name)
     if ended_by == "one who looks there":
         looking = replace(hanging, sent={commands: PARTITIONS}, source=SOURCE, prefix="dead.writer.")
-        others = SentWatch(lambda: replace(looking, source=b"/bank/others"))
-        assert others.step() == others.step() == []
-        assert not _is_stable(broker, bank), "only who wrote it may end it"
-        watch = SentWatch(lambda: looking)
-        assert [*watch.step(), *watch.step()] == [writer]
+        for source, own in ((b"/bank/others", ""), (SOURCE, writer)):
+            _look(replace(looking, source=source), own, commands)
+            assert not _is_stable(broker, bank), "only who wrote it may be taken over, and not who looks"
+        assert _look(looking, "", commands) == [("ended a transaction", writer)]
     else:
-        watchdog = Watchdog()
-        transactions = Transactions({"bootstrap.servers": broker.address}, writer, watchdog)
-        transactions.wait_ended(hanging.stable, {(commands, 0): 1})
+        watchdog, reported = Watchdog(), list[str]()
+        kind = Transactions if ended_by == "one more transaction" else _AbortsFirst
+        transactions = kind({"bootstrap.servers": broker.address}, writer, watchdog)
+        sent = {commands: [Outgoing(0, b"k", b"answer", [("ce_source", SOURCE)])]} if ended_by != "twin" else {}
+        kept = SentRecords(transactions, hanging.stable, SOURCE, lambda what, details: reported.append(what))
+        kept.keep({(commands, 0): 1}, sent)
         watchdog.close()
+        assert reported[:1] == ([] if kind is Transactions else ["sent again"])
     wait_until(lambda: _is_stable(broker, bank), "the answer to be seen")
-    assert [record.value for record in broker.records(commands) if record.key != MARK] == [b"answer"]
+    found = [record.value for record in broker.records(commands) if record.key != MARK]
+    assert found == ([b"answer"] if ended_by != "twin" else []), "the twin has nothing to send again"
+
+
+class _AbortsFirst(Transactions):
+    """Transactions of which the first meets a full queue, when its records are there already."""
+
+    _is_first = True
+
+    def _produce(self, *writes: Any) -> None:
+        super()._produce(*writes)
+        if self._is_first:
+            self._is_first = False
+            self._producer.flush(SECONDS)
+            raise BufferError("Local: Queue full")
+
+
+def _look(hanging: Hanging, own: str, topic: str) -> list[tuple[str, str]]:
+    """What one reports who looks twice."""
+    reported = list[tuple[str, str]]()
+    watch = SentWatch(
+        lambda: hanging, [topic], own, lambda what, details: reported.append((what, str(details.get("of"))))
+    )
+    watch.step()
+    watch.step()
+    return reported
 
 
 def test_events_whose_ender_is_killed_are_aborted_and_the_note_says_which_they_were(

@@ -26,6 +26,7 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.replies import Replies
+from leftfold.kafka.worker.sent_records import SentRecords
 from leftfold.kafka.worker.transactions import Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -154,10 +155,17 @@ class KafkaClientSupplier:
         return self._marks
 
     def transactions(self, app: App, task: TaskSpec) -> Transactions:
-        """Creates the transactions, with the id `{app}.{category}.{uuid of this start}.0`."""
+        """Creates the transactions."""
         config = {**self._config, "batch.size": self.room(task)}
-        own, source = (*task.writes, names.state(task.name, task.version)), f"/{app.name}/{task.name}".encode()
-        return Transactions(config, f"{app.name}.{task.name}.{self._suffix}", self._watchdog, own=own, source=source)
+        return Transactions(config, self.transactional_id(app, task), self._watchdog)
+
+    def sent_records(self, app: App, task: TaskSpec, transactions: Transactions, report: Report) -> SentRecords:
+        """Creates what keeps the commands and answers that a worker sends."""
+        return SentRecords(transactions, self._stable, f"/{app.name}/{task.name}".encode(), report)
+
+    def transactional_id(self, app: App, task: TaskSpec) -> str:
+        """The id `{app}.{category}.{uuid of this start}.0`."""
+        return f"{app.name}.{task.name}.{self._suffix}"
 
     def within(self, seconds: float, what: str) -> AbstractContextManager[None]:
         """A context manager that ends this process if its block takes longer than `seconds`."""

@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
+from leftfold.kafka.records import raw
 from leftfold.kafka.worker.lost_records import Span, settling_note
 from leftfold.kafka.worker.poison_pills import new_token
 from leftfold.kafka.worker.transaction_log import (
@@ -23,6 +24,7 @@ from leftfold.kafka.worker.transaction_log import (
     records_between,
     transactional_ids,
 )  # fmt: skip
+from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 
@@ -31,8 +33,9 @@ __all__ = ["Hanging", "last_mark"]
 
 _FIRST_STEP = 200
 _SECONDS, _GRACE = 10.0, 1.0
-_SKEW = 60_000
-"""Milliseconds by which a worker's clock may be ahead of a broker's."""
+_SKEW, _SKEW_OF_CLIENTS = 5000, 60_000
+"""Milliseconds by which the clock of another broker, or of a client, may be ahead of a broker's."""
+_COMMIT_SECONDS = 60.0
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
@@ -174,20 +177,30 @@ class Hanging:
                 raise Fenced(f"a transaction hangs on {self.commands}{sorted(mine)}; this process ends")
             time.sleep(0.05)
 
-    def end_sent(self, place: TopicPartition, begin: int) -> str:
+    def end_sent(self, place: TopicPartition, begin: int, own: str) -> str | None:
         """Ends a transaction of this category's workers that hangs on a partition where they have sent something.
 
-        Returns its transactional id; '' if there is none, as where others have written the record at `begin`.
+        It takes over those that may have decided it, except for those that hang on partitions of their own: who
+        restores these ends what they have sent, too.
+
+        Args:
+            own: the transactional id of this worker, which has nothing open.
+
+        Returns:
+            The transactional id; '' if none of them is it, None if others have written the record at `begin`.
 
         Raises:
-            KafkaException: no answer in time, among others.
+            KafkaException: no answer in time, among others. InfrastructureError: its outcome is not known.
         """
         with closing(records_between(self.uncommitted, place, begin, self._end_of(place, stable=False))) as records:
             first = next(records, None)
-        if first is None or dict(first.headers() or ()).get("ce_source") != self.source:
-            return ""
-        since = first.timestamp()[1] - _SKEW
-        for writer in transactional_ids(self.uncommitted, self.prefix, (place.topic, place.partition), since):
+        if first is None or header(raw(first).headers, "ce_source") != self.source:
+            return None
+        kind, written_at = first.timestamp()
+        since = written_at - (_SKEW if kind == TIMESTAMP_LOG_APPEND_TIME else _SKEW_OF_CLIENTS)
+        writers = transactional_ids(self.uncommitted, self.prefix, (place.topic, place.partition), since)
+        busy = {own, *self._hung(range(self.partitions))}
+        for writer in [one for one in writers if one not in busy]:
             producer = self.new_producer(writer)
             producer.init_transactions(_SECONDS)
             deadline = time.monotonic() + _GRACE
@@ -282,7 +295,17 @@ class Hanging:
                 f"the records that end a transaction of {hung.writer} were not delivered within {_SECONDS:.0f} s"
             )
         is_commit = outcome is TransactionOutcome.COMMIT
-        (producer.commit_transaction if is_commit else producer.abort_transaction)(_SECONDS)
+        end, deadline = producer.commit_transaction if is_commit else producer.abort_transaction, time.monotonic()
+        deadline += _COMMIT_SECONDS
+        while True:
+            try:
+                end(_SECONDS)
+            except KafkaException as error:
+                # Given up, it would be aborted by the next one who takes it over.
+                if not kafka_error(error).retriable() or time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     def _sent(self) -> list[TopicPartition]:
         """The partitions in which sent commands and answers of this category's workers are not committed yet."""

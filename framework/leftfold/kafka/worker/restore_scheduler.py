@@ -38,8 +38,10 @@ class RestoreScheduler:
         self._running: dict[Restoration, float] = {}
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
-        task = task_for(app, name)
-        self._sent = SentWatch(lambda: supplier.restore_ports(group_member).hanging(app, task))
+        task, receivers = task_for(app, name), app.receivers_of(name)
+        topics = {*map(names.commands, receivers), *([names.commands(name)] if task.is_process else [])}
+        own, ports = supplier.transactional_id(app, task), supplier.restore_ports
+        self._sent = SentWatch(lambda: ports(group_member).hanging(app, task), topics, own, report) if topics else None
 
     def step(self) -> list[Restored]:
         """Starts restores of new partitions and continues the others; returns the restored partitions.
@@ -47,9 +49,8 @@ class RestoreScheduler:
         A restored partition is returned at each call until it is dropped. The worker of the first partition also ends
         transactions that hang where others read.
         """
-        if self._app.processes and (names.commands(self._name), 0) in self._member.served:
-            for writer in self._sent.step():
-                self._report("ended a transaction", {"of": writer})
+        if self._sent is not None and (names.commands(self._name), 0) in self._member.served:
+            self._sent.step()
         waiting = {p for p, (until, _) in self._stopped.items() if time.monotonic() < until}
         assigned = {partition for _, partition in self._member.new}
         new = assigned - {p for one in self._running for p in one.found} - self._complete.keys() - waiting

@@ -97,23 +97,22 @@ def last_places(consumer: Consumer, transactional_id: str) -> set[PartitionId]:
 
 
 def transactional_ids(consumer: Consumer, prefix: str, place: PartitionId, since: int) -> list[str]:
-    """The transactional ids whose transactions wrote to a partition, that of the oldest decision first.
+    """The transactional ids with decided transactions that wrote to a partition since a time, in ms.
 
-    It reads the whole transaction log.
-
-    Args:
-        since: a time in ms; an id does not count whose last such decision is older.
+    Those come first that have decided nothing for the longest time: they may be of dead workers.
 
     Raises:
         KafkaException: as `outcomes_of`.
     """
-    last = {
-        id_: decided_at
-        for partition in range(_count(consumer))
-        for id_, decided_at, value in _read(consumer, partition)
-        if id_.startswith(prefix) and value[_STATUS] in _PREPARED and place in _partitions(value)
-    }
-    return [id_ for id_, decided_at in sorted(last.items(), key=lambda one: one[1]) if decided_at >= since]
+    last, found = dict[str, int](), set[str]()
+    places = [TopicPartition(TOPIC, partition, since) for partition in range(_count(consumer))]
+    for start in consumer.offsets_for_times(places, timeout=10.0):
+        for id_, decided_at, value in _read(consumer, start.partition, start.offset) if start.offset >= 0 else ():
+            if id_.startswith(prefix) and value[_STATUS] in _PREPARED:
+                last[id_] = decided_at
+                if place in _partitions(value):
+                    found.add(id_)
+    return sorted(found, key=last.__getitem__)
 
 
 def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
@@ -129,11 +128,11 @@ def _count(consumer: Consumer) -> int:
     return len(known.partitions)
 
 
-def _read(consumer: Consumer, partition: int) -> Iterator[tuple[str, int, bytes]]:
-    """The transactional id, time in ms and value of each record of a partition of the transaction log, in order."""
+def _read(consumer: Consumer, partition: int, start: int = 0) -> Iterator[tuple[str, int, bytes]]:
+    """The transactional id, time in ms and value of the records of a partition of the transaction log, in order."""
     place = TopicPartition(TOPIC, partition)
     low, end = consumer.get_watermark_offsets(place, timeout=10.0)
-    with closing(records_between(consumer, place, low, end, _OUTCOME_SECONDS)) as records:
+    with closing(records_between(consumer, place, max(low, start), end, _OUTCOME_SECONDS)) as records:
         for message in records:
             if value := message.value():
                 yield (message.key() or b"")[_KEY_HEAD:].decode(errors="replace"), message.timestamp()[1], value

@@ -14,8 +14,6 @@ from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from leftfold.engine.processing.process_wire import NO_INPUT
-from leftfold.engine.processing.stream_state import MARK
 from leftfold.errors import Fenced
 from leftfold.kafka.errors import FENCED, NOT_ALLOWED, TOO_LARGE, QuietLog, code_of, translated
 from leftfold.kafka.worker.transaction_log import records_between
@@ -23,7 +21,9 @@ from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 from leftfold.ports.telemetry import OPERATION_SECONDS, clock
 
-__all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog"]
+__all__ = [
+    "REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog", "behind", "is_committed",
+]  # fmt: skip
 
 
 EXIT_CODE = 75
@@ -83,7 +83,7 @@ REFUSED = TOO_LARGE | {
 """Error codes of records that the broker will never accept."""
 _COMMIT = {"messaging.system": "kafka", "messaging.operation.name": "commit", "messaging.operation.type": "settle"}
 _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
-_CONTENDED, _GRACE, _UNANSWERED, OVERDUE, _DOUBTFUL = 0.2, 1.0, 60.0, 5.0, 3.0
+_GRACE, _UNANSWERED, OVERDUE, _DOUBTFUL = 1.0, 60.0, 5.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,6 @@ class Transactions:
     late EndTxn could otherwise commit a later, aborted transaction (librdkafka#5423).
 
     Args:
-        own: topics that this worker alone writes to, in these partitions. source: the `ce_source` of its records.
         timeout: seconds that one call may take before its outcome counts as unknown.
         rotate: False only in tests that show the failure without rotation.
 
@@ -133,17 +132,8 @@ class Transactions:
     """
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        id_: str,
-        watchdog: Watchdog,
-        *,
-        own: Sequence[str] = (),
-        source: bytes = b"",
-        timeout: float = 5.0,
-        rotate: bool = True,
+        self, config: Mapping[str, Any], id_: str, watchdog: Watchdog, *, timeout: float = 5.0, rotate: bool = True
     ) -> None:
-        self._own, self._source = own, source
         self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
         self._slow = float(config.get("socket.timeout.ms", 10_000)) / 2000
         self._log = _Listening(self)
@@ -234,54 +224,46 @@ class Transactions:
     def wait_ended(self, stable: Consumer, ends: Mapping[PartitionId, int]) -> None:
         """Waits until no transaction is open before the end offset of each partition that a committed one wrote to.
 
-        Where others write, too, what is open may be theirs: after a short wait one more transaction ends what a broker
-        may have forgotten there. After a long wait in all it looks whether the records are there: another worker may
-        have ended the transaction meanwhile, and have been killed while it did, which aborts it.
+        After a long wait it looks whether the records are there: another worker may have ended the transaction
+        meanwhile, and have been killed while it did, which aborts it.
 
         Args:
-            stable: reads committed records.
+            stable: reads committed records. ends: of partitions that no other worker writes to.
 
         Raises:
             Fenced: it has ended, and hangs all the same, or was aborted; this process must end, and the next owner of
                 its partitions ends the transaction, or writes its records again.
             InfrastructureError: no broker answered within 60 s.
         """
-        open_, began, pause, is_renewed = list(ends), time.monotonic(), 1e-5, False
-        unanswered, overdue, contended = began + _UNANSWERED, began + OVERDUE, began + _CONTENDED
+        open_, began = dict(ends), time.monotonic()
+        unanswered, overdue, pause, is_renewed = began + _UNANSWERED, began + OVERDUE, 1e-5, False
         while open_:
             try:
-                found = stable.offsets_for_times([TopicPartition(*place, OFFSET_END) for place in open_], timeout=4.0)
+                open_ = behind(stable, open_)
             except KafkaException as error:
                 if (now := time.monotonic()) > unanswered:
                     doing = f"asking for the ends of {', '.join(sorted({topic for topic, _ in ends}))}"
                     raise translated(error, doing=doing) from error
-                overdue, contended, pause = now + OVERDUE, now + _GRACE, 0.1
+                overdue, pause = now + OVERDUE, 0.1
             else:
-                behind = (tp for tp in found if tp.error or tp.offset < ends[tp.topic, tp.partition])
-                open_, now = [(tp.topic, tp.partition) for tp in behind], time.monotonic()
-                if own := [f"{topic}[{partition}]" for topic, partition in open_ if topic in self._own]:
-                    if now > overdue and is_renewed:
+                if open_ and time.monotonic() > overdue:
+                    hangs = ", ".join(sorted(f"{topic}[{partition}]" for topic, partition in open_))
+                    if is_renewed:
                         raise Fenced(
-                            f"a committed transaction hangs on {', '.join(sorted(own))}; this process ends, and the "
-                            f"next owner of its partitions ends the transaction"
+                            f"a committed transaction hangs on {hangs}; this process ends, and the next owner of its "
+                            f"partitions ends the transaction"
                         )
-                    if now > overdue:
-                        self.renew(f"a committed transaction has not ended on {', '.join(sorted(own))}")
-                        overdue, is_renewed = time.monotonic() + _GRACE, True
-                elif now > contended and open_ and (self._release(open_) or now > overdue):
-                    break
+                    self.renew(f"a committed transaction has not ended on {hangs}")
+                    overdue, is_renewed = time.monotonic() + _GRACE, True
                 pause = min(2 * pause, 0.002)
             if open_:
                 time.sleep(pause)
         if time.monotonic() - began > _DOUBTFUL:
-            _check_committed(stable, {place: end for place, end in ends.items() if place[0] in self._own})
-
-    def _release(self, places: Iterable[PartitionId]) -> bool:
-        """Commits records that readers skip, whose markers end what a broker forgot there; returns whether it did."""
-        self.refresh()
-        marker = [*NO_INPUT, ("ce_source", self._source)]
-        writes = [(topic, [Outgoing(partition, MARK, b"{}", marker)]) for topic, partition in places]
-        return isinstance(self.run(writes, [], None), Committed)
+            for (topic, partition), end in ends.items():
+                if not is_committed(stable, topic, partition, end):
+                    raise Fenced(
+                        f"another worker ended a transaction that was committed on {topic}[{partition}]; this one ends"
+                    )
 
     def close(self) -> None:
         """Drops the producer."""
@@ -352,15 +334,25 @@ class _Listening(QuietLog):
         super().handle(record)
 
 
-def _check_committed(stable: Consumer, ends: Mapping[PartitionId, int]) -> None:
-    """Raises Fenced unless the last record before each end is committed."""
-    for (topic, partition), end in ends.items():
-        try:
-            with closing(records_between(stable, TopicPartition(topic, partition), end - 1, end)) as records:
-                is_committed = any(True for _ in records)
-        except KafkaException as error:
-            raise translated(error, doing=f"reading {topic}[{partition}]@{end - 1}") from error
-        if not is_committed:
-            raise Fenced(
-                f"another worker ended a transaction that was committed on {topic}[{partition}]; this one ends"
-            )
+def behind(stable: Consumer, ends: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+    """Those of some end offsets that a consumer of committed records does not see yet.
+
+    Raises:
+        KafkaException: one of the partitions cannot be asked for its end.
+    """
+    found = stable.offsets_for_times([TopicPartition(*place, OFFSET_END) for place in ends], timeout=4.0)
+    places = ((tp.topic, tp.partition) for tp in found if tp.error or tp.offset < ends[tp.topic, tp.partition])
+    return {place: ends[place] for place in places}
+
+
+def is_committed(stable: Consumer, topic: str, partition: int, end: int) -> bool:
+    """Whether the last record before an end offset is committed, where no transaction is open before it.
+
+    Raises:
+        InfrastructureError: it cannot be read.
+    """
+    try:
+        with closing(records_between(stable, TopicPartition(topic, partition), end - 1, end)) as records:
+            return any(True for _ in records)
+    except KafkaException as error:
+        raise translated(error, doing=f"reading {topic}[{partition}]@{end - 1}") from error

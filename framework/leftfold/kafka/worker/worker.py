@@ -73,6 +73,7 @@ class Worker:
         self._reporter = BatchReporter(category, self._measured, report, time.monotonic)
         self._replies, self._times = supplier.replies(app, self.counts, report), supplier.times(task)
         self._member = supplier.member(names.group(app.name, category), self._commands, self._leave)
+        self._sent = supplier.sent_records(app, task, self._transactions, report)
         self._restores = RestoreScheduler(app, category, supplier, self._member, report)
 
     def run(self) -> None:
@@ -315,7 +316,8 @@ class Worker:
 
         A killed broker may forget to end it. Then the abort of the next transaction would abort this one, too.
         """
-        self._supplier.wait_ended(self._transactions, ends)
+        sent = {place: end for place, end in ends.items() if place[0] in batch.sent}
+        self._supplier.wait_ended(self._transactions, {place: end for place, end in ends.items() if place not in sent})
         self._pace.committed()
         self._processor.commit(batch, {p: end for (topic, p), end in ends.items() if topic == self._events})
         heavy = Counter[int]()
@@ -330,6 +332,7 @@ class Worker:
         if dropped := sum(batch.answers_dropped.values()):
             self.counts["answers_dropped"] += dropped
         self._replies.send(batch.replies, self._events, {p: self._processor.held[p].end for p in nexts})
+        self._sent.keep(sent, batch.sent)
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
         """Seeks back after a transaction that wrote nothing, so the same commands are fetched again."""
