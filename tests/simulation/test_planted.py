@@ -12,7 +12,7 @@ from tests.simulation.scenarios.planted import PLANTED, planted
 from tests.simulation.scenarios.purse import FORGOTTEN
 from tests.simulation.scenarios.spending import SPENDING
 
-_FORGOTTEN = 3330
+_FORGOTTEN = 2931
 """A coordinator forgets a transaction, and the worker that asked for it is killed in its next one."""
 _QUICK = {
     "origins": range(76, 150),

@@ -64,11 +64,7 @@ class Worker:
         longest = self._transactions.longest
         self._pace = Pace(batch, SHARE * longest)
         self._deciding = BatchDecider[KafkaMessage](
-            self._processor,
-            self._pace,
-            longest,
-            raw,
-            lambda seconds: supplier.within(seconds, f"deciding {self._commands}"),
+            self._processor, self._pace, longest, raw, lambda most: supplier.within(most, f"deciding {self._commands}")
         )
         self._reporter = BatchReporter(category, self._measured, report, time.monotonic)
         self._replies, self._times = supplier.replies(app, self.counts, report), supplier.times(task)
@@ -297,15 +293,14 @@ class Worker:
         One that a broker forgot stays open; the next owner of the partitions ends it.
         """
         hanging = self._supplier.restore_ports(self._member).hanging(self._app, self._task)
-        hanging.await_none(
-            self._served, self._last_partitions - self._served.keys(), self._transactions.id, SETTLED_SECONDS
-        )
+        lost = self._last_partitions - self._served.keys()
+        hanging.await_none(self._served, lost, self._transactions.id, SETTLED_SECONDS)
         self._settled = self._transactions.rotations
 
     def _mark(self, partition: int, commands: int, events: int, of: AssignedPartition | Restored) -> Outgoing:
         # Topic ids from earlier workers are kept, since this login may not be allowed to read them.
-        known = of.known
-        topics = {**known.topics, **{topic: id_ for topic, id_ in self._supplier.ids.items() if id_}}
+        known, ids = of.known, self._supplier.ids
+        topics = {**known.topics, **{topic: id_ for topic, id_ in ids.items() if id_}}
         checkpoint = ChangelogCheckpoint(
             commands, events, self._transactions.id, of.state_start, topics, known.per_command, known.answers_dropped
         )
