@@ -30,22 +30,22 @@ def steers(text: str) -> bool:
 
 @given(texts)
 def test_printed_text_has_no_control_characters_and_is_otherwise_unchanged(text: str) -> None:
-    told = printable(text)
-    assert not steers(told)
-    assert printable(told) == told
-    assert steers(text) or told == text
-    told.encode()
+    reported = printable(text)
+    assert not steers(reported)
+    assert printable(reported) == reported
+    assert steers(text) or reported == text
+    reported.encode()
 
 
 @given(texts)
 def test_printed_json_has_no_control_characters_and_the_same_value(text: str) -> None:
-    told = printable_json(json.dumps({text: [text]}, ensure_ascii=False))
-    assert not steers(told)
-    assert json.loads(told) == {text: [text]}
+    reported = printable_json(json.dumps({text: [text]}, ensure_ascii=False))
+    assert not steers(reported)
+    assert json.loads(reported) == {text: [text]}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("\x1b[2J\r\n\t\x00", r"\x1b[2J\x0d\x0a\x09\x00"),
         ("\x7f\x9b31m", r"\x7f\x9b31m"),
@@ -53,12 +53,12 @@ def test_printed_json_has_no_control_characters_and_the_same_value(text: str) ->
         ("Zoë, 東京 🙂 [b] \\n", "Zoë, 東京 🙂 [b] \\n"),
     ],
 )
-def test_a_character_is_shown_by_its_number(text: str, told: str) -> None:
-    assert printable(text) == told
+def test_a_character_is_shown_by_its_number(text: str, reported: str) -> None:
+    assert printable(text) == reported
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("http://me:hunter2@hook:80/x says 500", "http://***@hook:80/x says 500"),
         ("https://hooks.example/in?token=SEKRET&v=2 says 500", "https://hooks.example/in?token=***&v=*** says 500"),
@@ -76,9 +76,9 @@ def test_a_character_is_shown_by_its_number(text: str, told: str) -> None:
         ("is a=b? c & d=e; mail to ada@example.org", "is a=b? c & d=e; mail to ada@example.org"),
     ],
 )
-def test_logins_and_values_of_queries_and_fragments_are_left_out(text: str, told: str) -> None:
-    assert veiled(text) == told
-    assert veiled(told) == told
+def test_logins_and_values_of_queries_and_fragments_are_left_out(text: str, reported: str) -> None:
+    assert veiled(text) == reported
+    assert veiled(reported) == reported
 
 
 def test_a_reason_names_the_kind_of_error_unless_it_is_ours() -> None:
@@ -92,7 +92,7 @@ def test_a_reason_holds_no_named_password() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ('{"url":"https://h/x","password":"p@q","x":1}', '{"url":"https://h/x","password":***,"x":1}'),
         ("{'url':'https://h/x?a=b','password':'c d'}", "{'url':'https://h/x?a=***','password':***}"),
@@ -101,9 +101,9 @@ def test_a_reason_holds_no_named_password() -> None:
         ("https://h/x?password=a#b=c&d=e.", "https://h/x?password=***&d=***."),
     ],
 )
-def test_a_secret_within_another_hides_no_less_of_either(text: str, told: str) -> None:
-    assert veiled(text) == told
-    assert reason_of(ContractError(text)) == told
+def test_a_secret_within_another_hides_no_less_of_either(text: str, reported: str) -> None:
+    assert veiled(text) == reported
+    assert reason_of(ContractError(text)) == reported
 
 
 def test_neither_topics_nor_logs_hold_secrets_of_an_act_that_failed(caplog: pytest.LogCaptureFixture) -> None:

@@ -57,8 +57,8 @@ def main(brokers: str, topic: str, events: int, folder: str, name: str) -> None:
 
 def _end(events: int, keys: int, seconds: float) -> None:
     """Says it on the real standard output, which Faust has replaced, and ends at once: its own way takes seconds."""
-    told = json.dumps({"events": events, "keys": keys, "seconds": seconds})
-    os.write(1, told.encode() + b"\n")
+    reported = json.dumps({"events": events, "keys": keys, "seconds": seconds})
+    os.write(1, reported.encode() + b"\n")
     os._exit(0)
 
 

@@ -117,7 +117,7 @@ class Past:
         run: Runner = run_locally,
         *,
         log: OpenBulkLog | None = None,
-        **told: Any,
+        **reported: Any,
     ) -> Work:
         """A rebuild of some kind, which by default reads archive and topic."""
         return kind(
@@ -126,7 +126,7 @@ class Past:
             open_log=log or self.log,
             open_reader=self.reader,
             open_sink=partial(RedisBulkSink, self.redis),
-            options=RebuildOptions(**{"keep": 0, **told}),
+            options=RebuildOptions(**{"keep": 0, **reported}),
             run=run,
         )
 

@@ -174,8 +174,8 @@ def files_of(topic: Topic) -> list[Path]:
 def archive_and_die(topic: Topic, step: str, nth: int, when: str) -> bool:
     """Runs an archiver in a process that kills itself at the nth such step; whether it came so far."""
     given = {"kafka": topic.kafka.bootstrap_servers, "topic": topic.name, "folder": topic.folder}
-    told = json.dumps({**given, "step": step, "nth": nth, "when": when})
-    command = [sys.executable, "-m", "tests.archive.dying", told]
+    reported = json.dumps({**given, "step": step, "nth": nth, "when": when})
+    command = [sys.executable, "-m", "tests.archive.dying", reported]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240.0)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode != 0
@@ -316,9 +316,9 @@ def test_a_lease_ends_with_its_process_or_its_time(tmp_path: Path) -> None:
     first.give_up()
     with pytest.raises(InfrastructureError, match="works on this archive"):
         lease().take()
-    told = json.loads((tmp_path / "t.events" / "_lease.json").read_text())
+    reported = json.loads((tmp_path / "t.events" / "_lease.json").read_text())
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    (tmp_path / "t.events" / "_lease.json").write_text(json.dumps({**told, "process": int(ended.stdout)}))
+    (tmp_path / "t.events" / "_lease.json").write_text(json.dumps({**reported, "process": int(ended.stdout)}))
     lease().take()
 
 

@@ -77,9 +77,9 @@ def test_records_of_processors_are_read_by_columns_and_others_are_not() -> None:
     assert archived(processor).header_columns() is None
     names = ["1", "2", "3", "ce_type", "5", "ce_time", "ce_sequence", "8"]
     (processor,) = numbered([[(b"a", b"{}", [(name, name.encode()) for name in names])] * 3])
-    told = archived(processor).header_columns()
+    reported = archived(processor).header_columns()
     assert isinstance(archived(processor), ColumnarRecords)
-    assert list(told) == [(b"ce_type", b"ce_time", b"ce_sequence", b"a", b"{}")] * 3
+    assert list(reported) == [(b"ce_type", b"ce_time", b"ce_sequence", b"a", b"{}")] * 3
 
 
 WRITE = """
@@ -107,8 +107,8 @@ def test_a_full_disk_is_an_error_with_the_file_and_the_remedy(tmp_path: Path) ->
     for name in ("large", "full"):
         (tmp_path / name).mkdir()
     command = [sys.executable, "-c", WRITE, str(tmp_path / "large"), str(tmp_path / "full")]
-    written, told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    written, reported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert written == "written"
-    assert told.startswith(f"the archive {tmp_path / 'full'}: t.events/day=1970-01-01/00000-")
-    assert told.endswith("make room and run it again: it continues after the last complete file")
+    assert reported.startswith(f"the archive {tmp_path / 'full'}: t.events/day=1970-01-01/00000-")
+    assert reported.endswith("make room and run it again: it continues after the last complete file")
     assert ArchiveFileSystem(str(tmp_path / "full")).names("") == []

@@ -161,8 +161,10 @@ def some_value(field: str, rows: dict[str, Thing]) -> st.SearchStrategy[object]:
 
 def keys_within(rows: dict[str, Thing], field: str, bounds: dict[str, Any]) -> list[str]:
     """The keys of the rows between two ends, in order."""
-    told = [(order_of(value), key) for key, row in rows.items() if (value := getattr(row, field)) is not None]
-    return [key for value, key in sorted(told) if all(SMALLER[n](value, order_of(end)) for n, end in bounds.items())]
+    reported = [(order_of(value), key) for key, row in rows.items() if (value := getattr(row, field)) is not None]
+    return [
+        key for value, key in sorted(reported) if all(SMALLER[n](value, order_of(end)) for n, end in bounds.items())
+    ]
 
 
 class Searches:

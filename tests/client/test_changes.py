@@ -43,12 +43,12 @@ def test_a_watch_continues_across_a_rebuild(view: View[Any, Any]) -> None:
         before, watch = world.views[view].describe(), world.views[view].watch(timeout=0.0)
         assert rebuild(world, view).run().swapped
         world.client.send_many(moves[100:])
-        told = list(watch)
-        for change in told:
+        reported = list(watch)
+        for change in reported:
             rows[change.key] = change.row
         assert world.views[view].describe().generation != before.generation
         assert {key: row for key, row in rows.items() if row is not None} == dict(world.views[view].items())
-        assert told[-1].position == world.views[view].describe().position
+        assert reported[-1].position == world.views[view].describe().position
 
 
 def test_changes_that_are_not_kept_any_more_are_an_error_with_the_remedy() -> None:

@@ -191,9 +191,9 @@ def test_a_removed_command_is_only_recorded(load: Load) -> None:
 
 
 def test_a_lock_from_before_commands_were_in_it_is_read(load: Load) -> None:
-    told = json.loads(lock_of(load()).to_json())
-    del told["commands"]
-    assert Lock.from_json(json.dumps(told)).commands == {}
+    reported = json.loads(lock_of(load()).to_json())
+    del reported["commands"]
+    assert Lock.from_json(json.dumps(reported)).commands == {}
 
 
 def test_a_new_version_of_an_event_keeps_the_old_schema_in_the_lock(load: Load) -> None:
@@ -237,7 +237,7 @@ def test_hashes_do_not_depend_on_the_process(load: Load, tmp_path: Path) -> None
     script = (
         "from hashed import app; from leftfold.compatibility import lock_of; print(lock_of(app).deciders['tills'].fold)"
     )
-    told = {
+    reported = {
         subprocess.run(
             [sys.executable, "-c", script],
             cwd=tmp_path,
@@ -247,7 +247,7 @@ def test_hashes_do_not_depend_on_the_process(load: Load, tmp_path: Path) -> None
         ).stdout
         for seed in (1, 2)
     }
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_the_lock_notices_a_process_that_means_something_else() -> None:

@@ -110,8 +110,8 @@ def test_a_chain_of_many_thousand_steps_is_walked() -> None:
 
 
 def record(topic: str, headers: dict[str, str], value: object = None, offset: int = 0) -> RawRecord:
-    told = tuple((name, text.encode()) for name, text in headers.items())
-    return RawRecord(topic, 0, offset, b"o", json.dumps(value).encode(), told, 1_000 + offset)
+    reported = tuple((name, text.encode()) for name, text in headers.items())
+    return RawRecord(topic, 0, offset, b"o", json.dumps(value).encode(), reported, 1_000 + offset)
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def test_a_watermark_with_a_broken_time_breaks_the_contract(value: bytes) -> Non
 def test_a_process_is_answered_despite_broken_headers(name: str, value: bytes) -> None:
     bench = CommandBench()
     bench.processor._partitions = lambda topic: 4
-    told = {"ce_type": b"baskets.None.v1", "reply_to": b"checkout.commands", "reply_key": b"k", name: value}
-    batch = bench.run(bench.record(Open(basket_id="b", household="h"), headers=told))
+    reported = {"ce_type": b"baskets.None.v1", "reply_to": b"checkout.commands", "reply_key": b"k", name: value}
+    batch = bench.run(bench.record(Open(basket_id="b", household="h"), headers=reported))
     assert batch.counts == {"dead": 1}
     assert len(batch.sent["checkout.commands"]) == 1
 

@@ -127,9 +127,9 @@ def shift_at_work(
 def close_doors(kafka: KafkaSettings, count: int) -> None:
     producer = Producer(kafka.librdkafka())
     for number in range(count):
-        told = {"ce_id": f"closed-{number}", "ce_type": "doors.Closed.v1", "ce_time": "2026-01-01T00:00:00Z"}
+        reported = {"ce_id": f"closed-{number}", "ce_type": "doors.Closed.v1", "ce_time": "2026-01-01T00:00:00Z"}
         headers: Any = [
-            (name, value.encode()) for name, value in (told | {"ce_sequence": "1", "ce_decision": "1/1"}).items()
+            (name, value.encode()) for name, value in (reported | {"ce_sequence": "1", "ce_decision": "1/1"}).items()
         ]
         producer.produce("doors.events", Closed(door="front").model_dump_json().encode(), b"front", 0, headers=headers)
     producer.flush(240.0)

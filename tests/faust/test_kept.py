@@ -114,9 +114,9 @@ def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goe
     with program(addresses, tmp_path, 14) as keeper:
         wait_until(lambda: tills.is_live(14), keeper.said)
         before, rows = tills.live(14), tills.rows(14)
-        told = keeper.tell("rebuild", "lately", "--json")
-        assert told.returncode == 0, told.stderr
-        (result,) = map(json.loads, told.stdout.splitlines())
+        reported = keeper.tell("rebuild", "lately", "--json")
+        assert reported.returncode == 0, reported.stderr
+        (result,) = map(json.loads, reported.stdout.splitlines())
         assert (result["predecessor"], result["equal"], result["swapped"]) == (before, True, True)
         assert tills.live(14) == result["generation"]
         assert tills.seen(14) == rows
@@ -146,11 +146,11 @@ def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_goes_on_by_it
         selling = threading.Thread(target=sell)
         selling.start()
         try:
-            told = keeper.tell("rebuild", "lately")
+            reported = keeper.tell("rebuild", "lately")
         finally:
             is_over.set()
             selling.join(240.0)
-        assert told.returncode == 0, told.stdout + told.stderr
+        assert reported.returncode == 0, reported.stdout + reported.stderr
         assert tills.live(17) != before
         wait_until(lambda: "exit=75" in keeper.said(), keeper.said)
         assert tills.rows(17) == expected(tills.committed), keeper.said()
@@ -171,12 +171,12 @@ def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_told
     rows.put(wrong)
     rows.write(rows.take(), Position())
     assert tills.seen(15) != expected(tills.committed)
-    told = keeper.tell("rebuild", "lately")
-    assert told.returncode == 3, told.stderr
-    assert "not swapped" in told.stdout
+    reported = keeper.tell("rebuild", "lately")
+    assert reported.returncode == 3, reported.stderr
+    assert "not swapped" in reported.stdout
     assert tills.seen(15)["s0", NOW] == wrong
-    told = keeper.tell("rebuild", "lately", "--anyway")
-    assert told.returncode == 0, told.stderr
+    reported = keeper.tell("rebuild", "lately", "--anyway")
+    assert reported.returncode == 0, reported.stderr
     assert tills.seen(15) == expected(tills.committed)
     assert "only that stream can compute it again" in keeper.tell("verify", "lately").stderr
 

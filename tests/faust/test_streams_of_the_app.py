@@ -136,7 +136,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     typed: Typing,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def told() -> dict[str, Any]:
+    def reported() -> dict[str, Any]:
         rows = typed("status", "--json").rows()
         return next(row for row in rows if row["kind"] == "stream")
 
@@ -144,7 +144,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
         rows = typed("doctor", "--json").rows()
         return next(row for row in rows if row["about"] == "streams")
 
-    row = told()
+    row = reported()
     assert (row["name"], row["views"], row["running"], row["lag"]) == ("lately", "lately", 0, None)
     assert "no process is at work on stream lately; start: leftfold run lately" in typed("status")[2]
     assert not looked()["well"]
@@ -153,13 +153,13 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     assert (code, "stream lately has read tills.events[0] up to 0 only" in said) == (69, True), said
     program = Program(addresses, tmp_path)
     try:
-        wait_until(lambda: told()["lag"] == 0, lambda: f"{told()} {program.said()}")
-        assert (told()["running"], told()["behind"]) == (1, 0.0)
+        wait_until(lambda: reported()["lag"] == 0, lambda: f"{reported()} {program.said()}")
+        assert (reported()["running"], reported()["behind"]) == (1, 0.0)
         assert looked() == {"about": "streams", "well": True, "message": "lately is at work, lag 0"}
     finally:
         assert program.end() == 0
     tills_of.write(tills_of.sales(20))
-    assert told()["lag"] > 0
+    assert reported()["lag"] > 0
     assert typed("log", "archive", "tills")[0] == 0
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "stream lately has read" in said, "--leave-behind lately" in said) == (69, True, True), said

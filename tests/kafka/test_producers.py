@@ -41,9 +41,9 @@ def silent() -> Iterator[Config]:
 
 
 def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_new_one(silent: Config) -> None:
-    told: list[tuple[str, Mapping[str, Any]]] = []
+    reported: list[tuple[str, Mapping[str, Any]]] = []
     counts = Counter[str]()
-    replies = Replies(silent, lambda topic: 1, counts, lambda what, details: told.append((what, details)))
+    replies = Replies(silent, lambda topic: 1, counts, lambda what, details: reported.append((what, details)))
     replies.send([ANSWER], "shop.events", {0: 1})
     broken = replies._producer
     provoke_fatal_error(broken)
@@ -51,11 +51,11 @@ def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_
     assert replies._producer is not broken
     assert len(replies._producer) == 1
     assert counts == {"reply_senders_replaced": 1}
-    ((what, details),) = told
+    ((what, details),) = reported
     assert what == "sender of answers replaced"
     assert "provoked" in details["why"]
     replies.send([ANSWER], "shop.events", {0: 1})
-    assert (len(replies._producer), len(told)) == (2, 1)
+    assert (len(replies._producer), len(reported)) == (2, 1)
 
 
 def test_a_fatal_error_that_comes_between_two_batches_costs_no_answer_of_the_next(silent: Config) -> None:
@@ -97,11 +97,11 @@ def test_answers_that_may_not_be_written_end_a_worker_only_on_its_apps_own_topic
     counts = Counter[str]()
     replies = Replies(silent, lambda topic: 1, counts, own="shop.replies")
     denied: Any = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    told: Any = SimpleNamespace(topic=lambda: "others.replies")
-    replies._lost(denied, told)
+    reported: Any = SimpleNamespace(topic=lambda: "others.replies")
+    replies._lost(denied, reported)
     replies.check()
-    told.topic = lambda: "shop.replies"
-    replies._lost(denied, told)
+    reported.topic = lambda: "shop.replies"
+    replies._lost(denied, reported)
     with pytest.raises(ConfigurationError, match=r"answering in shop\.replies: .*TOPIC_AUTHORIZATION_FAILED"):
         replies.check()
     assert counts["replies_lost"] == 2

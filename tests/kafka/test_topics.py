@@ -62,7 +62,7 @@ def test_another_partition_count_is_refused_with_both_counts(kafka: KafkaSetting
 
 
 @pytest.mark.parametrize(
-    ("kind", "config", "told"),
+    ("kind", "config", "reported"),
     [
         ("events", {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}, "has .* and must have"),
         ("events", {"retention.ms": "604800000", "message.timestamp.type": "LogAppendTime"}, "has .* and must have"),
@@ -74,10 +74,10 @@ def test_another_partition_count_is_refused_with_both_counts(kafka: KafkaSetting
     ],
 )
 def test_a_topic_that_would_lose_or_misdate_records_is_refused(
-    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, kind: str, config: dict[str, str], told: str
+    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, kind: str, config: dict[str, str], reported: str
 ) -> None:
     cluster.create(f"{category}.{kind}", 3, 1, config)
-    with pytest.raises(ConfigurationError, match=rf"{category}\.{kind} {told}"):
+    with pytest.raises(ConfigurationError, match=rf"{category}\.{kind} {reported}"):
         ensure(new_app(category), kafka)
 
 

@@ -42,7 +42,7 @@ def test_an_unknown_server_is_refused_with_the_known_ones(tmp_path: Path) -> Non
 
 @pytest.mark.servers
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         (
             LocalSettings(kafka_properties={"log.segment.bytes": "nonsense"}),
@@ -52,10 +52,10 @@ def test_an_unknown_server_is_refused_with_the_known_ones(tmp_path: Path) -> Non
     ],
 )
 def test_a_broker_that_dies_at_its_start_shows_its_log_and_leaves_nothing_running(
-    data: Path, settings: LocalSettings, told: str
+    data: Path, settings: LocalSettings, reported: str
 ) -> None:
     with (
-        pytest.raises(InfrastructureError, match=f"(?s){data}/kafka.*{told}"),
+        pytest.raises(InfrastructureError, match=f"(?s){data}/kafka.*{reported}"),
         embedded(data, settings=settings, want=KAFKA),
     ):
         pass

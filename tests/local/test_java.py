@@ -40,8 +40,8 @@ def test_without_any_java_the_message_says_what_to_install() -> None:
 
 def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
     home, on_path = make_java(tmp_path / "8", "1.8.0_392"), make_java(tmp_path / "11", "11.0.21")
-    told = rf"JAVA_HOME={home} is Java 8, {on_path / 'bin' / 'java'} is Java 11"
-    with pytest.raises(ConfigurationError, match=told):
+    reported = rf"JAVA_HOME={home} is Java 8, {on_path / 'bin' / 'java'} is Java 11"
+    with pytest.raises(ConfigurationError, match=reported):
         find_java(home, str(on_path / "bin"), lambda: None)
 
 
@@ -59,8 +59,8 @@ def test_a_java_home_without_a_java_is_passed_over(tmp_path: Path) -> None:
 def test_the_wheels_java_ignores_only_the_module_it_lacks(tmp_path: Path) -> None:
     home = java_home(LocalSettings(java_home=None, path="", cache_home=tmp_path / "with space"))
     flags = ["--add-modules=jdk.incubator.vector", "-Dspaced=a b", "-XshowSettings:properties", "-version"]
-    told = subprocess.run([home / "bin" / "java", *flags], capture_output=True, text=True, check=True).stderr
-    assert "spaced = a b" in told
+    reported = subprocess.run([home / "bin" / "java", *flags], capture_output=True, text=True, check=True).stderr
+    assert "spaced = a b" in reported
     assert (home / "lib" / "modules").is_file()
 
 
@@ -70,8 +70,8 @@ def test_java_reads_the_certificates_that_python_trusts(tmp_path: Path) -> None:
     assert keytool is not None
     write_trust_store(store, trusted)
     command = [str(keytool), "-list", "-keystore", str(store), "-storepass", "changeit"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told.count("trustedCertEntry") == len(trusted)
+    reported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert reported.count("trustedCertEntry") == len(trusted)
 
 
 @pytest.mark.faults
@@ -80,5 +80,7 @@ def test_spark_starts_on_the_wheels_java(tmp_path: Path, script_environment: dic
     home = jre_home(tmp_path)
     assert home is not None
     environment = {**script_environment, "JAVA_HOME": str(home)}
-    told = subprocess.run([sys.executable, "-c", SPARK], capture_output=True, text=True, env=environment, check=False)
-    assert told.stdout.startswith("3 21."), told.stderr
+    reported = subprocess.run(
+        [sys.executable, "-c", SPARK], capture_output=True, text=True, env=environment, check=False
+    )
+    assert reported.stdout.startswith("3 21."), reported.stderr

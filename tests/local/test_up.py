@@ -57,10 +57,10 @@ def pids(data: Path) -> dict[str, int]:
 
 def test_servers_are_told_in_a_file_and_by_status(settings: LocalSettings) -> None:
     servers = up(settings)
-    told = json.loads((settings.data / "servers.json").read_text("utf-8"))
+    reported = json.loads((settings.data / "servers.json").read_text("utf-8"))
     seen = status(settings.data)
-    assert told.pop("advice") == seen.advice == "start it: leftfold up"
-    assert told == {"kafka": servers.kafka, "redis": servers.redis, "pids": pids(settings.data)}
+    assert reported.pop("advice") == seen.advice == "start it: leftfold up"
+    assert reported == {"kafka": servers.kafka, "redis": servers.redis, "pids": pids(settings.data)}
     assert [(server.name, server.address, server.up) for server in seen.servers] == [
         ("kafka", servers.kafka, True),
         ("redis", veiled(servers.redis), True),
@@ -86,11 +86,11 @@ def test_the_shell_prints_no_password(
     run(["status", "--app", "tests.cli.tower:app", "--json"])
     with dev_servers(None, None, lambda what, details: print(what, dict(details)), shown=False):
         pass
-    told = capfd.readouterr()
+    reported = capfd.readouterr()
     password = (settings.data / "redis" / "password").read_text("utf-8").strip()
-    assert "servers were there" in told.out
-    assert password not in told.out + told.err
-    assert veiled("redis://:secret@127.0.0.1") in told.out
+    assert "servers were there" in reported.out
+    assert password not in reported.out + reported.err
+    assert veiled("redis://:secret@127.0.0.1") in reported.out
 
 
 def test_data_and_ports_survive_down_and_up_and_the_broker_knows_its_groups_at_once(settings: LocalSettings) -> None:

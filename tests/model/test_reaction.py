@@ -40,10 +40,10 @@ def test_a_world_in_memory_only_lists_the_deliveries_of_a_reaction() -> None:
     with memory(app_with(receipts), now=NOW) as world:
         world.client.send(Pay(visit="v"))
         world.client.send(Pay(visit="v"))
-        told = world.deliveries(receipts)
-        (_, first), (_, second) = told
+        reported = world.deliveries(receipts)
+        (_, first), (_, second) = reported
         recorded = [r for r in world.events("visits") if isinstance(r.event, Paid)]
-    assert [event for event, _ in told] == [Paid(visit="v", number=1), Paid(visit="v", number=2)]
+    assert [event for event, _ in reported] == [Paid(visit="v", number=1), Paid(visit="v", number=2)]
     assert (first.key, first.time, first.attempt, first.reaction) == ("v", NOW, 1, "receipts")
     assert first.idempotency_key != second.idempotency_key
     assert [first.position, second.position] == [r.position for r in recorded]

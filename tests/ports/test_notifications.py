@@ -20,20 +20,20 @@ def test_a_flush_wakes_exactly_the_waiters_whose_position_is_reached(taken: list
     waiters: Waiters[int] = Waiters(new_generation())
     wanted: dict[int, Position | None] = {}
     seen: dict[int, Position] = {}
-    for number, (what, told) in enumerate(taken):
+    for number, (what, reported) in enumerate(taken):
         if what == "waits":
-            assert told is None or isinstance(told, Position)
-            waiters.add(number, told)
-            wanted[number], seen[number] = told, Position()
+            assert reported is None or isinstance(reported, Position)
+            waiters.add(number, reported)
+            wanted[number], seen[number] = reported, Position()
         elif what == "leaves":
-            assert isinstance(told, int)
-            waiters.remove(told)
-            wanted.pop(told, None)
+            assert isinstance(reported, int)
+            waiters.remove(reported)
+            wanted.pop(reported, None)
         else:
-            assert isinstance(told, Position)
-            seen = {who: before | told for who, before in seen.items()}
+            assert isinstance(reported, Position)
+            seen = {who: before | reported for who, before in seen.items()}
             due = {who for who, position in wanted.items() if position is None or seen[who].covers(position)}
-            assert set(waiters.reached(told)) == due
+            assert set(waiters.reached(reported)) == due
     assert set(waiters.everybody()) == set(wanted)
     assert len(waiters) == len(wanted)
 

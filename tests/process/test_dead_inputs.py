@@ -109,8 +109,8 @@ def taken(settings: KafkaSettings, partition: int, *, deaths: int = 0) -> int:
 
 def is_told(settings: KafkaSettings, partition: int) -> bool:
     """Whether the time is known everywhere, by all that is taken."""
-    told = committed(settings, names.time("alarm"))
-    checkpoint = Watermark.decode(told[-1].value or b"") if told else Watermark()
+    reported = committed(settings, names.time("alarm"))
+    checkpoint = Watermark.decode(reported[-1].value or b"") if reported else Watermark()
     return (
         len(checkpoint.sources) == 4
         and all(s.end for s in checkpoint.sources.values())
@@ -142,7 +142,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
             tried.append(offsets[TOPIC, home][1])
         commit(self, offsets)
 
-    def told(self: ProcessManagerProcessor, nexts: Mapping[int, int]) -> Batch:
+    def reported(self: ProcessManagerProcessor, nexts: Mapping[int, int]) -> Batch:
         time = self.times.get(home)
         asked.append(time is not None and time.now(BEYOND) is not None)
         return due(self, nexts if counts or home not in self.held else {home: BEYOND, **nexts})
@@ -168,7 +168,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
         taken(settings, home, deaths=2)
         monkeypatch.setattr(GroupMember, "commit", noted)
         monkeypatch.setattr(GroupMember, "fetch", late)
-        monkeypatch.setattr(ProcessManagerProcessor, "due", told)
+        monkeypatch.setattr(ProcessManagerProcessor, "due", reported)
         with Trading(settings, alarms.app, parts=("alarm",)):
             wait_until(lambda: inputs(settings, bell) >= 3, "the timer to fire")
             wait_until(lambda: any(metadata.startswith("a:") for metadata in tried), "the input to be taken")

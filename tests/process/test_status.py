@@ -31,7 +31,7 @@ Telling = Callable[[], tuple[dict[str, Any], str]]
 
 
 @pytest.fixture
-def told(typed: Typing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Telling:
+def reported(typed: Typing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """What status says of the process, and what it remarks."""
     monkeypatch.chdir(tmp_path)
 
@@ -70,21 +70,23 @@ def overdue(settings: KafkaSettings, waiting: None) -> None:
 
 
 @pytest.mark.usefixtures("waiting")
-def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, told: Telling) -> None:
+def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, reported: Telling) -> None:
     with Trading(settings):
 
         def is_idle() -> bool:
-            row, _ = told()
+            row, _ = reported()
             return (row["unrouted"], row["untaken"], row["timers"]) == (0.0, 0.0, 1)
 
-        wait_until(is_idle, lambda: f"nothing to do: {told()}")
-        row, said = told()
+        wait_until(is_idle, lambda: f"nothing to do: {reported()}")
+        row, said = reported()
         assert (row["workers"], row["routers"], row["overdue"], row["dead"]) == (1, 1, 0, 0)
         assert "process checkout" not in said
         write_record(settings, "checkout.commands", broken())
-        wait_until(lambda: told()[0]["dead"] == 1, lambda: f"a dead letter: {told()}")
-        assert re.search(r"process checkout: 1 dead letter, the last one .* ago: header 'origin' is missing", told()[1])
-        assert "see: leftfold log trace broken" in told()[1]
+        wait_until(lambda: reported()[0]["dead"] == 1, lambda: f"a dead letter: {reported()}")
+        assert re.search(
+            r"process checkout: 1 dead letter, the last one .* ago: header 'origin' is missing", reported()[1]
+        )
+        assert "see: leftfold log trace broken" in reported()[1]
 
 
 def broken() -> Outgoing:
@@ -95,20 +97,20 @@ def broken() -> Outgoing:
 
 def event() -> Outgoing:
     """An event that concerns the process."""
-    told = {"ce_type": "orders.Placed.v1", "ce_id": "i", "ce_time": "2026-01-01T00:00:00Z"}
+    reported = {"ce_type": "orders.Placed.v1", "ce_id": "i", "ce_time": "2026-01-01T00:00:00Z"}
     body = json.dumps({"order": "late", "product": "p", "at": "2026-01-01T00:00:00Z"}).encode()
-    return Outgoing(0, b"late", body, [(name, value.encode()) for name, value in told.items()])
+    return Outgoing(0, b"late", body, [(name, value.encode()) for name, value in reported.items()])
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings, told: Telling) -> None:
+def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings, reported: Telling) -> None:
     """Runs behind the one in which they worked: now none does."""
-    row, said = told()
+    row, said = reported()
     assert (row["workers"], row["routers"], row["unrouted"], row["untaken"]) == (0, 0, 0.0, 0.0)
     assert "process checkout has no workers; start: leftfold run checkout" in said
     write_record(settings, names.events("orders"), event())
     write_record(settings, names.commands("checkout"), broken())
-    row, said = told()
+    row, said = reported()
     assert row["unrouted"] > 0
     assert row["untaken"] > 0
     assert "its routers have not routed an event that was written" in said
@@ -116,10 +118,10 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
 
 
 @pytest.mark.usefixtures("impatient", "overdue")
-def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(told: Telling, typed: Typing) -> None:
-    wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
-    assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
-    assert "leftfold timers list checkout" in told()[1]
+def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(reported: Telling, typed: Typing) -> None:
+    wait_until(lambda: reported()[0]["overdue"] == 1, lambda: f"an overdue timer: {reported()}")
+    assert "process checkout: 1 timer overdue, first patience of o, due " in reported()[1]
+    assert "leftfold timers list checkout" in reported()[1]
     doctor = typed("doctor", "--app", "tests.domains.trade:app", "--json")
     found = {row["about"]: row for row in doctor.rows()}
     assert (doctor.code, found["processes"]["well"], found["transactions"]["well"]) == (1, False, True)

@@ -227,9 +227,9 @@ def assert_traced(settings: KafkaSettings, typed: Typing) -> None:
 def given_twice_while_due(settings: KafkaSettings, typed: Typing, order: str) -> None:
     """The timer is fired twice by an operator, cancelled, and its time comes, before a worker takes any of it."""
     words = ("checkout", order, "patience", "--reason", "r", "--timeout", "50ms")
-    told = [typed("timers", action, *words) for action in ("fire", "fire", "cancel")]
-    assert [one.code for one in told] == [4, 4, 4]
-    assert "stays in the log and counts once one does" in told[0].err
+    reported = [typed("timers", action, *words) for action in ("fire", "fire", "cancel")]
+    assert [one.code for one in reported] == [4, 4, 4]
+    assert "stays in the log and counts once one does" in reported[0].err
     (row,) = typed("timers", "list", "checkout", "--key", order).rows()
     set_ = Due(row["due"], row["sends"], json.dumps(row["command"]), row["correlation_id"], row["by"])
     due = due_record("trade", "checkout", order, "patience", set_, row["partition"])

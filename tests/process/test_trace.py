@@ -41,8 +41,8 @@ def traded(settings: KafkaSettings) -> KafkaSettings:
 
 
 def headers(id_: str, type_: str, **more: str) -> list[tuple[str, bytes]]:
-    told = {"ce_id": id_, "ce_type": type_, "ce_time": "2026-01-01T00:00:00Z", "ce_correlationid": id_, **more}
-    return [(name, value.encode()) for name, value in told.items()]
+    reported = {"ce_id": id_, "ce_type": type_, "ce_time": "2026-01-01T00:00:00Z", "ce_correlationid": id_, **more}
+    return [(name, value.encode()) for name, value in reported.items()]
 
 
 def plant(
@@ -129,9 +129,11 @@ def test_only_what_is_new_enough_is_looked_at(traded: KafkaSettings, typed: Typi
     future = "2999-01-01T00:00:00Z"
     refused = typed("log", "trace", "place-paid", "--since", future)
     assert refused.code == 2
-    told = refused.err
-    assert "no command, event or correlation has the id 'place-paid'; searched 0 records of checkout.commands" in told
-    assert "say a longer --since" in told.lower()
+    reported = refused.err
+    assert (
+        "no command, event or correlation has the id 'place-paid'; searched 0 records of checkout.commands" in reported
+    )
+    assert "say a longer --since" in reported.lower()
 
 
 @pytest.mark.parametrize(("since", "said"), [("soon", "or an age: 12h, 90d"), ("2026-01-01", "no time zone")])

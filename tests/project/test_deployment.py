@@ -173,6 +173,6 @@ def test_the_image_is_the_same_everywhere() -> None:
 
 def test_kafka_is_told_what_keeps_a_log() -> None:
     (block,) = re.findall(r"```properties\n(.*?)```", TEXT, re.DOTALL)
-    told = dict(line.split("=") for line in block.splitlines())
-    assert told["default.replication.factor"] == told["transaction.state.log.replication.factor"] == "3"
-    assert (told["min.insync.replicas"], told["unclean.leader.election.enable"]) == ("2", "false")
+    reported = dict(line.split("=") for line in block.splitlines())
+    assert reported["default.replication.factor"] == reported["transaction.state.log.replication.factor"] == "3"
+    assert (reported["min.insync.replicas"], reported["unclean.leader.election.enable"]) == ("2", "false")

@@ -40,9 +40,9 @@ def lint(tree: Path) -> tuple[int, str]:
 
 
 def test_services_import_no_more_of_each_other_than_commands(tree: Path) -> None:
-    code, told = lint(tree)
-    assert code == 0, told
-    assert f"{CONTRACT} KEPT" in told
+    code, reported = lint(tree)
+    assert code == 0, reported
+    assert f"{CONTRACT} KEPT" in reported
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_services_import_no_more_of_each_other_than_commands(tree: Path) -> None
 def test_whoever_looks_into_another_service_is_named(tree: Path, importer: str, line: str) -> None:
     file = tree / importer
     file.write_text(file.read_text("utf-8").replace("\n\n__all__", f"\n{line}\n\n__all__", 1), "utf-8")
-    code, told = lint(tree)
+    code, reported = lint(tree)
     assert code == 1
-    assert f"{CONTRACT} BROKEN" in told
-    assert importer.removesuffix(".py").replace("/", ".") in told
+    assert f"{CONTRACT} BROKEN" in reported
+    assert importer.removesuffix(".py").replace("/", ".") in reported

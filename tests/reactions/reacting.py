@@ -57,7 +57,7 @@ class Acting:
         self.failures: list[BaseException] = []
         self.stop = threading.Event()
         self.reacting = ReactionRunner(
-            app, name, settings, stop=self.stop, report=lambda *told: self.reports.append(told)
+            app, name, settings, stop=self.stop, report=lambda *reported: self.reports.append(reported)
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -30,8 +30,8 @@ class Shell(shell.Shell):
 
     def tell(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
         """The exit code of a command, and its rows."""
-        told = self(*words, "--json")
-        return told.code, told.rows()
+        reported = self(*words, "--json")
+        return reported.code, reported.rows()
 
     def status(self, kind: str, name: str) -> dict[str, Any]:
         """What `leftfold status` says of a reaction, say."""

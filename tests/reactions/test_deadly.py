@@ -50,7 +50,7 @@ class Scene:
         """How many processes the killer has begun in."""
         return self.receiver.posts[f"/{KILLER}"]
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """How it stands."""
         return f"{self.receiver.posts} {self.parked()} {done_up_to(self.settings, GROUP)} {self.shell.said()}"
 
@@ -73,7 +73,7 @@ def test_innocents_are_in_both_partitions() -> None:
 
 def test_what_kills_its_process_each_time_is_parked_and_nothing_else(tmp_path: Path) -> None:
     with scene_of(tmp_path, "") as scene:
-        wait_until(scene.is_through, scene.told, 400.0)
+        wait_until(scene.is_through, scene.reported, 400.0)
         parked = committed(scene.settings, names.dead(NAME))
         assert [(record.key or b"").decode() for record in parked] == [KILLER, KILLER], "both events of that visit"
         for record in parked:
@@ -88,7 +88,7 @@ def test_what_kills_its_process_each_time_is_parked_and_nothing_else(tmp_path: P
 def test_without_memory_it_kills_for_ever_and_without_solitude_innocents_are_parked(tmp_path: Path, twin: str) -> None:
     with scene_of(tmp_path, twin) as scene:
         if twin == "forgetful":
-            wait_until(lambda: scene.deaths() > 2 * (DEATHS + 1), scene.told, 400.0)
+            wait_until(lambda: scene.deaths() > 2 * (DEATHS + 1), scene.reported, 400.0)
             assert scene.parked() == {}
         else:
-            wait_until(lambda: set(scene.parked()) & set(INNOCENT) != set(), scene.told, 400.0)
+            wait_until(lambda: set(scene.parked()) & set(INNOCENT) != set(), scene.reported, 400.0)

@@ -114,8 +114,8 @@ def test_status_tells_what_is_parked_and_retry_tries_it_again(scene: Scene, fate
     code, _ = scene.tell("retry", "parking")
     assert (code, scene.status("parking")["parked"]) == (1, 1)
     fate.is_mended = True
-    code, (told,) = scene.tell("retry", "parking")
-    assert (code, told["done"], told["parked"]) == (0, 1, {})
+    code, (reported,) = scene.tell("retry", "parking")
+    assert (code, reported["done"], reported["parked"]) == (0, 1, {})
     assert scene.status("parking")["parked"] == 0
     assert scene.tell("reactions", "parked", "parking") == (0, [])
     effects = scene.receiver.effects["/parking/effect"]
@@ -128,8 +128,8 @@ def test_a_reaction_that_runs_is_not_begun_elsewhere_and_one_that_is_stopped_may
     assert scene.tell("reactions", "begin", "parking", "--since", "start", "--yes")[0] == 78
     scene.run.send_signal(signal.SIGINT)
     assert scene.run.wait(240.0) == 130
-    code, (told,) = scene.tell("reactions", "begin", "parking", "--since", "start", "--yes")
-    assert (code, set(told["offsets"].values())) == (0, {0})
+    code, (reported,) = scene.tell("reactions", "begin", "parking", "--since", "start", "--yes")
+    assert (code, set(reported["offsets"].values())) == (0, {0})
     assert scene.status("parking")["lag"] > 0
     assert scene.tell("reactions", "begin", "parking", "--since", "end", "--yes")[0] == 0
     assert scene.status("parking")["lag"] == 0

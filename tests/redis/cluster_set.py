@@ -176,10 +176,10 @@ class ClusterSet:
                 return False
             for node in self.nodes:
                 with node.client() as client:
-                    told = client.info("replication")
-                if told["role"] == "slave" and told["master_link_status"] != "up":
+                    reported = client.info("replication")
+                if reported["role"] == "slave" and reported["master_link_status"] != "up":
                     return False
-                if told["role"] == "master" and told["connected_slaves"] != 1:
+                if reported["role"] == "master" and reported["connected_slaves"] != 1:
                     return False
             return len({_view(self.table(node)) for node in self.nodes}) == 1
         except RedisError:
@@ -231,8 +231,8 @@ class Move:
 
 def _is_whole(node: RedisServer) -> bool:
     with node.client() as client:
-        told: Any = client.execute_command("CLUSTER INFO")
-        return bool(told["cluster_state"] == "ok" and told["cluster_slots_ok"] == str(SLOTS))
+        reported: Any = client.execute_command("CLUSTER INFO")
+        return bool(reported["cluster_state"] == "ok" and reported["cluster_slots_ok"] == str(SLOTS))
 
 
 def _asked(node: RedisServer, about: str) -> Any:

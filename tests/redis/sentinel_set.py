@@ -58,10 +58,10 @@ class Sentinel:
             self._process.wait()
             self._process = None
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         with self.client() as client:
-            told: dict[str, Any] = client.sentinel_master(SERVICE)
-            return told
+            reported: dict[str, Any] = client.sentinel_master(SERVICE)
+            return reported
 
 
 class SentinelSet:
@@ -99,7 +99,7 @@ class SentinelSet:
     @property
     def master(self) -> RedisServer:
         """The server that most sentinels name."""
-        ports = sorted(int(sentinel.told()["port"]) for sentinel in self.sentinels)
+        ports = sorted(int(sentinel.reported()["port"]) for sentinel in self.sentinels)
         return next(server for server in self.servers if server.port == ports[len(ports) // 2])
 
     @property
@@ -114,7 +114,7 @@ class SentinelSet:
     def wait_promoted(self, server: RedisServer) -> None:
         """Waits until every sentinel names this server."""
         awaited = f"port {server.port} to be promoted"
-        wait_until(lambda: all(s.told()["port"] == server.port for s in self.sentinels), awaited, PATIENCE)
+        wait_until(lambda: all(s.reported()["port"] == server.port for s in self.sentinels), awaited, PATIENCE)
         wait_until(lambda: role(server) == "master", awaited)
 
     def lose(self, happens: Callable[[], object]) -> None:
@@ -133,10 +133,10 @@ class SentinelSet:
         self.wait_settled()
 
     def _settled(self) -> bool:
-        told = [sentinel.told() for sentinel in self.sentinels]
-        if not all(one["num-slaves"] == 1 and one["num-other-sentinels"] == 2 for one in told):
+        reported = [sentinel.reported() for sentinel in self.sentinels]
+        if not all(one["num-slaves"] == 1 and one["num-other-sentinels"] == 2 for one in reported):
             return False
-        if len({one["port"] for one in told}) > 1 or any("down" in one["flags"] for one in told):
+        if len({one["port"] for one in reported}) > 1 or any("down" in one["flags"] for one in reported):
             return False
         with self.replica.client() as client:
             link = client.info("replication")

@@ -169,7 +169,7 @@ def calls(server: RedisServer) -> dict[str, int]:
     """How often each command was called so far."""
     with server.client() as client:
         found: dict[str, Any] = client.info("commandstats")
-    return {name.removeprefix("cmdstat_"): told["calls"] for name, told in found.items()}
+    return {name.removeprefix("cmdstat_"): reported["calls"] for name, reported in found.items()}
 
 
 @contextmanager

@@ -150,10 +150,10 @@ def assert_found_and_removed(server: RedisServer, store: RedisViewStore, lost: s
     registry = store.registry(summary.name)
     assert keys_of(server, lost)
     assert [orphan.id for orphan in orphans(store, [summary.name]).found] == [lost]
-    told = looks(server)["orphans"]
-    assert not told.well
-    assert f"(ledger_summary {lost})" in told.message
-    assert "leftfold drop ledger_summary --orphans --yes" in told.message
+    reported = looks(server)["orphans"]
+    assert not reported.well
+    assert f"(ledger_summary {lost})" in reported.message
+    assert "leftfold drop ledger_summary --orphans --yes" in reported.message
     assert drop("ledger_summary", "--orphans", "--yes")[:2] == (0, f"ledger_summary: {lost} is removed\n")
     assert dump(server) == before
     assert store.registry(summary.name) == registry
@@ -185,10 +185,10 @@ def named(server: RedisServer) -> list[set[str]]:
     survey.others({APP: ledger_next.app})
     found = looks(server, APP)
     assert found["views"].well, "they may be of another App"
-    told = "\n".join(survey.problems), found["views"].message
+    reported = "\n".join(survey.problems), found["views"].message
     return [
         {view.name for view in app.views if f"view {view.name}: app ledgers does not declare it" in text}
-        for text in told
+        for text in reported
     ]
 
 

@@ -117,8 +117,8 @@ def assert_does_not_decide(alone: Sentinel, sentinels: SentinelSet) -> None:
         addresses = [f"127.0.0.1:{sentinel.port}" for sentinel in (alone, *sentinels.sentinels[:2])]
         for count in (3, 1):
             url = f"redis+sentinel://:{SECRET}@{','.join(addresses[:count])}/{SERVICE}"
-            told = SentinelTopology(RedisSettings(url=url, sentinel_password=SecretStr(SECRET))).server(b"")
-            assert (told.port == sentinels.master.port) is (count == 3)
+            reported = SentinelTopology(RedisSettings(url=url, sentinel_password=SecretStr(SECRET))).server(b"")
+            assert (reported.port == sentinels.master.port) is (count == 3)
     finally:
         alone.kill()
 
@@ -181,10 +181,10 @@ def test_sentinels_that_do_not_know_the_service_are_named(sentinels: SentinelSet
     store = RedisViewStore(unknown)
     with pytest.raises(
         InfrastructureError, match=r"no sentinel names a master 'columns' .*watches no such master"
-    ) as told:
+    ) as reported:
         store.registry("things")
-    assert "redis-cli -h 127.0.0.1" in str(told.value)
-    assert str(told.value).endswith("sentinel master columns")
+    assert "redis-cli -h 127.0.0.1" in str(reported.value)
+    assert str(reported.value).endswith("sentinel master columns")
     store.close()
 
 

@@ -40,7 +40,7 @@ from tests.reference.test_checkout_rules import (
     voided,
 )
 from tests.reference.test_outages import begin, wrong
-from tests.reference.test_sums_agree import told
+from tests.reference.test_sums_agree import reported
 
 undone = reopened.model_copy(update={"at": LATER, "reason": "the cashier undid it"})
 void_now = void.model_copy(update={"reason": "the cashier undid it"})
@@ -146,7 +146,7 @@ def test_money_that_came_before_the_checkout_knew_is_refunded_and_nothing_leaves
     assert [one.checkout_id for one in of(world, "loyalty", PointsEarned)] == ["before"]
     assert (wrong(world), world.dead("checkout")) == ([], [])
     assert world.timers.list("checkout") == {}
-    events = [event for found in told(world).values() for event in found]
+    events = [event for found in reported(world).values() for event in found]
     steps = fold(order_journey, *(one for one in events if getattr(one, "checkout_id", "") != "before"))["b"].steps
     assert [step.why for step in steps if step.what is What.REFUNDED] == ["the cashier undid it"]
     assert fold(household_360, *events)["h"].captured == Decimal("0.00")

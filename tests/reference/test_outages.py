@@ -37,7 +37,7 @@ from tests.reference.test_sums_agree import (
     Voided,
     Wait,
     commands,
-    told,
+    reported,
 )
 
 HOUR = timedelta(hours=1)
@@ -118,7 +118,7 @@ def happen(world: World, step: list[Happening] | Turn | Wait, number: int, down:
 
 def wrong(world: World) -> list[str]:
     """What does not agree, but for the points that the household had before."""
-    events = told(world)
+    events = reported(world)
     events["loyalty"] = [event for event in events["loyalty"] if getattr(event, "checkout_id", "") != "before"]
     return disagreements(events)
 

@@ -134,7 +134,7 @@ def live(app: App, happenings: Sequence[Happening]) -> World:
     return world
 
 
-def told(world: World) -> dict[str, list[Event]]:
+def reported(world: World) -> dict[str, list[Event]]:
     """Everything written, by category."""
     return {category: of(world, category) for category in SERVICES}
 
@@ -165,12 +165,12 @@ def everything(seed: int, count: int = 60) -> list[Happening]:
 
 def test_a_checkout_that_gives_no_stock_back_is_found_out() -> None:
     world = live(careless.chain, everything(1))
-    assert any("is still reserved" in text for text in disagreements(told(world)))
+    assert any("is still reserved" in text for text in disagreements(reported(world)))
 
 
 @pytest.mark.parametrize("app", [careless.credulous, careless.surprised], ids=["credulous", "surprised"])
 def test_a_checkout_that_does_not_reckon_with_what_is_done_by_hand_is_found_out(app: App) -> None:
-    assert any("is still reserved" in text for text in disagreements(told(live(app, everything(2)))))
+    assert any("is still reserved" in text for text in disagreements(reported(live(app, everything(2)))))
 
 
 @pytest.fixture(scope="module")
@@ -179,14 +179,14 @@ def busy() -> World:
     world = live(chain, everything(1))
     kinds = {type(event) for event in (*of(world, "baskets"), *of(world, "payments"))}
     assert kinds >= {BasketPaid, BasketReopened, PaymentCaptured, PaymentVoided}
-    assert disagreements(told(world)) == []
+    assert disagreements(reported(world)) == []
     return world
 
 
 def streams(world: World) -> list[list[Event]]:
     """Every stream of every service."""
     found: dict[tuple[str, str], list[Event]] = {}
-    for category, events in told(world).items():
+    for category, events in reported(world).items():
         for event in events:
             found.setdefault((category, getattr(event, type(event).__leftfold__.key)), []).append(event)
     return list(found.values())

@@ -90,7 +90,9 @@ class Broker:
 
     def leave(self, one: Bank, left: Mapping[int, tuple[int, str]]) -> None:
         """Commits offsets and metadata as the last owner of these partitions, while the group is empty."""
-        places = [TopicPartition(names.commands(one.name), p, offset, told) for p, (offset, told) in left.items()]
+        places = [
+            TopicPartition(names.commands(one.name), p, offset, reported) for p, (offset, reported) in left.items()
+        ]
         with closing(self._member(one)) as consumer:
             consumer.commit(offsets=places, asynchronous=False)
 

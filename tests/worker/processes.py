@@ -73,12 +73,12 @@ class WorkerProcess:
     """One worker process; it is killed when the block ends, whatever became of it.
 
     Args:
-        told: the file that gets what it reports, a line of JSON each; beside it one with its standard error.
+        reported: the file that gets what it reports, a line of JSON each; beside it one with its standard error.
     """
 
-    def __init__(self, given: Circumstances, told: Path) -> None:
-        self._told, self._errors = told, told.with_suffix(".err")
-        with told.open("wb") as out, self._errors.open("wb") as err:
+    def __init__(self, given: Circumstances, reported: Path) -> None:
+        self._told, self._errors = reported, reported.with_suffix(".err")
+        with reported.open("wb") as out, self._errors.open("wb") as err:
             command = [sys.executable, "-m", "tests.worker.processes", given.to_json()]
             self._process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT)
 
@@ -99,7 +99,7 @@ class WorkerProcess:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
         return fields[0] == "T"
 
-    def told(self, what: str) -> list[dict[str, Any]]:
+    def reported(self, what: str) -> list[dict[str, Any]]:
         """What it has reported so far under this name."""
         return [line for line in self._lines() if line["what"] == what]
 
@@ -145,8 +145,8 @@ class WorkerProcess:
         return True
 
     def __str__(self) -> str:
-        told = "\n".join(self._told.read_text("utf-8").splitlines()[-8:])
-        return f"worker {self._process.pid}, code {self.code}\n{told}\n{self._errors.read_text('utf-8')[-2000:]}"
+        reported = "\n".join(self._told.read_text("utf-8").splitlines()[-8:])
+        return f"worker {self._process.pid}, code {self.code}\n{reported}\n{self._errors.read_text('utf-8')[-2000:]}"
 
 
 Start: TypeAlias = Callable[[Circumstances], WorkerProcess]

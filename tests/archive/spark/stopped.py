@@ -73,12 +73,12 @@ class Stopped:
         return Streaming(self.spark, owner_sums, places(past.kafka, past.redis, store, checkpoints))
 
     def folding(
-        self, past: Past, view: View[Any, Any], told: list[tuple[str, Any]] | None = None, *, archive: bool = True
+        self, past: Past, view: View[Any, Any], reported: list[tuple[str, Any]] | None = None, *, archive: bool = True
     ) -> ViewStream:
         """A stream of a folded view, to be stepped."""
         archived = {"open_log": past.log, "open_reader": past.reader} if archive else {}
         ports = ports_of(past.kafka, partial(RedisViewStore, past.redis), **archived)
-        heard = told if told is not None else []
+        heard = reported if reported is not None else []
         return ViewStream(self.spark, view, ports=ports, report=lambda *what: heard.append(what))
 
     def follow(self, stream: ViewStream, past: Past) -> None:

@@ -91,8 +91,8 @@ def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path:
         stopped.write(11)
         ends = stopped.ends()
         run.wait(lambda: past.views[owner_sums].describe().position.covers(ends), f"owner_sums to be at {ends}")
-        (told,) = run.said("batch and swap")
-        assert (told["view"], told["every"]) == ("owner_sums", "1 s")
+        (reported,) = run.said("batch and swap")
+        assert (reported["view"], reported["every"]) == ("owner_sums", "1 s")
         run.wait(lambda: len(run.said("refreshed")) >= 2, "the second refresh to be told, which is behind its swap")
         assert not run.said("waiting")
     assert stopped.agreement(past) is Agreement.EQUAL
@@ -113,8 +113,8 @@ def test_without_an_archive_nothing_is_shown(stopped: Stopped, tmp_path: Path) -
     past = stopped.elsewhere(8)
     with running(past, tmp_path, *QUERY) as run:
         run.wait(lambda: run.said("waiting"), "the gap to be reported")
-        (told,) = run.said("waiting")
-        assert "a gap in the log: ledgers.events[0] no longer holds offsets 0 to" in told["why"]
+        (reported,) = run.said("waiting")
+        assert "a gap in the log: ledgers.events[0] no longer holds offsets 0 to" in reported["why"]
         assert not run.said("batch and swap")
     assert not past.store.registry(owner_sums.name).generations
 
@@ -123,7 +123,7 @@ def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_pa
     past = stopped.elsewhere(9)
     with running(past, tmp_path, *FOLDS, archive=past.folder) as run:
         run.wait(lambda: len(run.said("view stopped")) == 2, "both views to stop")
-        why = {told["view"]: told["why"] for told in run.said("view stopped")}
+        why = {reported["view"]: reported["why"] for reported in run.said("view stopped")}
         assert why.keys() == {"by_owner", "by_tag"}
         assert HOLE.search(why["by_owner"]), why
         type_the_way_out(past, why["by_owner"])
@@ -131,7 +131,7 @@ def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_pa
         stopped.write(12)
         ends = stopped.ends()
         run.wait(lambda: past.views[by_owner].describe().position.covers(ends), f"by_owner to be at {ends}")
-        assert [told["view"] for told in run.said("streaming")] == ["by_owner"]
+        assert [reported["view"] for reported in run.said("streaming")] == ["by_owner"]
         assert len(run.said("view stopped")) == 2
         assert not run.said("waiting")
     assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())

@@ -82,8 +82,10 @@ def test_a_query_stream_that_begins_where_the_topic_does_shows_wrong_rows_and_is
     # What a checkpoint already holds is not asked for again: a stream behind the start of the topic continues.
     with stopped.querying(past, tmp_path) as stream:
         stream.wait_heard("stream continues")
-    told = kept(owner_sums, refreshed(stopped.spark, owner_sums), past.kafka.bootstrap_servers, secret_url(past.redis))
-    assert str(told).startswith("incremental: one GROUP BY over one table of events; its stream is past the trim")
+    reported = kept(
+        owner_sums, refreshed(stopped.spark, owner_sums), past.kafka.bootstrap_servers, secret_url(past.redis)
+    )
+    assert str(reported).startswith("incremental: one GROUP BY over one table of events; its stream is past the trim")
     assert stopped.agreement(past, swap_anyway=False) is Agreement.DIFFERENT, "the twin"
     stopped.trim()
     before = past.store.registry(owner_sums.name)
@@ -105,15 +107,15 @@ def test_a_fold_that_needs_the_first_event_is_refused(stopped: Stopped, view: An
 
 
 def test_a_fold_before_the_start_of_the_topic_is_refused_until_a_rebuild(stopped: Stopped) -> None:
-    past, told = stopped.elsewhere(5), list[tuple[str, Any]]()
+    past, reported = stopped.elsewhere(5), list[tuple[str, Any]]()
     begun = open_generation(past.store, by_owner, {TOPIC: app.partitions}, Phase.SEALED)
-    with closing(stopped.folding(past, by_owner, told)) as stream:
+    with closing(stopped.folding(past, by_owner, reported)) as stream:
         assert isinstance(failed(stream), LogGap)
         assert past.rebuild(by_owner, past.log).run().swapped
         stopped.write(10)
         stopped.follow(stream, past)
     assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
-    left = [details["generation"] for what, details in told if what == "generation left behind"]
+    left = [details["generation"] for what, details in reported if what == "generation left behind"]
     assert begun.id in left
 
 

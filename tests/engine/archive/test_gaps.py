@@ -49,9 +49,9 @@ def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() 
         "of view v cannot read an archive; without them its rows would be wrong. mend it"
     )
     many = [OffsetRange("a.events", partition, 0, 10) for partition in range(20)]
-    told = str(out_of_reach("v", many, "mend it"))
-    assert "a.events[7] offsets 0 to 9 and 12 more partitions, and Spark's" in told
-    assert "a.events[8]" not in told
+    reported = str(out_of_reach("v", many, "mend it"))
+    assert "a.events[7] offsets 0 to 9 and 12 more partitions, and Spark's" in reported
+    assert "a.events[8]" not in reported
     nine = str(out_of_reach("v", many[:9], "mend it"))
     assert "a.events[7] offsets 0 to 9 and 1 more partition, and Spark's" in nine
 
@@ -165,9 +165,9 @@ def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
     bench.write(out("c", "h", p=2))
     bench.until(projector, lambda: not projector.step(0.0))
     assert bench.rows(household_spend)["h"].total == 3
-    told: list[Any] = [details for what, details in bench.reports if what == "view stopped"]
-    assert [one["view"] for one in told] == [by_owner.name]
-    assert "ledgers.events[0] no longer holds offsets 0 to 0" in told[0]["why"]
+    reported: list[Any] = [details for what, details in bench.reports if what == "view stopped"]
+    assert [one["view"] for one in reported] == [by_owner.name]
+    assert "ledgers.events[0] no longer holds offsets 0 to 0" in reported[0]["why"]
     assert bench.store.registry(by_owner.name).generations == {}
 
 

@@ -211,7 +211,7 @@ def test_answers_of_workers_are_read() -> None:
     assert read_answer(json.dumps(GOOD).encode()) == Receipt(Position.at("shows.events", 2, 7), 1, 1)
     assert read_answer(ack(3, 0, "{}")) == Receipt(Position(), 3, 0)
     error = ConflictError("s", 1, 2)
-    told = read_answer(json.dumps(nack(error)).encode())
-    assert (type(told), str(told)) == (ConflictError, str(error))
+    reported = read_answer(json.dumps(nack(error)).encode())
+    assert (type(reported), str(reported)) == (ConflictError, str(error))
     refusal = {"error": "NoSeats", "message": "m", "fields": {"show_id": "s", "left": 1, "price": "2", "new": 1}}
     assert isinstance(read_answer(json.dumps(refusal).encode()), NoSeats)

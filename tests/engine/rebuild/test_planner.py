@@ -78,11 +78,11 @@ def test_what_spark_computes_is_computed_on_spark() -> None:
 
 def test_the_time_of_one_pass_is_that_of_all_its_views_and_of_one_start() -> None:
     one, other = plan_of(600_000, view="one"), plan_of(600_000, view="other", stream_keyed=True)
-    told = joint_plan([one, other])
+    reported = joint_plan([one, other])
     seconds = START_SECONDS + one.work + other.work
-    assert f"  expected {seconds:.0f} s, " in told
-    assert told.startswith(f"rebuild one, other from {TOPIC} (2 partitions)\n")
-    assert "  other    each partition folded in place into 2 buckets\n" in told
+    assert f"  expected {seconds:.0f} s, " in reported
+    assert reported.startswith(f"rebuild one, other from {TOPIC} (2 partitions)\n")
+    assert "  other    each partition folded in place into 2 buckets\n" in reported
     here = joint_plan([one.in_process, other.in_process])
     assert f"  expected {2 * (one.work + other.work):.0f} s, " in here, "in one process there is no start"
 

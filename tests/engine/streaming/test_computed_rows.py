@@ -80,15 +80,15 @@ def generation(store: MemoryViewStore) -> Generation:
     return open_generation(store, counts, TOPICS, Phase.BULK, 4)
 
 
-def rows(*told: tuple[str, int]) -> list[Any]:
-    return sorted(computed(counts, Count(owner, moves), 4) for owner, moves in told)
+def rows(*reported: tuple[str, int]) -> list[Any]:
+    return sorted(computed(counts, Count(owner, moves), 4) for owner, moves in reported)
 
 
-def sealed(store: MemoryViewStore, run: str, *told: tuple[str, int]) -> Generation:
+def sealed(store: MemoryViewStore, run: str, *reported: tuple[str, int]) -> Generation:
     """A generation that the first batch of a run has filled."""
     made = generation(store)
     job = BulkJob(counts, made, (), lambda: CommittedLog(MemoryLog().reader()), lambda: store)
-    results = list(write_computed(job, rows(*told)))
+    results = list(write_computed(job, rows(*reported)))
     checkpoints = sealed_marks(made, Position({"ledgers.events": {0: 5, 1: 5}}), results)
     store.seal(made, {b: replace(m, token=token(run, 0)) for b, m in checkpoints.items()})
     return made
@@ -105,8 +105,8 @@ def read(store: MemoryViewStore, made: Generation) -> dict[str, int]:
     return found
 
 
-def checksum(*told: tuple[str, int]) -> str:
-    total = sum(counts.rows.digest(row.key, row.fields) for row in rows(*told))
+def checksum(*reported: tuple[str, int]) -> str:
+    total = sum(counts.rows.digest(row.key, row.fields) for row in rows(*reported))
     return f"{total % (1 << 128):032x}"
 
 

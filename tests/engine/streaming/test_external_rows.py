@@ -69,8 +69,8 @@ def test_rows_are_read_like_those_of_any_view_once_they_are_shown(store: MemoryV
     reader = Views(store)[levels]
     assert reader.get("a", after=at(2, 1)) == Level("a", 2)
     assert reader.top("level", 1) == {"b": Level("b", 3)}
-    told = describe(levels, generation, store)
-    assert (told.rows, told.position) == (2, at(2, 1))
+    reported = describe(levels, generation, store)
+    assert (reported.rows, reported.position) == (2, at(2, 1))
 
 
 def test_a_row_without_a_key_is_refused_where_it_is_put_and_the_others_stay(store: MemoryViewStore) -> None:

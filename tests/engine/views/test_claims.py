@@ -35,7 +35,7 @@ def test_a_projector_of_the_old_code_never_writes_a_held_generation_of_the_new_c
     shop.fold(10)
     assert shop.rows(shop.generation(Phase.HELD)) == {f"h{n}": "bb" for n in range(1, 6)}
     assert shop.live() == shop.whole("a")
-    assert [told["by"] for told in shop.reports_of("standing by")] == ["old"]
+    assert [reported["by"] for reported in shop.reports_of("standing by")] == ["old"]
 
 
 def test_twin_a_projector_that_does_not_know_its_code_folds_the_held_generation(shop: Deploys) -> None:
@@ -111,8 +111,8 @@ def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(sho
     shop.settle()
     assert shop.live() == {f"h{n}": "aabb" for n in range(1, 6)}
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
-    assert [told["by"] for told in shop.reports_of("fold changed")] == ["new"]
-    assert [told["by"] for told in shop.reports_of("standing by")] == ["old"]
+    assert [reported["by"] for reported in shop.reports_of("fold changed")] == ["new"]
+    assert [reported["by"] for reported in shop.reports_of("standing by")] == ["old"]
     for code in "ab":
         assert any(
             "was folded by other code of the same version: first by a, now by b" in t for t in status(shop, code)
@@ -221,13 +221,13 @@ def test_a_claim_between_reading_checkpoints_and_the_next_flush_is_noticed(
     """The old projector starts again; once it has read its registry, the new one claims the generation."""
     shop.stop("old")
 
-    def overtaken(*told: Any, **options: Any) -> Any:
+    def overtaken(*reported: Any, **options: Any) -> Any:
         monkeypatch.setattr("leftfold.engine.views.projector.ProjectionWriter", ProjectionWriter)
         shop.start("b", "new")
         shop.write(5)
         shop.projectors["new"].step(0.0)
         shop.projectors["new"].step(0.0)
-        return ProjectionWriter(*told, **options)
+        return ProjectionWriter(*reported, **options)
 
     monkeypatch.setattr("leftfold.engine.views.projector.ProjectionWriter", overtaken)
     shop.start("a", "old").step(0.0)

@@ -77,9 +77,9 @@ def test_orphans_are_named_and_removed_and_nothing_else_is(
     old, new, _, _ = projectors
     lost = unregistered_generation(new.store)
     remove_unlisted(new.store, next_version.name, sure=False)
-    told = capsys.readouterr().out
-    assert f"open_baskets: {lost.id} is in no registry" in told
-    assert "remove it: leftfold drop open_baskets --orphans --yes" in told
+    reported = capsys.readouterr().out
+    assert f"open_baskets: {lost.id} is in no registry" in reported
+    assert "remove it: leftfold drop open_baskets --orphans --yes" in reported
     assert len(new.store.stored(["open_baskets"]).buckets) == 3
     remove_unlisted(new.store, next_version.name, sure=True)
     assert f"open_baskets: {lost.id} is removed" in capsys.readouterr().out
@@ -169,7 +169,7 @@ def test_a_projector_follows_a_kept_generation_until_its_end_and_then_removes_it
     assert kept.id not in shop.store.registry("spelled").generations
     assert shop.store.checkpoints(kept) == {}
     assert len(shop.projectors["projector"].writers()) == 1
-    assert not [told for told in shop.bench.reports if told[0] in ("generation lost", "out of step")]
+    assert not [reported for reported in shop.bench.reports if reported[0] in ("generation lost", "out of step")]
 
 
 def test_without_an_end_a_kept_generation_stays_as_before(shop: Deploys) -> None:

@@ -31,7 +31,7 @@ def routing(
     """A router at work while the block runs, and what it failed of."""
 
     def work(stop: threading.Event) -> None:
-        ProcessRouter(of, process, settings, stop=stop, report=lambda *told: None, skipped=skipped).run()
+        ProcessRouter(of, process, settings, stop=stop, report=lambda *reported: None, skipped=skipped).run()
 
     return working(work)
 
@@ -53,8 +53,8 @@ def plant(
     producer.init_transactions(30)
     producer.begin_transaction()
     for number, (order, product) in enumerate(orders):
-        told = {"ce_type": "orders.Placed.v1", "ce_id": f"id-{order}-{number}", "ce_time": "2026-01-01T00:00:00Z"}
-        headers: Any = [(name, value.encode()) for name, value in told.items()]
+        reported = {"ce_type": "orders.Placed.v1", "ce_id": f"id-{order}-{number}", "ce_time": "2026-01-01T00:00:00Z"}
+        headers: Any = [(name, value.encode()) for name, value in reported.items()]
         body = b"{}" if broken else Placed(order=order, product=product, at=NOW).model_dump_json().encode()
         producer.produce(EVENTS, body, order.encode(), partition_of(order.encode(), app.partitions), headers=headers)
     producer.flush(240.0)

@@ -157,13 +157,13 @@ def write(settings: KafkaSettings, at: datetime, partitions: list[int]) -> None:
     producer = Producer(settings.librdkafka())
     for partition in partitions:
         body = Placed(order="o", product="p", at=at).model_dump_json().encode()
-        told = {"ce_type": "orders.Placed.v1", "ce_id": f"{at}-{partition}", "ce_time": at.isoformat()}
-        headers: Any = [(name, value.encode()) for name, value in told.items()]
+        reported = {"ce_type": "orders.Placed.v1", "ce_id": f"{at}-{partition}", "ce_time": at.isoformat()}
+        headers: Any = [(name, value.encode()) for name, value in reported.items()]
         producer.produce(EVENTS, body, b"o", partition, headers=headers)
     assert producer.flush(240.0) == 0
 
 
-def told(settings: KafkaSettings) -> list[Watermark]:
+def reported(settings: KafkaSettings) -> list[Watermark]:
     """What routers have said of time."""
     checkpoints = [Watermark.decode(record.value or b"") for record in committed(settings, names.time("checkout"))]
     return checkpoints or [Watermark()]
@@ -198,7 +198,7 @@ def test_a_partition_that_comes_back_is_told_of_as_one_that_nobody_knows(
         monkeypatch.setattr(SourceClock, "drop", lambda self, places: None)
         monkeypatch.setattr(SourceClock, "hold", hold)
     with Trading(settings, parts=("router",)) as trading:
-        wait_until(lambda: bool(assigned) and len(told(settings)[-1].sources) == 12, "the router to begin")
+        wait_until(lambda: bool(assigned) and len(reported(settings)[-1].sources) == 12, "the router to begin")
         (ours,) = assigned
         holding.set()
         count = len(committed(settings, "checkout.commands"))
@@ -213,11 +213,12 @@ def test_a_partition_that_comes_back_is_told_of_as_one_that_nobody_knows(
             write(settings, LOADED, lost)
             wait_until(lambda: is_acknowledged(settings, lost), "the other one to route what is loaded")
             wait_until(
-                lambda: any(len(checkpoint.sources) < 12 for checkpoint in told(settings)[-2:]), "both to tell the time"
+                lambda: any(len(checkpoint.sources) < 12 for checkpoint in reported(settings)[-2:]),
+                "both to tell the time",
             )
         wait_until(
-            lambda: len(told(settings)[-1].sources) == 12 and not trading.failures,
+            lambda: len(reported(settings)[-1].sources) == 12 and not trading.failures,
             lambda: f"the router to get them back: {trading.failures}",
         )
-        known = told(settings)[-1].sources
+        known = reported(settings)[-1].sources
     assert all(known[source] == SourceTime() for source in sources) is forgets

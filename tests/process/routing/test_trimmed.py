@@ -167,9 +167,9 @@ def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_th
     assert behind not in routed(settings)
     capsys.readouterr()
     run(["status", "--kafka", settings.bootstrap_servers])
-    told = capsys.readouterr().err
-    assert "process checkout stands before the start of a topic: a gap in the log: orders.events[" in told
-    assert "leftfold log skip checkout" in told
+    reported = capsys.readouterr().err
+    assert "process checkout stands before the start of a topic: a gap in the log: orders.events[" in reported
+    assert "leftfold log skip checkout" in reported
     code, _, said = typed("skip", "checkout")
     assert (code, "these events will never reach the process" in said) == (2, True)
     with member(settings):

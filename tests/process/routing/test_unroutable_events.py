@@ -88,9 +88,9 @@ def test_only_what_cannot_be_routed_is_passed_over(settings: KafkaSettings, skip
         "orders.events": "is no place of an event; write it as routers tell it: 'orders.events[2]@7'",
         "orders.events[²]@7": "is no place of an event",
     }.items():
-        told = skip(place, *why)
-        assert told.code != 0
-        assert said in told.err, told
+        reported = skip(place, *why)
+        assert reported.code != 0
+        assert said in reported.err, reported
     assert len(letters(settings)) == before
 
 

@@ -45,29 +45,29 @@ def test_while_a_slot_moves_its_bucket_is_written_whole_or_not_at_all(
     keys = BucketKeys(generation, 0)
     assert store.flush([flush_of(generation, 0, "", "t1", row("a"), row("b"), row("c"))])
 
-    def told() -> tuple[str, list[str], list[bytes]]:
+    def reported() -> tuple[str, list[str], list[bytes]]:
         snapshot = store.read(generation, [(0, key) for key in "abcd"])
         assert snapshot == asyncio.run(store.aread(generation, [(0, key) for key in "abcd"]))
         colors = [fields[b"color"] if fields else b"" for fields in snapshot.rows]
         return snapshot.checkpoints[0].token, rows(store, generation, 0), colors
 
     with cluster.moving(slot_of(generation, 0)) as move:
-        assert told() == ("t1", ["a", "b", "c"], [b"red", b"red", b"red", b""])
+        assert reported() == ("t1", ["a", "b", "c"], [b"red", b"red", b"red", b""])
         assert not store.flush([flush_of(generation, 0, "t1", "t2", row("d"))]), "the target would have to make it"
         assert store.flush([flush_of(generation, 0, "t1", "t2", changed("a", b"red", b"red"))]), "all of it is here"
         move.carry(keys.row("b"))
-        assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
+        assert reported() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
         blue = [changed(key, b"red", b"red")._replace(fields=(b"blue", b"S")) for key in ("a", "b")]
         assert not store.flush([flush_of(generation, 0, "t2", "t3", *blue)]), "half of it is there"
-        assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
+        assert reported() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
         move.carry(keys.checkpoint)
         assert not store.flush([flush_of(generation, 0, "t2", "t3", *blue)])
-        assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
+        assert reported() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
         assert store.found(generation, 0, "color", "=red") == ["a", "b", "c"]
-    assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
+    assert reported() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
     moved = [flush_of(generation, 0, "t2", "t3", *blue)]
     assert store.flush(moved) or store.flush(moved), "the first attempt may learn only where the bucket is"
-    assert told() == ("t3", ["a", "b", "c"], [b"blue", b"blue", b"red", b""])
+    assert reported() == ("t3", ["a", "b", "c"], [b"blue", b"blue", b"red", b""])
 
 
 def test_twin_without_multi_a_moving_slot_leaves_half_a_bucket(

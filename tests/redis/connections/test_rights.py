@@ -130,10 +130,10 @@ def test_whatever_is_denied_is_named_with_the_user_and_the_view(
         return
     with pytest.raises(ConfigurationError) as raised:
         act(store, generation, settings)
-    told = str(raised.value)
-    assert re.search(rf"denies user '{name}' a right: {denied}.* \(.*no permissions", told), told
-    assert "leftfold topics acl" in told
-    assert SECRET not in told
+    reported = str(raised.value)
+    assert re.search(rf"denies user '{name}' a right: {denied}.* \(.*no permissions", reported), reported
+    assert "leftfold topics acl" in reported
+    assert SECRET not in reported
 
 
 def test_a_right_that_is_taken_away_between_flushes_is_missed_by_the_next(
@@ -209,9 +209,11 @@ def test_a_server_that_drops_keys_without_a_time_to_live_is_refused(server: Redi
         for policy in ("allkeys-lru", "allkeys-lfu", "allkeys-random"):
             client.config_set("maxmemory-policy", policy)
             advice = f"has maxmemory-policy {policy}, .*maxmemory-policy noeviction"
-            with pytest.raises(ConfigurationError, match=advice) as told:
+            with pytest.raises(ConfigurationError, match=advice) as reported:
                 refuse_eviction(server.settings)
-            assert f"type: redis-cli -h {server.settings.host} -p {server.settings.port} config set" in str(told.value)
+            assert f"type: redis-cli -h {server.settings.host} -p {server.settings.port} config set" in str(
+                reported.value
+            )
         client.config_set("maxmemory-policy", "noeviction")
 
 

@@ -18,8 +18,8 @@ def test_a_password_in_the_url_is_moved_out_of_it() -> None:
     settings = RedisSettings(url=URL)
     assert settings.url == "redis://app@cache.example:6380/3"
     assert settings.password == SecretStr(SECRET)
-    told = (settings.host, settings.port, settings.database, settings.username, settings.address)
-    assert told == ("cache.example", 6380, 3, "app", "cache.example:6380")
+    reported = (settings.host, settings.port, settings.database, settings.username, settings.address)
+    assert reported == ("cache.example", 6380, 3, "app", "cache.example:6380")
     assert "s3cr" not in repr(settings) + str(settings.model_dump()) + settings.model_dump_json()
 
 

@@ -101,16 +101,16 @@ def a_fenced_producer_hears_of_it_at_a_new_partition(bench: Bench) -> None:
 
 def poll_raises_once_that_a_producer_is_fenced(bench: Bench) -> None:
     topic, id_ = bench.topic(), bench.unique("id")
-    for told in (False, True):
+    for reported in (False, True):
         errors: list[str] = []
-        more: dict[str, Any] = {"error_cb": lambda error: errors.append(error.name())} if told else {}  # noqa: B023
+        more: dict[str, Any] = {"error_cb": lambda error: errors.append(error.name())} if reported else {}  # noqa: B023
         first = bench.writer(id_, **more)
         bench.open(first, topic, "a")
         bench.writer(id_)
-        bench.saw(f"commit, {told}", said(first.commit_transaction, SECONDS), FENCED)
-        bench.saw(f"poll, {told}", said(first.poll, 0), FENCED)
-        bench.saw(f"poll again, {told}", said(first.poll, 0), "ok")
-        bench.saw(f"errors, {told}", errors, [])
+        bench.saw(f"commit, {reported}", said(first.commit_transaction, SECONDS), FENCED)
+        bench.saw(f"poll, {reported}", said(first.poll, 0), FENCED)
+        bench.saw(f"poll again, {reported}", said(first.poll, 0), "ok")
+        bench.saw(f"errors, {reported}", errors, [])
 
 
 def a_transaction_that_takes_too_long_is_aborted(bench: Bench) -> None:

@@ -71,24 +71,24 @@ class Driver:
             self._process.wait()
             self._listener.join()
 
-    def begin(self, do: str, redis: RedisSettings, **told: Any) -> None:
+    def begin(self, do: str, redis: RedisSettings, **reported: Any) -> None:
         """Gives an order, which ends what goes on."""
         assert self._process.stdin is not None
-        self._keeping = {"do": do, "redis": secret_url(redis), **told}
+        self._keeping = {"do": do, "redis": secret_url(redis), **reported}
         self._process.stdin.write(json.dumps(self._keeping) + "\n")
         self._process.stdin.flush()
 
-    def keep(self, do: str, redis: RedisSettings, **told: Any) -> None:
+    def keep(self, do: str, redis: RedisSettings, **reported: Any) -> None:
         """Begins something that goes on, unless that is what goes on."""
-        if self._keeping != {"do": do, "redis": secret_url(redis), **told}:
-            self.begin(do, redis, **told)
+        if self._keeping != {"do": do, "redis": secret_url(redis), **reported}:
+            self.begin(do, redis, **reported)
             assert self.answer() == {}
 
     def answer(self) -> Mapping[str, Any]:
         """Waits for the answer to an order."""
         self.wait_until(lambda: not self._answers.empty(), "an answer")
-        told: dict[str, Any] = json.loads(self._answers.get())
-        return told
+        reported: dict[str, Any] = json.loads(self._answers.get())
+        return reported
 
     def wait_until(self, condition: Any, awaited: str) -> None:
         """Waits for a condition, as long as the driver lives."""
@@ -99,7 +99,7 @@ class Driver:
         )
         assert condition(), f"the driver ended before {awaited}: {self._log.read_text()}"
 
-    def told(self, what: str) -> str:
+    def reported(self, what: str) -> str:
         """Waits for what a task tells of itself."""
         path = self.doom.folder / what
         self.wait_until(path.exists, what)
@@ -107,8 +107,8 @@ class Driver:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as told:
-            for line in told:
+        with self._process.stdout as reported:
+            for line in reported:
                 self._answers.put(line)
 
 
@@ -123,7 +123,7 @@ class KeptView:
     """What goes on in the driver until it is told something else.
 
     Args:
-        database: of the streams' own Redis. do, told: the order to the driver.
+        database: of the streams' own Redis. do, reported: the order to the driver.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class KeptView:
         *,
         database: int,
         do: str = "stream",
-        **told: Any,
+        **reported: Any,
     ) -> None:
         settings = RedisSettings(url=f"redis://127.0.0.1:{redis.port}/{database}")
         self.driver, self.shop, self.view, self.store = driver, shop, view, RedisViewStore(settings)
         self.reader = Views(self.store)[view]
-        driver.keep(do, settings, view=view.name, **told)
+        driver.keep(do, settings, view=view.name, **reported)
 
     def settle(self, position: Position = Position()) -> Position:
         """Waits until every checkpoint is where the log ends, behind a position; where that is."""

@@ -45,8 +45,8 @@ class StandaloneCluster:
             folder = self.folder / f"worker-{self._started}"
             options = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0")
             log = self._start(folder.name, "worker.Worker", *options, "--work-dir", str(folder), self.url)
-            told = "Successfully registered with master"
-            wait_until(lambda: told in log.read_text(), f"a worker, see {log}", WAIT_SECONDS)  # noqa: B023  # at once
+            reported = "Successfully registered with master"
+            wait_until(lambda: reported in log.read_text(), f"a worker, see {log}", WAIT_SECONDS)  # noqa: B023  # at once
             self.workers.append(self._processes[-1])
 
     def worker_of(self, pid: int) -> subprocess.Popen[bytes]:

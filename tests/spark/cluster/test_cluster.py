@@ -132,7 +132,7 @@ def keep(cluster: StandaloneCluster, driver: Driver, shop: Shop, redis: RedisSer
     """Has the driver keep a view, on two workers."""
     cluster.fill(2)
     with ExitStack() as stack:
-        yield lambda view, **told: stack.enter_context(closing(KeptView(driver, shop, redis, view, **told)))
+        yield lambda view, **reported: stack.enter_context(closing(KeptView(driver, shop, redis, view, **reported)))
 
 
 def kill(worker: subprocess.Popen[bytes]) -> None:
@@ -147,14 +147,14 @@ def lose(cluster: StandaloneCluster, driver: Driver, work: Callable[[], object])
         (folder / name).unlink(missing_ok=True)
     driver.doom.arm("late", 1)
     work()
-    task = psutil.Process(int(driver.told("late")))
+    task = psutil.Process(int(driver.reported("late")))
     kill(cluster.worker_of(task.pid))
 
     def let_go() -> str:
         assert task.is_running(), "the task that was lost with its worker is a zombie by now"
         try:
             (folder / "go").touch()
-            return driver.told("outcome")
+            return driver.reported("outcome")
         finally:
             if task.is_running():
                 task.kill()
@@ -254,9 +254,9 @@ def test_twin_where_every_attempt_is_killed_fails_and_leaves_readers_what_they_h
     before = shop.store.registry(summary.name)
     driver.doom.arm("behind", 1, times=20)
     driver.begin("rebuild", shop.redis, view=summary.name)
-    told = driver.answer()
+    reported = driver.answer()
     driver.doom.disarm()
-    assert "InfrastructureError: Spark could not do it" in told["error"]
+    assert "InfrastructureError: Spark could not do it" in reported["error"]
     assert shop.store.registry(summary.name) == before
     driver.begin("rebuild", shop.redis, view=summary.name)
     assert driver.answer() == {"agreement": Agreement.EQUAL.value}

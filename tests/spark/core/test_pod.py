@@ -49,9 +49,9 @@ def test_the_executors_class_is_in_sparks_jars_and_takes_these_options() -> None
 
 
 def test_an_executor_that_nobody_told_anything_says_what_is_missing() -> None:
-    told = {name: value for name, value in TOLD.items() if name != "SPARK_DRIVER_URL"}
+    reported = {name: value for name, value in TOLD.items() if name != "SPARK_DRIVER_URL"}
     with pytest.raises(ConfigurationError, match="an executor needs SPARK_DRIVER_URL"):
-        pod_command(["executor"], told)
+        pod_command(["executor"], reported)
 
 
 def test_a_driver_is_spark_submit_in_client_mode() -> None:

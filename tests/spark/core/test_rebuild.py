@@ -116,13 +116,17 @@ def test_ctrl_c_leaves_the_live_generation_alone(shop: Shop) -> None:
             running=lambda: process.poll() is None,
         )
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        told = process.communicate(timeout=240.0)[1]
+        reported = process.communicate(timeout=240.0)[1]
     finally:
         process.kill()
-    assert process.returncode == 130, told
+    assert process.returncode == 130, reported
     after = shop.store.registry(summary.name)
     assert after.live == before.live
     assert after.live_of(summary.hash) == before.live_of(summary.hash)
-    assert "is as it was" in told
-    assert "Traceback" not in told, told
-    assert told.rstrip().splitlines()[-1].startswith(f"interrupted; the live generation of {summary.name} is as it was")
+    assert "is as it was" in reported
+    assert "Traceback" not in reported, reported
+    assert (
+        reported.rstrip()
+        .splitlines()[-1]
+        .startswith(f"interrupted; the live generation of {summary.name} is as it was")
+    )

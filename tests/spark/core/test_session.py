@@ -146,8 +146,8 @@ def test_a_package_that_is_sent_to_executors_is_imported_from_its_zip(tmp_path: 
     found = packed(package, folder)
     code = "import stall.inner.goods as goods; print(goods.APPLES, goods.__file__)"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(found)!r}); {code}"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout
-    assert told.startswith(f"3 {found}")
+    reported = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout
+    assert reported.startswith(f"3 {found}")
 
 
 def test_modules_and_archives_are_sent_as_they_are_and_nothing_that_python_cannot_import(tmp_path: Path) -> None:
@@ -185,17 +185,19 @@ def test_an_interrupted_start_leaves_no_java_behind(after: float) -> None:
         started = psutil.Process(run.pid).children(recursive=True)
         run.send_signal(signal.SIGINT)
         assert run.wait(240.0) != 0
-        told, ours = run.stderr.read(), "interrupted; Spark is starting and can be stopped only then"
+        reported, ours = run.stderr.read(), "interrupted; Spark is starting and can be stopped only then"
         # A fast machine may have started it by 1.2 s; a slow one has begun nothing at 0.6.
-        assert ours in told or ((after > 1 or not started) and "KeyboardInterrupt" in told), told
+        assert ours in reported or ((after > 1 or not started) and "KeyboardInterrupt" in reported), reported
         assert psutil.wait_procs(started, timeout=240.0)[1] == []
 
 
 @pytest.mark.parametrize(
-    ("came", "told"), [(KeyboardInterrupt, KeyboardInterrupt), (RuntimeError, InfrastructureError)], ids=["", "twin"]
+    ("came", "reported"),
+    [(KeyboardInterrupt, KeyboardInterrupt), (RuntimeError, InfrastructureError)],
+    ids=["", "twin"],
 )
 def test_ctrl_c_stays_one_even_when_the_jvm_hangs_up_on_the_way_out(
-    came: type[BaseException], told: type[BaseException]
+    came: type[BaseException], reported: type[BaseException]
 ) -> None:
     def asked() -> None:
         try:
@@ -206,7 +208,7 @@ def test_ctrl_c_stays_one_even_when_the_jvm_hangs_up_on_the_way_out(
         except Py4JNetworkError as error:
             raise cause_of(error) from error
 
-    with pytest.raises(told):
+    with pytest.raises(reported):
         asked()
 
 

@@ -91,11 +91,17 @@ class Streaming:
     kind = QueryStream
 
     def __init__(self, spark: SparkSession, view: QueryView[Any, Any], where: StreamPlaces, **options: Any) -> None:
-        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.reported: list[tuple[str, Mapping[str, Any]]] = []
         self.error: BaseException | None = None
         self._stop, self._where = threading.Event(), where
         self._stream = self.kind(
-            spark, view, where, every=0.05, keep=0, report=lambda what, told: self.told.append((what, told)), **options
+            spark,
+            view,
+            where,
+            every=0.05,
+            keep=0,
+            report=lambda what, reported: self.reported.append((what, reported)),
+            **options,
         )
         self._thread = threading.Thread(target=self._run)
 
@@ -109,10 +115,10 @@ class Streaming:
         self._where.store.close()
 
     def heard(self, what: str) -> bool:
-        return what in [said for said, _ in self.told]
+        return what in [said for said, _ in self.reported]
 
     def wait_heard(self, what: str) -> None:
-        self._wait(lambda: self.heard(what), f"the stream never said {what!r}: {self.told}")
+        self._wait(lambda: self.heard(what), f"the stream never said {what!r}: {self.reported}")
 
     def wait_ended(self) -> BaseException:
         self._wait(lambda: not self._thread.is_alive(), "the stream went on", ended=True)

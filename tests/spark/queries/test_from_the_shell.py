@@ -37,14 +37,14 @@ def test_rebuild_computes_a_query_view_and_json_says_what_came_of_it(shop: Shop)
 
 def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
     done = leftfold(shop, "rebuild", "--plan", "--json", "--engine", "spark").ok()
-    told = {line["view"]: line for line in done.rows()}
-    assert {name: line["incremental"] for name, line in told.items()} == {
+    reported = {line["view"]: line for line in done.rows()}
+    assert {name: line["incremental"] for name, line in reported.items()} == {
         "owner_sums": True,
         "balances": False,
         "still_open": False,
         "owner_frame": False,
     }
-    assert told["balances"]["why"] == "it has WITH"
+    assert reported["balances"]["why"] == "it has WITH"
     people = leftfold(shop, "rebuild", "--plan", "owner_sums", "--engine", "spark")
     assert "computed from tables" in people.out
     assert "incremental: one GROUP BY over one table of events" in people.out

@@ -135,12 +135,12 @@ walls = QueryView(
 def test_every_type_of_field_arrives_as_it_was(spark: SparkSession) -> None:
     number, at = UUID(int=7), datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     parts = (Part("a", Decimal("1.5")), Part("b", Decimal("2.0")))
-    told: dict[str, Any] = {"tint": Tint.RED, "number": number, "on": date(2026, 1, 2), "done": True, "at": at}
-    event = Painted(wall="w", **told, parts=parts, names=frozenset({"x", "y"}), counts={"x": 2})
+    reported: dict[str, Any] = {"tint": Tint.RED, "number": number, "on": date(2026, 1, 2), "done": True, "at": at}
+    event = Painted(wall="w", **reported, parts=parts, names=frozenset({"x", "y"}), counts={"x": 2})
     (found,) = rows(walls, event, spark=spark).values()
     kept = tuple(Part(part.name, part.weight) for part in parts)
     assert found == Wall(
-        wall="w", **told, parts=kept, names=event.names, note=None, weight=Decimal("3.5"), place=(1, 0, 0)
+        wall="w", **reported, parts=kept, names=event.names, note=None, weight=Decimal("3.5"), place=(1, 0, 0)
     )
 
 

@@ -186,11 +186,11 @@ def test_rows_of_another_topic_are_replaced_only_by_a_rebuild_that_was_typed(sho
 
 def test_rows_without_a_key_are_left_out_and_named(shop: Shop) -> None:
     view: QueryView[OwnerSums, str] = sums_of("sums", key=but_one)
-    told: list[str] = []
+    reported: list[str] = []
     refresh = shop.refresh(view)
-    refresh._run = query_runner(shop.spark, told.append)
+    refresh._run = query_runner(shop.spark, reported.append)
     assert refresh.run().swapped
     owners = {event.owner for event in logged(shop) if isinstance(event, Moved)}
     assert set(dict(shop.views[view].items())) == owners - {"o/3"}
-    (line,) = told
+    (line,) = reported
     assert line.startswith("view sums: 1 row passed over, since a row key may not be empty: OwnerSums(owner='o/3', ")

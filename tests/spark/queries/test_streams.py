@@ -77,7 +77,7 @@ def test_a_stream_leaves_rows_without_a_key_out_and_names_them(shop: Shop, tmp_p
         assert set(dict(shop.views[view].items())) == owners - {hidden}
         caught_up(shop, shop.move(hidden, "1.00", ledger="l-1"), view)
         assert shop.views[view].get("behind", after=shop.move("behind", "1.00"), timeout=WAIT_SECONDS) is not None
-        said = [told["why"] for what, told in stream.told if what == "events passed over"]
+        said = [reported["why"] for what, reported in stream.reported if what == "events passed over"]
         assert "OwnerSums(owner='o/3', " in said[-1]
         assert len(said) == 2, "each row that comes with a new batch is reported"
 
@@ -97,8 +97,8 @@ def test_a_view_that_waits_for_late_events_leaves_later_ones_out_and_says_so(sho
         assert {hours: row.moves for hours, row in found.items() if row} == {-1: 1, 0: 1, 9: 2, 10: 1}
         assert reader.describe().approximate
         survey = Survey(shop.kafka.bootstrap_servers, secret_url(shop.redis))
-        (told,) = survey.views(App("ledgers", partitions=app.partitions, deciders=app.deciders, views=[hourly]))
-        assert told["approximate"]
+        (reported,) = survey.views(App("ledgers", partitions=app.partitions, deciders=app.deciders, views=[hourly]))
+        assert reported["approximate"]
     assert agreement(shop, hourly) is Agreement.UNKNOWN, "the batch counts the late event, which is no error"
     row = reader.get(noon - timedelta(hours=1))
     assert row is not None

@@ -77,11 +77,11 @@ def test_rows_of_a_join_equal_those_of_plain_python_at_a_position_of_both_topics
     assert dict(kin.views[region_sums].items()) == expected
     assert expected.keys() == {"north", "south", "west"}
     assert (result.agreement, result.rows) == (Agreement.ALONE, 3)
-    told = kin.views[region_sums].describe().position
-    assert {topic: set(offsets) for topic, offsets in told.offsets.items()} == {
+    reported = kin.views[region_sums].describe().position
+    assert {topic: set(offsets) for topic, offsets in reported.offsets.items()} == {
         topic: set(range(count)) for topic, count in TOPICS.items()
     }
-    assert told.covers(kin.ends())
+    assert reported.covers(kin.ends())
 
 
 def test_a_refresh_is_needed_when_either_topic_has_grown_and_a_reader_waits_for_it(kin: Kin) -> None:
@@ -102,9 +102,9 @@ def test_a_refresh_is_needed_when_either_topic_has_grown_and_a_reader_waits_for_
 
 
 def test_no_stream_follows_a_view_whose_events_are_of_two_categories(kin: Kin) -> None:
-    told = {view.name: refreshed(kin.shop.spark, view) for view in (region_sums, lone)}
-    assert str(told["region_sums"]) == "batch and swap: it reads 2 tables of events, and a stream follows one"
-    assert str(told["lone"]) == (
+    reported = {view.name: refreshed(kin.shop.spark, view) for view in (region_sums, lone)}
+    assert str(reported["region_sums"]) == "batch and swap: it reads 2 tables of events, and a stream follows one"
+    assert str(reported["lone"]) == (
         "batch and swap: its events are of ledgers and people, and a stream follows one table of events"
     )
 
@@ -124,8 +124,8 @@ def test_the_twin_that_streams_one_of_two_topics_is_never_shown(
             at = [covered(g, store.checkpoints(g)) for g in sealed]
             return any(position.covers(ends.only([names.events("ledgers")])) for position in at)
 
-        wait_until(streamed, lambda: f"the stream to read the ledgers: {stream.told} {stream.error}", WAIT_SECONDS)
+        wait_until(streamed, lambda: f"the stream to read the ledgers: {stream.reported} {stream.error}", WAIT_SECONDS)
         ends = kin.shop.move("o/2", "1.00")
-        wait_until(streamed, lambda: f"the stream to go further: {stream.told} {stream.error}", WAIT_SECONDS)
+        wait_until(streamed, lambda: f"the stream to go further: {stream.reported} {stream.error}", WAIT_SECONDS)
         assert not stream.heard("generation live")
     assert store.registry(lone.name).live_of(lone.hash) is None

@@ -31,7 +31,7 @@ class Streams:
         self.shop, self.redis = shop, redis
         self.store = RedisViewStore(redis)
         self.views = Views(self.store)
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.reported: list[tuple[str, dict[str, Any]]] = []
         ports = ports_of(shop.kafka, partial(RedisViewStore, redis))
         self.streams = [
             ViewStream(shop.spark, view, ports=ports, report=self._tell, **options) for view in views or VIEWS
@@ -45,12 +45,12 @@ class Streams:
         """Steps until a condition holds; servers that are away are waited for."""
         deadline = time.monotonic() + seconds
         while not done():
-            assert time.monotonic() < deadline, f"waited {seconds:g} s for {awaited}; {self.told}"
+            assert time.monotonic() < deadline, f"waited {seconds:g} s for {awaited}; {self.reported}"
             for stream in self.streams:
                 try:
                     stream.step(0.05)
                 except InfrastructureError as error:
-                    self.told.append(("waiting", {"why": str(error)}))
+                    self.reported.append(("waiting", {"why": str(error)}))
 
     def settle(self, position: Position) -> None:
         """Steps until every view covers a position."""
@@ -78,7 +78,7 @@ class Streams:
             assert_whole(self.store, stream.view, truth(self.shop, stream.view, self.store))
 
     def said(self, what: str) -> int:
-        return sum(1 for told, _ in self.told if told == what)
+        return sum(1 for reported, _ in self.reported if reported == what)
 
     def close(self) -> None:
         for stream in self.streams:
@@ -86,4 +86,4 @@ class Streams:
         self.store.close()
 
     def _tell(self, what: str, details: Any) -> None:
-        self.told.append((what, dict(details)))
+        self.reported.append((what, dict(details)))

@@ -202,8 +202,8 @@ def test_what_may_not_be_answered_is_decided_all_the_same(
         counts = running.worker.counts
         if withholds:
             wait_until(lambda: running.going and counts["accepted"] == 2, lambda: f"{running.reports}")
-            (told,) = running.reported("answers withheld")
-            assert (told["to"], counts["replies_unanswerable"], counts["dead"]) == ([TO], 1, 0)
+            (details,) = running.reported("answers withheld")
+            assert (details["to"], counts["replies_unanswerable"], counts["dead"]) == ([TO], 1, 0)
         else:
             failure = running.wait_failure()
             assert isinstance(failure, ConfigurationError), failure

@@ -122,8 +122,8 @@ def test_whatever_is_written_others_are_served_and_nothing_is_lost(broker: Broke
             else:
                 mine.append(letter.name)
             taken -= raw.key == MARK and header(raw.headers, "ce_type") == BARRIER
-            writer, told = rng.choice(writers), lambda error, _: written.append(error)
-            writer.produce(topic, raw.value, raw.key, raw.partition, headers=list(raw.headers), on_delivery=told)
+            writer, delivered = rng.choice(writers), lambda error, _: written.append(error)
+            writer.produce(topic, raw.value, raw.key, raw.partition, headers=list(raw.headers), on_delivery=delivered)
             writer.poll(0)
             if number % EACH == EACH - 1:
                 assert [each.flush(SECONDS) for each in writers] == [0] * len(writers)
@@ -378,9 +378,9 @@ def _wait_taken(broker: Broker, bank: Bank, running: Running) -> None:
 
 def _wrong(reason: str, source: RawRecord, dead: RawRecord) -> str:
     """What is wrong with a dead letter, empty when it is as it should be."""
-    told = header(dead.headers, "dead_reason").decode()
-    if reason not in told:
-        return f"{_case(source)}: not {reason!r} but {told!r}"
+    shown = header(dead.headers, "dead_reason").decode()
+    if reason not in shown:
+        return f"{_case(source)}: not {reason!r} but {shown!r}"
     if header(dead.headers, "dead_reference"):
         heavy = len(source.key or b"") + len(source.value or b"") > 900_000
         return "" if heavy and dead.value is None else f"{_case(source)}: by reference"

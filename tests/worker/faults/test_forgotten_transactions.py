@@ -360,8 +360,8 @@ def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Deci
     del producer
     restart(broker.data, "kafka")
     log = broker.data / "kafka" / "logs" / "server.log"
-    told, deadline = f"to send transaction markers for {writer}", time.monotonic() + FORGETS_SECONDS
-    wait_until(lambda: told in log.read_text("utf-8") or time.monotonic() > deadline, told)
+    line, deadline = f"to send transaction markers for {writer}", time.monotonic() + FORGETS_SECONDS
+    wait_until(lambda: line in log.read_text("utf-8") or time.monotonic() > deadline, line)
     wait_until(lambda: _answers(broker, bank), "the broker to answer")
 
 

@@ -60,9 +60,11 @@ def test_a_worker_that_wakes_up_after_a_takeover_is_fenced(broker: Broker, bank:
 
 def _wake(zombie: WorkerProcess) -> None:
     """Either it ends to be started again, or it joins again and serves what the group gives it."""
-    before = len(zombie.told("serving"))
+    before = len(zombie.reported("serving"))
     zombie.signal(signal.SIGCONT)
-    wait_until(lambda: zombie.code is not None or len(zombie.told("serving")) > before, lambda: f"an end of {zombie}")
+    wait_until(
+        lambda: zombie.code is not None or len(zombie.reported("serving")) > before, lambda: f"an end of {zombie}"
+    )
     assert zombie.code in (None, 75), str(zombie)
 
 

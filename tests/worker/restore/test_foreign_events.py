@@ -42,7 +42,7 @@ def plant(broker: Broker, one: Bank, headers: Sequence[tuple[str, bytes]] = ()) 
 
 def standing(running: Running, place: str) -> bool:
     """Whether the worker has said that it stands still at a place."""
-    return running.going and any(told["at"] == place for told in running.reported("a partition stands still"))
+    return running.going and any(report["at"] == place for report in running.reported("a partition stands still"))
 
 
 def skip(typed: Typing, one: Bank, place: str) -> int:
@@ -74,9 +74,9 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
     places = [plant(broker, bank), plant(broker, bank, ahead)]
     with Running(bank, broker.address, stopped=STOPPED) as running:
         wait_until(lambda: standing(running, places[0]), "the report")
-        told = running.reported("a partition stands still")[0]
-        assert told["at"] == places[0]
-        assert told["do"] == f"leftfold log skip {bank.name} '{places[0]}' --reason WHY"
+        report = running.reported("a partition stands still")[0]
+        assert report["at"] == places[0]
+        assert report["do"] == f"leftfold log skip {bank.name} '{places[0]}' --reason WHY"
         assert running.worker.served == {REST}
     with Running(bank, broker.address, stopped=STOPPED) as running:
         wait_until(lambda: standing(running, places[0]), "the report, again")

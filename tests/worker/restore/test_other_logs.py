@@ -50,10 +50,10 @@ def test_events_that_are_another_log_end_a_worker_and_are_refused_until_the_stat
     assert isinstance(why, InfrastructureError)
     assert "made again" in str(why)
     known, end = kept.events, broker.ends(events, committed=False)[0]
-    told = str(refusal(bank, broker))
-    assert f"know up to offset {known}" in told
-    assert f"ends at {end}" in told
-    assert told.endswith(f"leftfold state rebuild {bank.name}")
+    message = str(refusal(bank, broker))
+    assert f"know up to offset {known}" in message
+    assert f"ends at {end}" in message
+    assert message.endswith(f"leftfold state rebuild {bank.name}")
     forget_ids(broker, bank, kept)  # a worker of before topics had ids goes by where the log ends
     assert f"[0] ends at {end}, but the states of {bank.name} know it up to offset {known}" in str(
         refusal(bank, broker)
@@ -87,9 +87,9 @@ def test_commands_that_were_lost_or_made_again_are_told_of_and_what_is_there_is_
     remake(broker, bank, commands)
     forget_ids(broker, bank, known)
     post(broker, bank, client, 1)
-    told = str(refusal(bank, broker))
-    assert f"{commands}[0] ends at 1, but commands up to offset {known.commands} were taken" in told
-    assert f"leftfold state rebuild {bank.name} --commands end" in told
+    message = str(refusal(bank, broker))
+    assert f"{commands}[0] ends at 1, but commands up to offset {known.commands} were taken" in message
+    assert f"leftfold state rebuild {bank.name} --commands end" in message
     with pytest.raises(ConfigurationError, match="--commands start"):
         forget(broker, bank)
     forget(broker, bank, "start")

@@ -89,9 +89,9 @@ def test_records_that_no_worker_wrote_are_passed_over_and_streams_whose_state_th
         with Running(bank, broker.address) as running:
             for account in ("ann", *hit):
                 assert client.send(bank.deposit(account), timeout=SECONDS).version == version
-            told = running.reported("foreign state")
-            assert len({one["at"] for one in told if "at" in one}) == (len(FOREIGN) if version > 1 else 0)
-            assert [one["of"] for one in told if "of" in one] == ([sorted(hit)] if version == 2 else [])
+            reports = running.reported("foreign state")
+            assert len({one["at"] for one in reports if "at" in one}) == (len(FOREIGN) if version > 1 else 0)
+            assert [one["of"] for one in reports if "of" in one] == ([sorted(hit)] if version == 2 else [])
         if version == 1:
             _forge(broker, bank.state, home, [*FOREIGN, *torn])
 
