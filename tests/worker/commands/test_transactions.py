@@ -9,12 +9,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.processing.process_wire import BARRIER
 from leftfold.errors import Fenced
+from leftfold.kafka.worker import sent_records
 from leftfold.kafka.worker import transactions as worker_transactions
+from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.sent_records import SentRecords
+from leftfold.kafka.worker.sent_watch import SentWatch
 from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
@@ -133,6 +136,44 @@ def test_a_worker_that_waits_where_others_write_goes_on_behind_one_more_transact
     wait_until(lambda: len(broker.records(commands)) == 3, "the other transaction to end")
     assert _found(broker, commands) == [(0, b"command", b""), (1, b"command", b""), (1, b"{}", BARRIER)]
     assert transactions.rotations == 0
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("end", ["taken over", "never ended"])
+def test_a_worker_that_cannot_keep_what_it_has_sent_ends(
+    broker: Broker, bank: Bank, watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(sent_records, "_PATIENCE", 0.5)
+    monkeypatch.setattr(sent_records, "_GRACE", 0.1)
+    commands = names.commands(bank.name)
+    transactions = Paced({"bootstrap.servers": broker.address}, f"waits-{uuid4().hex}", watchdog)
+    _open(broker, bank, commands, 1)
+
+    def fail() -> None:
+        raise BufferError("Local: Queue full")
+
+    with _stable(broker, bank) as stable:
+        kept = SentRecords(transactions, stable, b"/bank/sender", _no_report)
+        ends, sent = _send(transactions, commands, 1)
+        if end == "taken over":
+            broker.producer(transactional_id=transactions.id).init_transactions(SECONDS)
+        else:
+            transactions.between = fail
+        with pytest.raises(Fenced, match="is fenced" if end == "taken over" else r"\[1\] has not ended for"):
+            kept.keep(ends, sent)
+
+
+def test_one_who_may_not_look_reports_it_and_looks_again_later() -> None:
+    reported, asked = list[str](), list[int]()
+
+    def refused() -> Hanging:
+        asked.append(1)
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    watch = SentWatch(refused, ["bank.commands"], "own", lambda what, details: reported.append(what))
+    watch.step()
+    watch.step()
+    assert (reported, len(asked)) == (["not looked for what hangs"], 1)
 
 
 @pytest.mark.servers

@@ -32,10 +32,9 @@ __all__ = ["Hanging", "last_mark"]
 
 
 _FIRST_STEP = 200
-_SECONDS, _GRACE = 10.0, 1.0
+_SECONDS, _COMMIT_SECONDS, _GRACE = 10.0, 60.0, 1.0
 _SKEW, _SKEW_OF_CLIENTS = 5000, 60_000
 """Milliseconds by which the clock of another broker, or of a client, may be ahead of a broker's."""
-_COMMIT_SECONDS = 60.0
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
@@ -180,39 +179,38 @@ class Hanging:
     def end_sent(self, place: TopicPartition, begin: int, own: str) -> str | None:
         """Ends a transaction of this category's workers that hangs on a partition where they have sent something.
 
-        It takes over those that may have decided it, except for those that hang on partitions of their own: who
-        restores these ends what they have sent, too.
+        It takes over those that may have decided it, up to one that has something open on partitions of its own: it may
+        be alive, or who restores these ends what it has sent, too.
 
         Args:
             own: the transactional id of this worker, which has nothing open.
 
         Returns:
-            The transactional id; '' if none of them is it, None if others have written the record at `begin`.
+            The transactional id; '' if others have written the record at `begin`, None if that is to be seen later.
 
         Raises:
-            KafkaException: no answer in time, among others. InfrastructureError: its outcome is not known.
+            KafkaException: no answer in time, or a right is missing, among others.
+            InfrastructureError: it is none of those that the transaction log names.
         """
         with closing(records_between(self.uncommitted, place, begin, self._end_of(place, stable=False))) as records:
             first = next(records, None)
         if first is None or header(raw(first).headers, "ce_source") != self.source:
-            return None
+            return ""
         kind, written_at = first.timestamp()
         since = written_at - (_SKEW if kind == TIMESTAMP_LOG_APPEND_TIME else _SKEW_OF_CLIENTS)
         writers = transactional_ids(self.uncommitted, self.prefix, (place.topic, place.partition), since)
-        busy = {own, *self._hung(range(self.partitions))}
-        for writer in [one for one in writers if one not in busy]:
+        writers.pop(own, None)
+        busy = self._hung(range(self.partitions))
+        for writer, outcome in writers.items():
+            if writer in busy:
+                return None
             producer = self.new_producer(writer)
             producer.init_transactions(_SECONDS)
-            deadline = time.monotonic() + _GRACE
-            while self._end_of(place, stable=True) <= begin:
-                if time.monotonic() > deadline:
-                    hung = _Hung(writer)
-                    self._decide(producer, hung, [place], self._outcomes(hung, [place])[place.topic, place.partition])
-                    break
-                time.sleep(0.05)
-            if self._end_of(place, stable=True) > begin:
+            if not self._is_past(place, begin):
+                self._decide(producer, _Hung(writer), [place], outcome)
+            if self._is_past(place, begin):
                 return writer
-        return ""
+        raise InfrastructureError("none of the transactional ids that the transaction log names for it has ended it")
 
     def _end(self, hung: _Hung) -> None:
         """Takes over the transactional id, which ends its open transaction; writes missing markers with another one.
@@ -294,18 +292,15 @@ class Hanging:
             raise InfrastructureError(
                 f"the records that end a transaction of {hung.writer} were not delivered within {_SECONDS:.0f} s"
             )
-        is_commit = outcome is TransactionOutcome.COMMIT
-        end, deadline = producer.commit_transaction if is_commit else producer.abort_transaction, time.monotonic()
-        deadline += _COMMIT_SECONDS
+        end = producer.commit_transaction if outcome is TransactionOutcome.COMMIT else producer.abort_transaction
+        deadline = time.monotonic() + _COMMIT_SECONDS
         while True:
             try:
-                end(_SECONDS)
+                return end(_SECONDS)
             except KafkaException as error:
                 # Given up, it would be aborted by the next one who takes it over.
                 if not kafka_error(error).retriable() or time.monotonic() > deadline:
                     raise
-            else:
-                return
 
     def _sent(self) -> list[TopicPartition]:
         """The partitions in which sent commands and answers of this category's workers are not committed yet."""
@@ -384,6 +379,13 @@ class Hanging:
 
     def _end_of(self, place: TopicPartition, *, stable: bool) -> int:
         return _end(self.stable if stable else self.uncommitted, place)
+
+    def _is_past(self, place: TopicPartition, offset: int) -> bool:
+        """Whether readers of committed records get past an offset within a second."""
+        deadline = time.monotonic() + _GRACE
+        while (stable := self._end_of(place, stable=True)) <= offset and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return stable > offset
 
     def _is_stable(self, partitions: Collection[int]) -> bool:
         """Whether no offset of these partitions is pending in a transaction; a pending one blocks the call."""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaException
 
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.engine.processing.stream_state import MARK
-from leftfold.errors import InfrastructureError
+from leftfold.errors import Fenced, LeftfoldError
 from leftfold.kafka.worker.transactions import Committed, Transactions, behind, is_committed
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId, Report
 
 __all__ = ["SentRecords"]
 
-_HELD, _CONTENDED, _GRACE, _PATIENCE = 0.02, 0.2, 1.0, 30.0
-_Ends: TypeAlias = dict[PartitionId, int]
+_HELD, _CONTENDED, _GRACE, _PATIENCE, _PAUSE = 0.02, 0.2, 1.0, 30.0, 0.1
 
 
 class SentRecords:
@@ -34,61 +32,72 @@ class SentRecords:
     def __init__(self, transactions: Transactions, stable: Consumer, source: bytes, report: Report) -> None:
         self._transactions, self._stable, self._report = transactions, stable, report
         self._marker = [*NO_INPUT, ("ce_source", source)]
-        self._held = set[PartitionId]()
-        """Where others had transactions open for longer than that moment, which is short there then."""
+        self._held = frozenset[PartitionId]()
+        """Where others had transactions open for longer than the worker waits; there it hardly waits the next time."""
 
     def keep(self, ends: Mapping[PartitionId, int], sent: Mapping[str, Sequence[Outgoing]]) -> None:
         """Returns once no later transaction of this worker can abort what a committed one has sent.
-
-        It waits a moment until the transaction has ended where it was sent, else commits one more there. If that one
-        aborts, what it should have ended may be aborted with it: then it is sent again. Receivers know the ids.
 
         Args:
             ends: the end offsets where it was sent. sent: the records, by topic.
 
         Raises:
-            Fenced: as `Transactions.run`.
+            Fenced: as `Transactions.run`; or what was sent has not ended somewhere for 30 s. This process must end, and
+                the next one ends the transaction.
         """
-        left, began, pause, is_doubtful = dict(ends), time.monotonic(), 1e-5, False
-        contended = began + (_HELD if self._held >= left.keys() else _CONTENDED)
-        while left and time.monotonic() < began + _PATIENCE:
+        if not ends:
+            return
+        deadline = time.monotonic() + _PATIENCE
+        open_ = self._wait(ends, _HELD if self._held >= ends.keys() else _CONTENDED, deadline)
+        self._held = frozenset(open_)
+        for place, end in open_.items():
+            self._end(place, end, [out for out in sent[place[0]] if out.partition == place[1]], deadline)
+
+    def _wait(self, ends: Mapping[PartitionId, int], seconds: float, deadline: float) -> dict[PartitionId, int]:
+        """Waits until the transaction has ended, or while no broker answers; returns where it has not by then."""
+        open_, until, pause = dict(ends), time.monotonic() + seconds, 1e-5
+        while True:
             try:
-                open_ = behind(self._stable, left)
-                if open_ and time.monotonic() > contended:
-                    is_over = self._release(open_)
-                    if is_over and not is_doubtful:
-                        self._held = set(open_)
-                        return
-                    contended, is_doubtful = time.monotonic() + _CONTENDED, True
-                elif not open_ and not is_doubtful:
-                    left = {}
-                elif not open_:
-                    lost = {place: end for place, end in left.items() if not is_committed(self._stable, *place, end)}
-                    again = self._send_again(lost, sent) if lost else {}
-                    left, is_doubtful = again or lost, not again
-            except (KafkaException, InfrastructureError):
-                contended, pause = time.monotonic() + _GRACE, 0.1
-            if left:
-                time.sleep(pause)
-                pause = min(2 * pause, 0.002) if not is_doubtful else 0.1
-        self._held = set()
-        if left:
-            where = sorted(f"{topic}[{partition}]" for topic, partition in left)
-            self._report("what was sent may be lost", {"where": where, "why": "its transaction has not ended there"})
+                open_ = behind(self._stable, open_)
+            except KafkaException:
+                pause, until = _PAUSE, min(deadline, time.monotonic() + _GRACE)
+            if not open_ or time.monotonic() > until:
+                return open_
+            time.sleep(pause)
+            pause = min(2 * pause, 0.002)
 
-    def _release(self, places: Iterable[PartitionId]) -> bool:
-        """Commits a record that readers skip in each place; returns whether it did."""
-        return bool(self._write((topic, [Outgoing(number, MARK, b"{}", self._marker)]) for topic, number in places))
+    def _end(self, place: PartitionId, end: int, records: Sequence[Outgoing], deadline: float) -> None:
+        """Commits one more transaction in a place.
 
-    def _send_again(self, lost: Collection[PartitionId], sent: Mapping[str, Sequence[Outgoing]]) -> _Ends:
-        """Sends the records of some places again; returns the ends to look at next."""
-        self._report("sent again", {"to": sorted(f"{topic}[{partition}]" for topic, partition in lost)})
-        return self._write(
-            (topic, [out for out in records if (topic, out.partition) in lost]) for topic, records in sent.items()
-        )
+        If that aborts, what it should have ended may be aborted with it: then the records are sent again, unless they
+        can be read there. Receivers know their ids.
+        """
+        topic, partition = place
+        barrier, is_doubtful = [Outgoing(partition, MARK, b"{}", self._marker)], False
+        while not self._is_kept(place, end, deadline, is_doubtful=is_doubtful):
+            if time.monotonic() > deadline:
+                raise Fenced(
+                    f"what was sent to {topic}[{partition}] has not ended for {_PATIENCE:.0f} s; this process ends, "
+                    f"and the next one ends the transaction"
+                )
+            is_lost = is_doubtful and not self._wait({place: end}, 0.0, deadline)
+            if is_lost:
+                self._report("sent again", {"to": f"{topic}[{partition}]", "records": len(records)})
+            self._transactions.refresh()
+            result = self._transactions.run([(topic, records if is_lost else barrier)], [], None)
+            if isinstance(result, Committed) and not is_doubtful:
+                return
+            if isinstance(result, Committed) and is_lost:
+                end, is_doubtful = result.ends[place], False
+            else:
+                is_doubtful = True
+                time.sleep(_PAUSE)
 
-    def _write(self, writes: Iterable[tuple[str, Sequence[Outgoing]]]) -> _Ends:
-        """Runs a transaction without offsets; returns its ends, none unless it is committed."""
-        self._transactions.refresh()
-        result = self._transactions.run(writes, [], None)
-        return dict(result.ends) if isinstance(result, Committed) else {}
+    def _is_kept(self, place: PartitionId, end: int, deadline: float, *, is_doubtful: bool) -> bool:
+        """Whether the transaction has ended in a place, and the records are there if that is doubtful."""
+        if self._wait({place: end}, _GRACE if is_doubtful else 0.0, deadline):
+            return False
+        try:
+            return not is_doubtful or is_committed(self._stable, *place, end)
+        except LeftfoldError:  # it may not read there
+            return False

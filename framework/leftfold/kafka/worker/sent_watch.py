@@ -42,23 +42,34 @@ class SentWatch:
         self._due = now + _EVERY
         try:
             hanging = self._hanging()
-            for place, (begin, since) in self._open(hanging, now).items():
-                if now - since > _STUCK and (place, begin) not in self._judged:
-                    self._end(hanging, place, begin)
-        except (KafkaException, LeftfoldError) as error:
-            self._due = time.monotonic() + _AFTER_FAILURE
-            doing = "looking for what hangs where commands were sent"
-            why = error if isinstance(error, LeftfoldError) else translated(error, doing=doing)
-            self._report("not looked for what hangs", {"why": str(why)})
+            stuck = [
+                (place, begin) for place, (begin, since) in self._open(hanging, now).items() if now - since > _STUCK
+            ]
+        except KafkaException as error:
+            self._fail("where commands were sent", error)
+            return
+        for place, begin in stuck:
+            if (place, begin) not in self._judged:
+                self._end(hanging, place, begin)
 
     def _end(self, hanging: Hanging, place: PartitionId, begin: int) -> None:
-        ended, at = hanging.end_sent(TopicPartition(*place), begin, self._own), f"{place[0]}/{place[1]}/{begin}"
+        at = f"{place[0]}/{place[1]}/{begin}"
+        try:
+            ended = hanging.end_sent(TopicPartition(*place), begin, self._own)
+        except KafkaException as error:
+            self._fail(at, error)
+            return
+        except LeftfoldError as error:
+            ended = ""
+            self._report("a transaction hangs", {"at": at, "why": str(error)})
         if ended:
             self._report("ended a transaction", {"of": ended, "at": at})
-            return
-        self._judged.add((place, begin))
-        if ended is not None:
-            self._report("a transaction hangs", {"at": at, "why": "the transaction log names none that it may be"})
+        elif ended is not None:
+            self._judged.add((place, begin))
+
+    def _fail(self, where: str, error: KafkaException) -> None:
+        self._due = time.monotonic() + _AFTER_FAILURE
+        self._report("not looked for what hangs", {"why": str(translated(error, doing=f"looking for it at {where}"))})
 
     def _open(self, hanging: Hanging, now: float) -> dict[PartitionId, tuple[int, float]]:
         """The last stable offsets that lie before open records, and since when each of them has been the same."""

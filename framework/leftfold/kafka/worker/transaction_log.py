@@ -96,23 +96,23 @@ def last_places(consumer: Consumer, transactional_id: str) -> set[PartitionId]:
     return _partitions(decided[-1]) if decided else set()
 
 
-def transactional_ids(consumer: Consumer, prefix: str, place: PartitionId, since: int) -> list[str]:
-    """The transactional ids with decided transactions that wrote to a partition since a time, in ms.
+def transactional_ids(consumer: Consumer, prefix: str, place: PartitionId, since: int) -> dict[str, TransactionOutcome]:
+    """The transactional ids with decided transactions that wrote to a partition since a time in ms, and the last one's.
 
     Those come first that have decided nothing for the longest time: they may be of dead workers.
 
     Raises:
         KafkaException: as `outcomes_of`.
     """
-    last, found = dict[str, int](), set[str]()
+    last, found = dict[str, int](), dict[str, TransactionOutcome]()
     places = [TopicPartition(TOPIC, partition, since) for partition in range(_count(consumer))]
     for start in consumer.offsets_for_times(places, timeout=10.0):
         for id_, decided_at, value in _read(consumer, start.partition, start.offset) if start.offset >= 0 else ():
             if id_.startswith(prefix) and value[_STATUS] in _PREPARED:
                 last[id_] = decided_at
                 if place in _partitions(value):
-                    found.add(id_)
-    return sorted(found, key=last.__getitem__)
+                    found[id_] = _PREPARED[value[_STATUS]]
+    return {id_: found[id_] for id_ in sorted(found, key=last.__getitem__)}
 
 
 def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
