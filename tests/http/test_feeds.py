@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 from fastapi.responses import StreamingResponse
 from starlette.types import Message
 
-from leftfold import memory
 from leftfold.errors import ChangesNotKept, InfrastructureError
 from leftfold.http.feeds import _CATCHING_UP, _MOST_FRAMES, Feed, Frame, Frames, frame
 from leftfold.http.problems import ProblemError
 from leftfold.http.routes import ResponseInParts, token_of
-from leftfold.http.server_sent_events import _EventSource, _listening
+from leftfold.http.server_sent_events import _listening
 from leftfold.model.position import Position
-from tests.domains.shop import app, baskets
-from tests.waiting import WAIT_SECONDS
 
 Sent = dict[str, Any]
 
@@ -381,45 +376,3 @@ def test_a_listener_chooses_by_key_and_type() -> None:
     assert chosen("ab", "y") == ["ay", "by"]
     assert chosen("", "x") == ["ax", "bx"]
     assert chosen("c", "x") == []
-
-
-class HeldReader:
-    """A reader of a log whose reads take until they are released."""
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self.is_reading, self.released, self.closed = (threading.Event() for _ in range(3))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-    def poll(self, most: int, timeout: float) -> Any:
-        self.is_reading.set()
-        self.released.wait(WAIT_SECONDS)
-        return self._reader.poll(most, timeout)
-
-    def close(self) -> None:
-        self._reader.close()
-        self.closed.set()
-
-
-def test_the_reader_of_a_listener_that_disconnects_is_closed_behind_its_last_read() -> None:
-    """Its request is cancelled again and again until it has ended, so also while it closes its source."""
-
-    async def run(reader: HeldReader) -> None:
-        source = _EventSource(baskets, lambda: reader)
-        await source.begin(None)
-        reading = asyncio.create_task(source.read(0.1))
-        await asyncio.to_thread(reader.is_reading.wait, WAIT_SECONDS)
-        closing = asyncio.create_task(source.close())
-        await asyncio.sleep(0)
-        for task in (reading, closing):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        reader.released.set()
-        assert await asyncio.to_thread(reader.closed.wait, WAIT_SECONDS)
-        await source.close()
-
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(HeldReader(world.log_reader())))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from leftfold import memory
 from leftfold.errors import InfrastructureError
 from leftfold.http import gateway
 from leftfold.http.routes import token_of
+from leftfold.http.server_sent_events import _EventSource
 from leftfold.memory import World
 from leftfold.model.position import Position
-from tests.domains.shop import Open, app
+from tests.domains.shop import Open, app, baskets
 from tests.http.serving import Caller, serving
 from tests.waiting import WAIT_SECONDS
 
@@ -273,3 +275,45 @@ def test_head_of_a_stream_is_answered_at_once_and_leaves_the_connection_for_the_
                 head = caller.send(f"HEAD {path} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode()).answer()
                 assert (head.status, head.headers["content-type"][:17]) == (200, "text/event-stream")
                 assert caller.get("/health/live").status == 200
+
+
+class HeldReader:
+    """A reader of a log whose reads take until they are released."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.is_reading, self.released, self.closed = (threading.Event() for _ in range(3))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def poll(self, most: int, timeout: float) -> Any:
+        self.is_reading.set()
+        self.released.wait(WAIT_SECONDS)
+        return self._reader.poll(most, timeout)
+
+    def close(self) -> None:
+        self._reader.close()
+        self.closed.set()
+
+
+def test_the_reader_of_a_listener_that_disconnects_is_closed_behind_its_last_read() -> None:
+    """Its request is cancelled again and again until it has ended, so also while it closes its source."""
+
+    async def run(reader: HeldReader) -> None:
+        source = _EventSource(baskets, lambda: reader)
+        await source.begin(None)
+        reading = asyncio.create_task(source.read(0.1))
+        await asyncio.to_thread(reader.is_reading.wait, WAIT_SECONDS)
+        closing = asyncio.create_task(source.close())
+        await asyncio.sleep(0)
+        for task in (reading, closing):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        reader.released.set()
+        assert await asyncio.to_thread(reader.closed.wait, WAIT_SECONDS)
+        await source.close()
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        asyncio.run(run(HeldReader(world.log_reader())))

@@ -24,8 +24,7 @@ from leftfold.kafka.errors import QuietLog
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker import lost_records as lost
 from leftfold.kafka.worker.hanging_transactions import Hanging
-from leftfold.kafka.worker.sent_records import SentRecords
-from leftfold.kafka.worker.sent_watch import SentWatch
+from leftfold.kafka.worker.sent_records import SentRecords, SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transactions import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker.worker import Worker

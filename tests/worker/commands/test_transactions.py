@@ -16,8 +16,7 @@ from leftfold.errors import Fenced
 from leftfold.kafka.worker import sent_records
 from leftfold.kafka.worker import transactions as worker_transactions
 from leftfold.kafka.worker.hanging_transactions import Hanging
-from leftfold.kafka.worker.sent_records import SentRecords
-from leftfold.kafka.worker.sent_watch import SentWatch
+from leftfold.kafka.worker.sent_records import SentRecords, SentWatch
 from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
 from leftfold.model import keys as names
 from leftfold.ports.codec import header

@@ -17,12 +17,11 @@ from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.worker import sent_watch
+from leftfold.kafka.worker import sent_records
 from leftfold.kafka.worker import state_restore as restore
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.lost_records import lost_records, read_settling
-from leftfold.kafka.worker.sent_records import SentRecords
-from leftfold.kafka.worker.sent_watch import SentWatch
+from leftfold.kafka.worker.sent_records import SentRecords, SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transaction_log import TransactionOutcome, outcomes_of
 from leftfold.kafka.worker.transactions import Transactions, Watchdog
@@ -30,6 +29,7 @@ from leftfold.local import kill, restart
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import Report
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
@@ -44,10 +44,8 @@ Decided = Literal["commit", "abort"]
 HOME = partition_of(ACCOUNT.encode(), PARTITIONS)
 TOUCHED = (1, 2)
 FORGETS_SECONDS = 15.0
-LUCK_SECONDS = 400.0
-"""A busy machine kills so late that many brokers have written their markers."""
-SOURCE = b"/bank/answers"
-"""Who answers a process, which here has the bank's own topic of commands."""
+LUCK_SECONDS = 400.0  # a busy machine kills so late that many brokers have written their markers
+SOURCE = b"/bank/answers"  # of who answers a process, which here has the bank's own topic of commands
 _OPEN: list[Consumer] = []
 
 
@@ -98,8 +96,8 @@ def test_what_was_sent_elsewhere_hangs_on_until_it_is_looked_for(
     broker: Broker, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, ended_by: str
 ) -> None:
     """The twin ends what lies on its own partitions: a process never hears what has become of its command."""
-    monkeypatch.setattr(sent_watch, "_EVERY", 0.0)
-    monkeypatch.setattr(sent_watch, "_STUCK", 0.0)
+    monkeypatch.setattr(sent_records, "_EVERY", 0.0)
+    monkeypatch.setattr(sent_records, "_STUCK", 0.0)
     bank, writer, hanging = _forgotten(broker, proxy, "commit", sent=False)
     assert _ended(hanging) == [writer]
     wait_until(lambda: not hanging.holds(range(PARTITIONS)), "the markers")
@@ -143,11 +141,10 @@ class _AbortsFirst(Transactions):
 def _look(hanging: Hanging, own: str, topic: str) -> list[tuple[str, str]]:
     """What one reports who looks twice."""
     reported = list[tuple[str, str]]()
-    watch = SentWatch(
-        lambda: hanging, [topic], own, lambda what, details: reported.append((what, str(details.get("of"))))
-    )
-    watch.step()
-    watch.step()
+    report: Report = lambda what, details: reported.append((what, str(details.get("of"))))  # noqa: E731
+    watch = SentWatch(lambda: hanging, [topic], own, report)
+    for _ in range(2):
+        watch.step()
     return reported
 
 
@@ -279,9 +276,7 @@ def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_over
         _send(client, bank, 1)
         hanging, owner = ports.hanging(bank.app, CommandTask(bank.decider)), running.worker._transactions.id
         assert hanging.end([HOME], overdue=False) == []
-        wait_until(
-            lambda: owner in hanging._hung([HOME]), "the owner, who is taken for the one that hangs when overdue"
-        )
+        wait_until(lambda: owner in hanging._hung([HOME]), "the owner to be taken for the one that hangs")
         other.abort_transaction(SECONDS)
     restoration.close()
 
@@ -327,14 +322,11 @@ def _forgotten(broker: Broker, proxy: Proxy, decided: Decided, *, sent: bool = T
         _forget(broker, proxy, bank, writer, decided)
         hanging = _hanging(broker, bank, sent=sent)
         time.sleep(2.0)  # the condition is that nothing happens
-        if hanging.holds(TOUCHED) and not _marked(broker, bank) and not _is_stable(broker, bank):
+        stable = [broker.ends(topic, committed=True) for topic in (bank.state, names.events(bank.name))]
+        is_marked = any(ends[partition] for ends in stable for partition in TOUCHED)
+        if hanging.holds(TOUCHED) and not is_marked and not _is_stable(broker, bank):
             return bank, writer, hanging
     raise AssertionError(f"no broker of {number} has forgotten its transaction")
-
-
-def _marked(broker: Broker, bank: Bank) -> bool:
-    stable = [broker.ends(topic, committed=True) for topic in (bank.state, names.events(bank.name))]
-    return any(ends[partition] for ends in stable for partition in TOUCHED)
 
 
 def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Decided) -> None:
@@ -360,8 +352,8 @@ def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Deci
     del producer
     restart(broker.data, "kafka")
     log = broker.data / "kafka" / "logs" / "server.log"
-    line, deadline = f"to send transaction markers for {writer}", time.monotonic() + FORGETS_SECONDS
-    wait_until(lambda: line in log.read_text("utf-8") or time.monotonic() > deadline, line)
+    line, until = f"to send transaction markers for {writer}", time.monotonic() + FORGETS_SECONDS
+    wait_until(lambda: line in log.read_text("utf-8") or time.monotonic() > until, line)
     wait_until(lambda: _answers(broker, bank), "the broker to answer")
 
 

@@ -15,15 +15,10 @@ from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogChec
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
 from leftfold.kafka.records import raw
+from leftfold.kafka.worker import transaction_log
 from leftfold.kafka.worker.lost_records import Span, settling_note
 from leftfold.kafka.worker.poison_pills import new_token
-from leftfold.kafka.worker.transaction_log import (
-    TransactionOutcome,
-    last_places,
-    outcomes_of,
-    records_between,
-    transactional_ids,
-)  # fmt: skip
+from leftfold.kafka.worker.transaction_log import TransactionOutcome, last_places, outcomes_of, records_between
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
@@ -198,7 +193,9 @@ class Hanging:
             return ""
         kind, written_at = first.timestamp()
         since = written_at - (_SKEW if kind == TIMESTAMP_LOG_APPEND_TIME else _SKEW_OF_CLIENTS)
-        writers = transactional_ids(self.uncommitted, self.prefix, (place.topic, place.partition), since)
+        writers = transaction_log.transactional_ids(
+            self.uncommitted, self.prefix, (place.topic, place.partition), since
+        )
         writers.pop(own, None)
         busy = self._hung(range(self.partitions))
         for writer, outcome in writers.items():
@@ -210,7 +207,8 @@ class Hanging:
                 self._decide(producer, _Hung(writer), [place], outcome)
             if self._is_past(place, begin):
                 return writer
-        raise InfrastructureError("none of the transactional ids that the transaction log names for it has ended it")
+        why = "none of the transactional ids that the transaction log names for it has ended it"
+        raise InfrastructureError(f"{why}; see kafka-transactions.sh --help")
 
     def _end(self, hung: _Hung) -> None:
         """Takes over the transactional id, which ends its open transaction; writes missing markers with another one.

@@ -11,7 +11,7 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored, Stopped
-from leftfold.kafka.worker.sent_watch import SentWatch
+from leftfold.kafka.worker.sent_records import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
 from leftfold.model.app import App
