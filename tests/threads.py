@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TypeAlias
 
@@ -11,9 +11,11 @@ from leftfold import App
 from leftfold.engine.views.projector import Projector
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
+from leftfold.model.view import View
 from leftfold.ports.protocols import LogReader, ViewStore
+from tests.waiting import wait_until
 
-__all__ = ["all_working", "deciding", "projecting", "working"]
+__all__ = ["all_working", "deciding", "projecting", "wait_live", "working"]
 
 Work: TypeAlias = Callable[[threading.Event], object]
 
@@ -64,3 +66,8 @@ def projecting(views: Any, reader: Callable[[], LogReader], store: ViewStore, **
                 projector.step()
 
     return work
+
+
+def wait_live(store: ViewStore, views: Sequence[View[Any, Any]]) -> None:
+    """Waits until readers see each view: a projector that starts behind events folds them first."""
+    wait_until(lambda: all(store.registry(view.name).live_of(view.hash) for view in views), "every view to be live")

@@ -33,7 +33,7 @@ from leftfold.ports.bulk import OpenArchive, OpenBulkLog
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from tests.domains.ledger import app, histories, stranger
-from tests.threads import all_working, deciding, projecting
+from tests.threads import all_working, deciding, projecting, wait_live
 from tests.waiting import WAIT_SECONDS, step_until, wait_until
 from tests.worker.receipts import behind
 
@@ -70,6 +70,7 @@ class Past:
         """Three histories; two are archived and most of them trimmed away; `noon` (in ms) lies between those."""
         ensure(app, self.kafka)
         with self.working(self.reader), closing(KafkaClient(app.name, self.kafka)) as client:
+            wait_live(self.store, app.views)
             self.send(client, 7)
             self.noon = time.time_ns() // 1_000_000 + 1
             self.send(client, 6)

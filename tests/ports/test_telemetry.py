@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from leftfold import App, ConflictError, FoldView, OutcomeUnknown, Reaction, memory
-from leftfold.engine.views.shared_buckets import EventSpans
+from leftfold.engine.views.projection_spans import ProjectionSpans
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.telemetry import (
@@ -188,8 +188,9 @@ def test_commands_of_one_call_share_a_span_and_of_a_large_batch_only_some_events
         sent = recording.named("send commands")
         assert dict(sent.attributes or {})["messaging.batch.message_count"] == many
         records = [record for part in world.log.of(names.events("payments")) for record in part]
-        spans = EventSpans(["holds"])
-        spans.begin(records)
+        spans = ProjectionSpans()
+        spans.restart(["holds"])
+        spans.read(records, is_first=True)
         spans.end()
     projected = [span for span in recording.spans() if span.name == f"{PROJECT.name} payments.events"]
     assert len(records) == many

@@ -13,7 +13,7 @@ from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.redis import RedisBulkSink, RedisViewStore
 from leftfold.redis.keys import BucketKeys
-from leftfold.testing.contracts.readers import COLUMNS, checkpoint
+from leftfold.testing.contracts.readers import COLUMNS, checkpoint, keys_with
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import Line, new_marked, rows, slot_of
 from tests.redis.server import RedisServer
@@ -78,7 +78,7 @@ def test_loaded_buckets_are_sealed_with_what_their_tasks_wrote(of_either: RedisV
     assert store.checkpoints(generation)[0].phase is Phase.SEALED
     assert [len(rows(store, generation, bucket)) for bucket in range(BUCKETS)] == list(counts)
     assert store.keys(generation, 2, "r01200", 99) == [f"r{number:05d}" for number in range(1201, 1234)]
-    assert len(store.found(generation, 2, "color", "=red")) == 412
+    assert len(keys_with(store, generation, 2, "color", "=red")) == 412
     snapshot = store.read(generation, [(0, "r00007")])
     assert snapshot.rows == ({b"color": b"blue", b"size": b"7", b"@version": b"8"},)
 
@@ -269,4 +269,4 @@ def test_a_slot_that_moves_in_the_middle_of_a_load_takes_the_rest_along(
         assert sink.write(generation, 0, COLUMNS, INDEXES, moved()) == 2200
     store.seal(generation, final(2200))
     assert len(rows(store, generation)) == 2200
-    assert len(store.found(generation, 0, "color", "=red")) == 734
+    assert len(keys_with(store, generation, 0, "color", "=red")) == 734

@@ -12,7 +12,7 @@ import pytest
 
 from leftfold.errors import ContractError
 from leftfold.ports.flush import Generation, Phase, Registry
-from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matching, Query
+from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matching, Query, Rows
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.reads import compile_query, row_query, rows_query
@@ -126,7 +126,7 @@ def test_clients_of_an_event_loop_end_with_it(
 ) -> None:
     async def read_often() -> None:
         for _ in range(3):
-            await asyncio.gather(*(store.aread(generation, [(0, "a")]) for _ in range(200)))
+            await asyncio.gather(*(store.aask(Rows(generation, ((0, "a"),))) for _ in range(200)))
 
     before = connections(server)
     asyncio.run(read_often())
@@ -140,7 +140,7 @@ def test_a_store_closed_inside_a_loop_leaves_nothing_behind(
 ) -> None:
     async def read_and_close() -> None:
         own = RedisViewStore(server.settings)
-        await own.aread(generation, [(0, "a")])
+        await own.aask(Rows(generation, ((0, "a"),)))
         if how == "close":
             own.close()
         else:

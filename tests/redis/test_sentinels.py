@@ -15,6 +15,7 @@ from leftfold import memory
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase, Registry
+from leftfold.ports.queries import Rows
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis.connection.server import open_server
 from leftfold.redis.connection.topology import SentinelTopology, open_connection
@@ -77,7 +78,7 @@ def test_every_kind_of_connection_goes_to_the_master(sentinels: SentinelSet, sto
         store.seal(generation, {0: replace(checkpoint("s", 0), rows=1)})
         sealed = generation.in_phase(Phase.SEALED)
         assert store.flush([flush_of(sealed, 0, "s", "t1", row("b"))])
-        assert loop.run(store.aread(sealed, [(0, "a")])).checkpoints == {0: checkpoint("t1", 1)}
+        assert loop.run(store.aask(Rows(sealed, ((0, "a"),)))).checkpoints == {0: checkpoint("t1", 1)}
         assert len(strangers(sentinels.master)) == 4, "one each of blocking, asyncio, flusher and sink"
         assert strangers(sentinels.replica) == []
 
@@ -91,9 +92,9 @@ def test_after_a_failover_every_kind_of_connection_finds_the_new_master(
         sink.write(loading, 0, COLUMNS, (), [red])
         assert store.flush(flushes(generation, "", "t1", "a"))
         waiter = store.listen(generation, None)
-        assert loop.run(store.aread(generation, [(0, "a0")])).rows != (None,)
+        assert loop.run(store.aask(Rows(generation, ((0, "a0"),)))).rows != (None,)
         fail_over(sentinels)
-        assert loop.run(store.aread(generation, [(0, "a0")])).rows != (None,)
+        assert loop.run(store.aask(Rows(generation, ((0, "a0"),)))).rows != (None,)
         assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
         assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
         wait_until(lambda: hears(store, generation), "the new master to be listened to")
@@ -234,7 +235,7 @@ def test_passwords_reach_sentinels_and_servers_and_no_message(
 
 
 def _read(store: RedisViewStore, generation: Generation) -> object:
-    return asyncio.run(store.aread(generation, [(0, "a")]))
+    return asyncio.run(store.aask(Rows(generation, ((0, "a"),))))
 
 
 def test_status_and_doctor_name_the_master(sentinels: SentinelSet, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import Generation, Registry
+from leftfold.ports.queries import Rows
 from leftfold.redis import RedisViewStore
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from leftfold.testing.simulation.scheduler import SimulatedProcess
@@ -86,15 +87,15 @@ def test_a_server_that_does_not_answer_is_given_up_in_virtual_time() -> None:
 
         async def work() -> list[float]:
             store, ends = world.store(), []
-            await store.aread(generation, [(0, "a")])
+            await store.aask(Rows(generation, ((0, "a"),)))
             for stopped in (True, False):
                 world.host.is_stopped = stopped
                 began = asyncio.get_running_loop().time()
                 if stopped:
                     with pytest.raises(InfrastructureError):
-                        await store.aread(generation, [(0, "a")])
+                        await store.aask(Rows(generation, ((0, "a"),)))
                 else:
-                    assert (await store.aread(generation, [(0, "a")])).rows[0] is not None
+                    assert (await store.aask(Rows(generation, ((0, "a"),)))).rows[0] is not None
                 ends.append(asyncio.get_running_loop().time() - began)
             return ends
 
@@ -109,16 +110,16 @@ def test_a_lost_connection_is_opened_again() -> None:
 
         async def work() -> None:
             store = world.store()
-            await store.aread(generation, [(0, "a")])
+            await store.aask(Rows(generation, ((0, "a"),)))
             world.redis.restart()
             with pytest.raises(InfrastructureError):
-                await store.aread(generation, [(0, "a")])
-            assert (await store.aread(generation, [(0, "a")])).rows[0] is not None
+                await store.aask(Rows(generation, ((0, "a"),)))
+            assert (await store.aask(Rows(generation, ((0, "a"),)))).rows[0] is not None
             world.host.kill()
             with pytest.raises(InfrastructureError):
-                await store.aread(generation, [(0, "a")])
+                await store.aask(Rows(generation, ((0, "a"),)))
             with pytest.raises(InfrastructureError):
-                await store.aread(generation, [(0, "a")])
+                await store.aask(Rows(generation, ((0, "a"),)))
 
         world.do(_looping(work))
 
@@ -183,7 +184,7 @@ def test_whichever_call_a_process_is_killed_at_its_loop_ends(caplog: pytest.LogC
             async def work(world: RedisWorld = world, generation: Generation = generation) -> None:
                 store = world.store()
                 waiter = await store.alisten(generation, checkpoint("", 9).position)
-                await asyncio.gather(*[store.aread(generation, [(0, "a")]) for _ in range(3)], waiter.wait(0.1))
+                await asyncio.gather(*[store.aask(Rows(generation, ((0, "a"),))) for _ in range(3)], waiter.wait(0.1))
 
             def strike(process: SimulatedProcess, what: str, number: int = number) -> None:
                 if process.calls == number:

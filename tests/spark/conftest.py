@@ -30,7 +30,7 @@ from leftfold.spark.queries.query_refresh import query_runner
 from tests.domains.ledger import LedgerCommand, Move, app, histories, stranger
 from tests.redis.server import RedisServer
 from tests.servers import Addresses, emptied, patient, running, secret_url
-from tests.threads import all_working, deciding, projecting
+from tests.threads import all_working, deciding, projecting, wait_live
 from tests.waiting import wait_until
 from tests.worker.receipts import behind
 
@@ -124,6 +124,7 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
             projecting(app.views, partial(KafkaLogReader, shop.kafka), shop.store, member="projector"),
         ),
     ):
+        wait_live(shop.store, app.views)
         shop.send(some_histories(7, poison=0.01))
         plant_aborted(shop.kafka)
         position = shop.send(some_histories(8))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from leftfold.errors import Fenced
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields
-from leftfold.ports.bulk import BucketResult, BulkRow, Registries, Stored
+from leftfold.ports.bulk import BucketResult, BulkRow, BulkStore, Registries, Stored
 from leftfold.ports.flush import (
     BucketFlush,
     Checkpoint,
@@ -207,7 +207,7 @@ def _is_within(range_: IndexRange, value: str) -> bool:
     return above and below
 
 
-class MemoryViewStore:
+class MemoryViewStore(BulkStore):
     """A ViewStore in this process; one thread writes at a time.
 
     Args:
@@ -236,13 +236,6 @@ class MemoryViewStore:
         self._notifier.changed(view)
         return True
 
-    def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
-        """The checkpoints that exist and have their seal."""
-        found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
-        return {
-            number: bucket.checkpoint for number, bucket in found if bucket is not None and bucket.counts_in(generation)
-        }
-
     def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
         """Writes first checkpoints if none is there."""
         if any(self.bucket(generation, number) for number in checkpoints):
@@ -251,17 +244,9 @@ class MemoryViewStore:
             self._buckets[generation.view, generation.id, number] = Bucket(checkpoint, self._history)
         return True
 
-    def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """Rows, checkpoints and the live generation."""
-        return self.ask(Rows(generation, tuple(keys)))
-
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations."""
         return [self.read(generation, keys) for generation, keys in asked]
-
-    async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """`read` for asyncio."""
-        return self.read(generation, keys)
 
     def ask(self, question: Query[A], /) -> A:
         """The answer to a query."""
@@ -295,15 +280,6 @@ class MemoryViewStore:
         for view, id_ in dict.fromkeys((flush.generation.view, flush.generation.id) for flush in flushes):
             self._notifier.reached(view, id_, Position.union(flush.checkpoint.position for flush in flushes))
         return True
-
-    def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
-        """Row keys behind `after`."""
-        return self.ask(Listed(generation, bucket, after, limit))
-
-    def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
-        """Row keys by indexed value."""
-        matches = self.ask(Matching(generation, (IndexRange(index, value, value),), buckets=(bucket,)))
-        return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
         """Removes a generation with all its buckets."""

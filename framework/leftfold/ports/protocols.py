@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, Snapshot, While
 from leftfold.ports.notifications import AsyncWaiter, Waiter
-from leftfold.ports.queries import Query
+from leftfold.ports.queries import Listed, Query, Registered, Rows
 
 __all__ = [
     "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "ViewStore",
@@ -94,6 +94,7 @@ class ViewStore(Protocol):
 
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
+        return self.ask(Registered(view))
 
     def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
         """Replaces the registry if it is still `before`; False when another process changed it first.
@@ -108,6 +109,7 @@ class ViewStore(Protocol):
         A checkpoint in the phase `bulk` in a generation that is past it has lost its seal, and its bucket maybe rows:
         it counts as missing, too. Snapshots leave such checkpoints out as well.
         """
+        return dict(self.ask(Rows(generation, (), tuple(range(generation.buckets)))).checkpoints)
 
     def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
         """Writes the checkpoints of a new generation if it has none; False when it has one."""
@@ -117,12 +119,10 @@ class ViewStore(Protocol):
 
         It takes one round trip.
         """
+        return self.ask(Rows(generation, tuple(keys)))
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations, in one round trip."""
-
-    async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """`read` for asyncio."""
 
     def ask(self, question: Query[A], /) -> A:
         """The answer to a reader's query, in one round trip."""
@@ -148,12 +148,11 @@ class ViewStore(Protocol):
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
         """`begin_flush`, and its outcome."""
+        return self.begin_flush(flushes).landed()
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
         """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
-
-    def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
-        """The encoded row keys whose indexed field has this ordered value, in byte order."""
+        return self.ask(Listed(generation, bucket, after, limit))
 
     def unlink(self, generation: Generation) -> None:
         """Removes every key of a generation."""

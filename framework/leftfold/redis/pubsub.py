@@ -13,9 +13,9 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 from leftfold.ports.notifications import PositionNotifier, Waiter
 from leftfold.ports.queries import Rows
-from leftfold.redis.connection.asyncio import PipelinedConnection, open_async_client, open_pipelined
+from leftfold.redis.connection.asyncio import PipelinedConnection, RoutedAsyncClient, open_pipelined
 from leftfold.redis.connection.errors import refuse_errors, unreachable
-from leftfold.redis.connection.protocol import AsyncClient, packed
+from leftfold.redis.connection.protocol import packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology
 from leftfold.redis.keys import channel
@@ -36,7 +36,7 @@ class Subscriber:
     once for all readers of a generation; that also detects when another generation goes live.
     """
 
-    def __init__(self, settings: RedisSettings, client: AsyncClient, topology: Topology) -> None:
+    def __init__(self, settings: RedisSettings, client: RoutedAsyncClient, topology: Topology) -> None:
         self._settings, self._client, self._topology = settings, client, topology
         self.notifier = PositionNotifier()
         self._connection: PipelinedConnection | None = None
@@ -161,7 +161,7 @@ class LoopClient:
     """The connections and the subscription of one event loop, each opened at its first use."""
 
     def __init__(self, settings: RedisSettings, topology: Topology) -> None:
-        self.client = open_async_client(settings, topology)
+        self.client = RoutedAsyncClient(topology)
         self.subscriber = Subscriber(settings, self.client, topology)
 
     async def aclose(self) -> None:

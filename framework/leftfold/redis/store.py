@@ -12,11 +12,11 @@ import redis
 
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BucketResult, Registries, Stored
+from leftfold.ports.bulk import BucketResult, BulkStore, Registries, Stored
 from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Checkpoint, Generation, Phase, Registry, Snapshot, While
 from leftfold.ports.notifications import AsyncWaiter, Waiter
 from leftfold.ports.protocols import Flushing
-from leftfold.ports.queries import IndexRange, Listed, Matching, Query, Registered, Rows
+from leftfold.ports.queries import Query, Rows
 from leftfold.redis.bulk_load import seal
 from leftfold.redis.connection.errors import Command, RedisClient, translated
 from leftfold.redis.connection.protocol import Connector, connect
@@ -80,7 +80,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class RedisViewStore:
+class RedisViewStore(BulkStore):
     """A view store in Redis, for any number of threads and event loops of one process.
 
     Every method raises InfrastructureError when the server cannot be reached or refuses, and ConfigurationError when
@@ -99,10 +99,6 @@ class RedisViewStore:
         with translated(self._settings):
             return self._topology.describe()
 
-    def registry(self, view: str) -> Registry:
-        """The generations of a view and which is live for each hash."""
-        return self.ask(Registered(view))
-
     def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
         """Replaces the registry if it is still `before`; False when another process changed it first.
 
@@ -116,10 +112,6 @@ class RedisViewStore:
             also = {"checkpoints": [BucketKeys(unmoved, bucket).checkpoint for bucket in seen], "holds": while_.holds}
         with translated(self._settings):
             return self._retry_while_moving(partial(change_registry, self._client, view, before, after, **also))
-
-    def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
-        """The checkpoints of a generation's buckets, without missing ones."""
-        return dict(self.ask(Rows(generation, (), tuple(range(generation.buckets)))).checkpoints)
 
     def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
         """Writes the checkpoints of a new generation if none of them exists; False when one does."""
@@ -167,20 +159,12 @@ class RedisViewStore:
             return [{bucket: checkpoint} for bucket, checkpoint in checkpoints.items()]
         return [checkpoints]
 
-    def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """The rows at (bucket, encoded key), their buckets' checkpoints and the live generation, in one round trip."""
-        return self.ask(Rows(generation, tuple(keys)))
-
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations, in one round trip."""
         queries = [compile_query(Rows(generation, tuple(keys))) for generation, keys in asked]
         with translated(self._settings):
             replies = iter(self._client.execute([command for query in queries for command in query.commands]))
         return [query.answer(list(islice(replies, len(query.commands)))) for query in queries]
-
-    async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """`read` for asyncio."""
-        return await self.aask(Rows(generation, tuple(keys)))
 
     def ask(self, question: Query[A], /) -> A:
         """The answer to a query of a reader, in one round trip."""
@@ -217,19 +201,6 @@ class RedisViewStore:
         read the checkpoints again, they say what was written.
         """
         return self._flushers.of(flushes[0].generation).begin(flushes) if flushes else NOTHING_TO_FLUSH
-
-    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """`begin_flush`, and waits for its outcome."""
-        return self.begin_flush(flushes).landed()
-
-    def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
-        """Up to `limit` encoded row keys of a bucket after `after` ('' = from the start), in byte order."""
-        return self.ask(Listed(generation, bucket, after, limit))
-
-    def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
-        """The encoded row keys whose indexed field has this ordered value, in byte order."""
-        matches = self.ask(Matching(generation, (IndexRange(index, value, value),), buckets=(bucket,)))
-        return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
         """Removes every key of a generation."""

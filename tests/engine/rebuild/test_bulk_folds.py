@@ -20,6 +20,7 @@ from leftfold.errors import ContractError
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Checkpoint, Generation, Phase
+from leftfold.testing.contracts.readers import keys_with
 
 TOPIC, PARTITIONS = "counts.events", 2
 NAMES = ("a", "b", "c/d", "é", "\0", "b'\\xff'")
@@ -191,7 +192,7 @@ def contents(generation: Generation, store: MemoryViewStore) -> dict[int, Any]:
     for bucket, checkpoint in store.checkpoints(generation).items():
         keys = store.keys(generation, bucket, "", 10_000)
         rows = store.read(generation, [(bucket, key) for key in keys]).rows
-        indexed = {value: store.found(generation, bucket, "total", value) for value in _values(store, generation)}
+        indexed = {value: keys_with(store, generation, bucket, "total", value) for value in _values(store, generation)}
         found[bucket] = (dict(zip(keys, rows, strict=True)), indexed, public_part(checkpoint))
     return found
 

@@ -20,7 +20,7 @@ from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import change, format_time, open_generation, promote_first, resolve
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.projector import Projector
-from leftfold.engine.views.shared_buckets import SharedSubscription
+from leftfold.engine.views.shared_subscription import SharedSubscription
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.memory import MemoryViewStore, World
 from leftfold.model.position import Position

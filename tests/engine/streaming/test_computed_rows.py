@@ -22,6 +22,7 @@ from leftfold.model.position import Position
 from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase
 from leftfold.testing import fold
+from leftfold.testing.contracts.readers import keys_with
 from tests.domains.ledger import Moved, by_owner, ledgers
 
 TOPICS = {"ledgers.events": 2}
@@ -138,7 +139,7 @@ def test_batches_change_rows_checksums_indexes_and_every_checkpoint(store: Memor
     assert {checkpoint.token for checkpoint in store.checkpoints(made).values()} == {"r.1"}
     assert all(checkpoint.position.covers(reached) for checkpoint in store.checkpoints(made).values())
     assert [
-        k for b in range(4) for k in store.found(made, b, "moves", counts.rows.index_entries(Count("x", 2))[0])
+        k for b in range(4) for k in keys_with(store, made, b, "moves", counts.rows.index_entries(Count("x", 2))[0])
     ] == []
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, View, ViewNotBuilt
-from leftfold.engine.views import shared_buckets
+from leftfold.engine.views import shared_subscription
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.live_fold import LiveFold
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.shared_buckets import FLUSH_EVENTS, SharedSubscription
+from leftfold.engine.views.shared_subscription import FLUSH_EVENTS, SharedSubscription
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Phase, checksum_of, covered
@@ -325,7 +325,7 @@ def test_twin_with_the_current_token_a_stale_writer_overwrites_rows(bench: FoldB
 @pytest.mark.parametrize("more", [1, 0], ids=["events come", "idle"])
 def test_a_store_that_went_back_in_time_heals(more: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin never looks at its checkpoints: older rows stay until the next event."""
-    monkeypatch.setattr(shared_buckets, "CONFIRM_SECONDS", seconds)
+    monkeypatch.setattr(shared_subscription, "CONFIRM_SECONDS", seconds)
     bench = FoldBench(household_spend)
     projector = bench.fold(None, out("a", "h", p=1))
     saved = deepcopy(bench.store._buckets)

@@ -17,7 +17,7 @@ import pytest
 
 from leftfold import FoldView, SpreadView, View
 from leftfold.engine.views import projector
-from leftfold.engine.views import shared_buckets as group
+from leftfold.engine.views import shared_subscription as group
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.projector import Projector

@@ -18,6 +18,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.rights import redis_rules
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
+from leftfold.ports.queries import Rows
 from leftfold.redis import RedisBulkSink, RedisViewStore, refuse_eviction
 from leftfold.redis.connection.protocol import connect
 from leftfold.redis.flusher import Flusher, Flushers
@@ -161,7 +162,7 @@ def test_a_dead_node_is_named_the_others_are_read_and_after_a_failover_all_are(
     replica = cluster.replica_of(victim)
     other = next(b for b in range(BUCKETS) if cluster.owner(slot_of(generation, b)) is not victim)
     with asyncio.Runner() as loop:
-        before = loop.run(store.aread(generation, [(0, "a0")]))
+        before = loop.run(store.aask(Rows(generation, ((0, "a0"),))))
         cluster.wait_replicated(victim)
         victim.kill()
         assert not store.flush(flushes(generation, "t1", "t2", "b")), "nobody knows what the dead node did"
@@ -172,7 +173,7 @@ def test_a_dead_node_is_named_the_others_are_read_and_after_a_failover_all_are(
         cluster.wait_promoted(replica)
 
         async def many() -> list[Any]:
-            return await asyncio.gather(*(store.aread(generation, [(0, "a0")]) for _ in range(20)))
+            return await asyncio.gather(*(store.aask(Rows(generation, ((0, "a0"),))) for _ in range(20)))
 
         assert loop.run(many()) == [before] * 20
     assert len(store.checkpoints(generation)) == BUCKETS
@@ -193,14 +194,16 @@ def test_a_reader_is_denied_the_rest_on_every_kind_of_connection(
             client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">s3cret", *rules)
     reader, hidden = stores(as_user(cluster.settings, "reader", "s3cret")), replace(generation, view="another")
     assert reader.checkpoints(generation).keys() == set(range(BUCKETS))
-    assert len(asyncio.run(reader.aread(generation, [(b, "b") for b in range(BUCKETS)])).checkpoints) == BUCKETS
+    assert (
+        len(asyncio.run(reader.aask(Rows(generation, tuple((b, "b") for b in range(BUCKETS))))).checkpoints) == BUCKETS
+    )
     for denied, what in (
         (lambda: reader.flush([flush_of(generation, 0, "t", "t2")]), "UNWATCH"),
         (lambda: load(reader, generation), "UNWATCH"),
         (lambda: reader.unlink(generation), "UNLINK v:"),
         (lambda: reader.registry("another"), "HGETALL view:another"),
         (lambda: reader.checkpoints(hidden), "[A-Z]+ (v:{|view:)another"),
-        (lambda: asyncio.run(reader.aread(hidden, [(0, "a")])), "[A-Z]+ (v:{|view:)another"),
+        (lambda: asyncio.run(reader.aask(Rows(hidden, ((0, "a"),)))), "[A-Z]+ (v:{|view:)another"),
     ):
         with pytest.raises(ConfigurationError, match=f"denies user 'reader' a right: {what}"):
             denied()

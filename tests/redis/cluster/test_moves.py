@@ -11,11 +11,12 @@ from redis.crc import key_slot
 
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import Generation, Registry
+from leftfold.ports.queries import Rows
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import RawConnection
 from leftfold.redis.flusher import commands_of
 from leftfold.redis.keys import BucketKeys, registry_key
-from leftfold.testing.contracts.readers import changed, flush_of, row
+from leftfold.testing.contracts.readers import changed, flush_of, keys_with, row
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import BUCKETS, Line, flushes, rows, slot_of, tokens
 
@@ -47,7 +48,7 @@ def test_while_a_slot_moves_its_bucket_is_written_whole_or_not_at_all(
 
     def reported() -> tuple[str, list[str], list[bytes]]:
         snapshot = store.read(generation, [(0, key) for key in "abcd"])
-        assert snapshot == asyncio.run(store.aread(generation, [(0, key) for key in "abcd"]))
+        assert snapshot == asyncio.run(store.aask(Rows(generation, tuple((0, key) for key in "abcd"))))
         colors = [fields[b"color"] if fields else b"" for fields in snapshot.rows]
         return snapshot.checkpoints[0].token, rows(store, generation, 0), colors
 
@@ -63,7 +64,7 @@ def test_while_a_slot_moves_its_bucket_is_written_whole_or_not_at_all(
         move.carry(keys.checkpoint)
         assert not store.flush([flush_of(generation, 0, "t2", "t3", *blue)])
         assert reported() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
-        assert store.found(generation, 0, "color", "=red") == ["a", "b", "c"]
+        assert keys_with(store, generation, 0, "color", "=red") == ["a", "b", "c"]
     assert reported() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
     moved = [flush_of(generation, 0, "t2", "t3", *blue)]
     assert store.flush(moved) or store.flush(moved), "the first attempt may learn only where the bucket is"
@@ -115,7 +116,7 @@ def test_the_registry_waits_until_its_slot_has_moved(
         with cluster.moving(slot):
             waiting = pool.submit(store.change_registry, generation.view, Registry(), one)
             assert store.registry(generation.view) == Registry()
-            assert asyncio.run(store.aread(generation, [])).live == ""
+            assert asyncio.run(store.aask(Rows(generation, ()))).live == ""
             assert not waiting.done()
         assert waiting.result(240.0)
     with cluster.moving(slot) as move:

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.flush import Generation
+from leftfold.ports.queries import Rows
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.testing.contracts.readers import flush_of, new_generation, row
 from tests.redis.flushes import new_marked
@@ -70,7 +71,7 @@ async def waits_and_reads(settings: RedisSettings) -> list[str]:
         assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t1", row("a"))])
         await waiter.wait(10.0)
         waiter.close()
-        snapshot = await store.aread(generation, [(0, "a")])
+        snapshot = await store.aask(Rows(generation, ((0, "a"),)))
         assert snapshot.rows[0] is not None
         return await asyncio.to_thread(store.keys, generation, 0, "", 9)
     finally:
@@ -98,7 +99,7 @@ def test_tls_with_a_certificate_of_ones_own(locked: RedisServer, tmp_path: Path)
             found = await waits_and_reads(trusting)
             stranger = RedisViewStore(trusting.model_copy(update={"ca_file": None}))
             with pytest.raises(InfrastructureError, match=rf"127\.0\.0\.1:{port} is not reachable: .*certificate"):
-                await stranger.aread(new_generation(), [(0, "a")])
+                await stranger.aask(Rows(new_generation(), ((0, "a"),)))
             await stranger.aclose()
             return found
 
@@ -112,7 +113,7 @@ def test_a_refused_login_is_told_without_the_password(locked: RedisServer, passw
     generation: Generation = new_generation()
 
     async def refused() -> None:
-        for ask in (lambda: stranger.aread(generation, [(0, "a")]), lambda: stranger.alisten(generation, None)):
+        for ask in (lambda: stranger.aask(Rows(generation, ((0, "a"),))), lambda: stranger.alisten(generation, None)):
             denied = rf"127\.0\.0\.1:{locked.port} denies user 'default' a right: "
             with pytest.raises(ConfigurationError, match=denied) as caught:
                 await ask()
@@ -129,7 +130,7 @@ def test_an_address_where_nobody_listens_is_told(locked: RedisServer) -> None:
 
     async def ask() -> None:
         with pytest.raises(InfrastructureError, match=r"redis at 127\.0\.0\.1:1 is not reachable: .*leftfold up"):
-            await nowhere.aread(new_generation(), [(0, "a")])
+            await nowhere.aask(Rows(new_generation(), ((0, "a"),)))
 
     asyncio.run(ask())
     for blocked in (

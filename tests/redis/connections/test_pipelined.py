@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from leftfold.errors import InfrastructureError
 from leftfold.ports.queries import Registered
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection.asyncio import Multiplexer, PipelinedConnection, open_pipelined
+from leftfold.redis.connection.asyncio import PipelinedConnection, RoutedAsyncClient, open_pipelined
 from leftfold.redis.connection.protocol import RedisQuery, packed
+from leftfold.redis.connection.topology import topology_of
 from leftfold.redis.reads import compile_query
 from leftfold.testing.contracts.readers import new_generation
 from tests.redis.server import RedisServer
@@ -192,8 +193,8 @@ def test_one_that_is_given_up_while_connecting_or_refused_fails_alone(server: Re
     wrong = RedisQuery[Any]([(b"HGETALL", b"a string")], lambda replies: pytest.fail("an error is no answer"))
 
     async def ask() -> None:
-        multiplexer, right = Multiplexer(server.settings), compile_query(Registered("nothing"))
-        tasks = [asyncio.create_task(multiplexer.ask(one)) for one in (right, right, wrong, right)]
+        client, right = RoutedAsyncClient(topology_of(server.settings)), compile_query(Registered("nothing"))
+        tasks = [asyncio.create_task(client.ask(one)) for one in (right, right, wrong, right)]
         await tick()
         tasks[0].cancel()
         given_up, first, refused, second = await asyncio.gather(*tasks, return_exceptions=True)
@@ -202,7 +203,7 @@ def test_one_that_is_given_up_while_connecting_or_refused_fails_alone(server: Re
         assert "WRONGTYPE" in str(refused)
         assert first == second
         assert not isinstance(first, BaseException)
-        await multiplexer.aclose()
+        await client.aclose()
 
     with server.client() as client:
         client.set("a string", "x")

@@ -18,6 +18,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.rights import redis_rules
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase, Registry
+from leftfold.ports.queries import Rows
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore, refuse_eviction
 from leftfold.redis.connection.errors import describe_command, executed
 from leftfold.redis.connection.protocol import EXEC, MULTI, packed
@@ -82,7 +83,7 @@ READS: dict[str, tuple[Act, str, str]] = {
     "registry": (lambda store, g, _: store.registry(g.view), "", "HGETALL view:VIEW"),
     "marks": (lambda store, g, _: store.checkpoints(g), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
     "read": (lambda store, g, _: store.read(g, [(0, "a")]), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
-    "aread": (lambda store, g, _: asyncio.run(store.aread(g, [(0, "a")])), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
+    "aread": (lambda store, g, _: asyncio.run(store.aask(Rows(g, ((0, "a"),)))), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
     "finished": (lambda store, g, _: store.finished(g), "", r"HGET v:\{VIEW:1:0\}@"),
     "listen": (lambda store, g, _: store.listen(g, None), "", r"SUBSCRIBE v:\{VIEW:1\}!"),
     "alisten": (lambda store, g, _: listen(store, g), "", r"SUBSCRIBE v:\{VIEW:1\}!"),

@@ -15,7 +15,7 @@ from leftfold.engine.views.code_claims import may_fold
 from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch
 from leftfold.engine.views.leases import check_attempt, members
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.engine.views.shared_buckets import SharedSubscription
+from leftfold.engine.views.shared_subscription import SharedSubscription
 from leftfold.errors import ContractError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position

@@ -34,7 +34,7 @@ from leftfold.engine.views.generations import (
     topics_of,
 )
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
-from leftfold.engine.views.shared_buckets import SharedSubscription
+from leftfold.engine.views.shared_subscription import SharedSubscription
 from leftfold.errors import LeftfoldError, LogGap, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position

@@ -1,4 +1,4 @@
-"""The asyncio clients of an event loop: one pipelined connection to one server, and pools of a cluster's nodes."""
+"""The client of an event loop's coroutines: one pipelined connection to each server that they ask."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import hiredis
 import redis
 
-from leftfold.redis.connection.errors import Command, refuse_errors, translated, unreachable
-from leftfold.redis.connection.protocol import AsyncClient, RedisQuery, check_login, login_commands, packed
-from leftfold.redis.connection.server import open_async_server
+from leftfold.redis.connection.errors import Command, error_in, translated
+from leftfold.redis.connection.protocol import RedisQuery, check_login, login_commands, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import (
     PAUSE,
@@ -26,9 +25,9 @@ from leftfold.redis.connection.sync import (
     redirected,
     without_errors,
 )
-from leftfold.redis.connection.topology import Topology, topology_of
+from leftfold.redis.connection.topology import Topology
 
-__all__ = ["Multiplexer", "PipelinedConnection", "open_async_client", "open_pipelined"]
+__all__ = ["PipelinedConnection", "RoutedAsyncClient", "open_pipelined"]
 
 
 class _PendingReplies:
@@ -211,101 +210,23 @@ async def _connect(settings: RedisSettings, connection: PipelinedConnection) -> 
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-class Multiplexer:
-    """Sends the queries of all coroutines of one loop over one connection, to the single server or the master.
-
-    A query under way when the connection is lost fails, and the next one connects again. Behind sentinels it is sent
-    once more, to the master at that time.
-    """
-
-    def __init__(self, settings: RedisSettings, topology: Topology | None = None) -> None:
-        self._settings, self._topology = settings, topology or topology_of(settings)
-        self._connection: PipelinedConnection | None = None
-        self._opening: asyncio.Task[PipelinedConnection] | None = None
-
-    async def ask(self, query: RedisQuery[A]) -> A:
-        """The answer to a query.
-
-        Raises:
-            InfrastructureError: the server cannot be reached, or refuses a command.
-            ConfigurationError: the user may not run that query.
-        """
-        try:
-            try:
-                replies = await self.exchange(query.commands)
-            except OSError as error:
-                if not await self._handle_error(error):
-                    raise
-                replies = await self.exchange(query.commands)
-        except OSError as error:
-            await self._handle_error(error)
-            raise unreachable(self._settings, error) from error
-        refuse_errors(self._settings, replies, query.commands)
-        return query.answer(replies)
-
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Sends commands and returns their replies, error replies included.
-
-        Raises:
-            OSError: the connection is lost. InfrastructureError: no connection can be opened.
-        """
-        connection = self._connection
-        if connection is None or not connection.is_usable:
-            connection = await self._opened()
-        return await connection.exchange([packed(*command) for command in commands])
-
-    async def _handle_error(self, error: OSError) -> bool:
-        """Whether another server may be the master now; in a thread, since other threads may lock the topology."""
-        return self._settings.kind != "server" and await asyncio.to_thread(self._topology.handle_error, error)
-
-    async def aclose(self) -> None:
-        """Closes the connection."""
-        if self._opening is not None:
-            self._opening.cancel()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-            await connection.closed
-
-    async def _opened(self) -> PipelinedConnection:
-        """The connection that is being opened, shared by all callers; cancelling one caller does not stop it."""
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open(), name="leftfold redis connects")
-            self._opening.add_done_callback(_retrieve_failure)
-        return await asyncio.shield(self._opening)
-
-    async def _open(self) -> PipelinedConnection:
-        try:
-            server = self._topology.known_server(b"")
-            if server is None:
-                server = await asyncio.to_thread(self._topology.server, b"")
-            self._connection = await open_pipelined(server, require_master=self._settings.kind == "sentinel")
-            return self._connection
-        finally:
-            self._opening = None
-
-
-def _retrieve_failure(task: asyncio.Task[PipelinedConnection]) -> None:
-    """Marks the failure of a connection as retrieved; callers that still wait get it from `shield`."""
-    if not task.cancelled():
-        task.exception()
-
-
 class RoutedAsyncClient:
-    """Sends commands to the cluster nodes that own their keys; for one event loop.
+    """Sends the commands of one event loop's coroutines over one connection to each server that owns a key.
 
-    Looking up the owner of a key blocks, also when another thread is looking it up, so threads do that.
+    Looking up the owner of a key blocks, also when another thread is looking it up, so threads do that. What is under
+    way when a connection is lost is sent once more if another server may have the key then, and fails else.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._pools: dict[str, Any] = {}
+        self._connections: dict[str, PipelinedConnection] = {}
+        self._opening: dict[str, asyncio.Task[PipelinedConnection]] = {}
 
     async def ask(self, query: RedisQuery[A]) -> A:
         """The answer to a query.
 
         Raises:
-            InfrastructureError: a node cannot be reached, or refuses a command.
+            InfrastructureError: a server cannot be reached, or refuses a command.
             ConfigurationError: the user may not run that query.
         """
         with translated(self.topology.settings):
@@ -328,12 +249,17 @@ class RoutedAsyncClient:
             raise
 
     async def aclose(self) -> None:
-        """Closes every pool."""
-        pools, self._pools = list(self._pools.values()), {}
-        for client in pools:
-            await client.aclose()
+        """Closes every connection."""
+        for opening in self._opening.values():
+            opening.cancel()
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+            await connection.closed
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        if not self.topology.is_cluster:
+            return await self._ask(await self._server(b""), commands)
         batches = by_server([await self._server(key_of(command)) for command in commands])
         replies: list[Any] = [None] * len(commands)
 
@@ -358,14 +284,28 @@ class RoutedAsyncClient:
         return await asyncio.to_thread(self.topology.handle_error, error)
 
     async def _ask(self, server: RedisSettings, commands: Sequence[Command]) -> list[Any]:
-        client: Any = self._pools.get(server.url)
-        if client is None:
-            client = self._pools[server.url] = open_async_server(server)
-        async with client.pipeline(transaction=False) as pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            replies: list[Any] = await pipe.execute(raise_on_error=False)
-            return replies
+        connection = self._connections.get(server.url)
+        if connection is None or not connection.is_usable:
+            connection = await self._opened(server)
+        replies = await connection.exchange([packed(*command) for command in commands])
+        return [error_in(reply) if isinstance(reply, hiredis.ReplyError) else reply for reply in replies]
+
+    async def _opened(self, server: RedisSettings) -> PipelinedConnection:
+        """The connection that is being opened, shared by all callers; cancelling one caller does not stop it."""
+        if (opening := self._opening.get(server.url)) is None:
+            opening = self._opening[server.url] = asyncio.create_task(
+                self._open(server), name="leftfold redis connects"
+            )
+            opening.add_done_callback(_retrieve_failure)
+        return await asyncio.shield(opening)
+
+    async def _open(self, server: RedisSettings) -> PipelinedConnection:
+        try:
+            connection = await open_pipelined(server, require_master=self.topology.settings.kind == "sentinel")
+            self._connections[server.url] = connection
+            return connection
+        finally:
+            del self._opening[server.url]
 
     async def _follow(self, command: Command) -> Any:
         """Sends one command and follows redirections, for as long as a reply may take."""
@@ -384,6 +324,7 @@ class RoutedAsyncClient:
                 server = await self._server(key_of(command))
 
 
-def open_async_client(settings: RedisSettings, topology: Topology) -> AsyncClient:
-    """The client for coroutines of the running event loop; it connects at the first query."""
-    return RoutedAsyncClient(topology) if topology.is_cluster else Multiplexer(settings, topology)
+def _retrieve_failure(task: asyncio.Task[PipelinedConnection]) -> None:
+    """Marks the failure of a connection as retrieved; callers that still wait get it from `shield`."""
+    if not task.cancelled():
+        task.exception()

@@ -20,6 +20,7 @@ __all__ = [
     "RedisClient",
     "SlotMoved",
     "describe_command",
+    "error_in",
     "executed",
     "name_command",
     "refuse_errors",
@@ -76,6 +77,23 @@ class SlotMoved(ConnectionError):
 
     The connection cannot be used for that key any more, so this counts as a lost connection.
     """
+
+
+_ERRORS: dict[str, type[redis.RedisError]] = {
+    "MOVED": redis.exceptions.MovedError,
+    "ASK": redis.exceptions.AskError,
+    "TRYAGAIN": redis.exceptions.TryAgainError,
+    "NOPERM": redis.exceptions.NoPermissionError,
+    "NOAUTH": redis.AuthenticationError,
+    "READONLY": redis.ReadOnlyError,
+    "LOADING": redis.BusyLoadingError,
+}
+
+
+def error_in(reply: hiredis.ReplyError) -> redis.RedisError:
+    """The error that redis-py would raise for an error reply."""
+    kind, _, rest = str(reply).partition(" ")
+    return _ERRORS.get(kind, redis.ResponseError)(rest if kind in ("MOVED", "ASK") else str(reply))
 
 
 def unreachable(settings: RedisSettings, why: object) -> InfrastructureError:

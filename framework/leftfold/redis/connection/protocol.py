@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 import hiredis
 from typing_extensions import TypeVar
@@ -23,7 +23,6 @@ __all__ = [
     "EXEC",
     "MULTI",
     "UNWATCH",
-    "AsyncClient",
     "Connector",
     "RawConnection",
     "RedisQuery",
@@ -285,16 +284,6 @@ class RedisQuery(Generic[A]):
 
     commands: Sequence[Command]
     answer: Callable[[Sequence[Any]], A]
-
-
-class AsyncClient(Protocol):
-    """A client that runs queries for the coroutines of one event loop."""
-
-    async def ask(self, query: RedisQuery[A]) -> A:
-        """The answer to a query; raises InfrastructureError when a server cannot be reached or refuses."""
-
-    async def aclose(self) -> None:
-        """Closes every connection."""
 
 
 def hash_of(reply: Any) -> Mapping[bytes, bytes]:

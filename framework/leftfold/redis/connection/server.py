@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.retry import Retry
@@ -16,7 +14,7 @@ from leftfold.redis.connection.errors import Command, RedisClient, name_command
 from leftfold.redis.connection.protocol import why_no_master
 from leftfold.redis.connection.settings import RedisSettings
 
-__all__ = ["open_async_server", "open_server"]
+__all__ = ["open_server"]
 
 
 _DRIVER = DriverInfo()
@@ -86,14 +84,6 @@ class _Pipeline(redis.client.Pipeline):
             name_command(exception, command)
         else:
             super().annotate_exception(exception, number, command)  # type: ignore[no-untyped-call]  # nor here
-
-
-def open_async_server(settings: RedisSettings) -> Any:
-    """A redis-py client of one cluster node for the running event loop."""
-    pool: Any = redis.asyncio.BlockingConnectionPool.from_url(
-        settings.url, retry=AsyncRetry(NoBackoff(), 0), **_connection(settings, None)
-    )
-    return redis.asyncio.Redis.from_pool(pool)
 
 
 def _connection(settings: RedisSettings, on_connect: Callable[[Any], Any] | None) -> dict[str, Any]:

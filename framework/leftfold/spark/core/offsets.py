@@ -42,8 +42,8 @@ def kafka_source(reader: Any, topics: Iterable[str], kafka: Mapping[str, str], *
     return found
 
 
-# A process that is stopping waits no longer than this for brokers that do not answer.
-_PATIENCE = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
+# A busy broker is asked again; a process that is stopping waits no longer than this for one that does not answer.
+_PATIENCE = {"request.timeout.ms": "10000", "default.api.timeout.ms": "25000"}
 
 
 def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> int:

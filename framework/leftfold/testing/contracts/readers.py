@@ -33,7 +33,9 @@ from leftfold.ports.queries import (
     Standing,
 )
 
-__all__ = ["COLUMNS", "ReadingContract", "changed", "checkpoint", "deleted", "flush_of", "new_generation", "row"]
+__all__ = [
+    "COLUMNS", "ReadingContract", "changed", "checkpoint", "deleted", "flush_of", "keys_with", "new_generation", "row",
+]  # fmt: skip
 
 
 COLUMNS = (b"color", b"size")
@@ -71,6 +73,12 @@ def changed(key: str, before: bytes, after: bytes) -> RowChange:
 def deleted(key: str, color: bytes | None = b"red") -> RowChange:
     """The deletion of a row; None = there was none."""
     return RowChange(key, None, None, None if color is None else _entries(color), None)
+
+
+def keys_with(store: ViewStore, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
+    """The encoded keys of a bucket's rows whose indexed field has this ordered value, in byte order."""
+    matches = store.ask(Matching(generation, (IndexRange(index, value, value),), buckets=(bucket,)))
+    return [key for _, key in matches.found[0][bucket]]
 
 
 def flush_of(

@@ -14,6 +14,7 @@ from leftfold.model.position import Position
 from leftfold.model.rows import ordered
 from leftfold.ports.flush import Generation, Parked, Phase, Registry, While
 from leftfold.ports.protocols import ViewStore
+from leftfold.ports.queries import Rows
 from leftfold.testing.contracts.readers import (
     COLUMNS,
     ReadingContract,
@@ -21,6 +22,7 @@ from leftfold.testing.contracts.readers import (
     checkpoint,
     deleted,
     flush_of,
+    keys_with,
     new_generation,
     row,
 )
@@ -223,12 +225,12 @@ class ViewStoreContract(ReadingContract):
 
     def test_an_index_finds_rows_by_value_and_follows_them(self, store: ViewStore, generation: Generation) -> None:
         def found(value: bytes) -> list[str]:
-            return store.found(generation, 0, "color", ordered(value.decode()))
+            return keys_with(store, generation, 0, "color", ordered(value.decode()))
 
         assert store.flush([flush_of(generation, 0, "", "t1", row("b", b"red"), row("a", b"red"), row("c", b"redder"))])
         assert (found(b"red"), found(b"redder"), found(b"re")) == (["a", "b"], ["c"], [])
-        assert store.found(generation, 0, "size", "=S") == ["a", "b", "c"]
-        assert store.found(generation, 1, "color", "=red") == []
+        assert keys_with(store, generation, 0, "size", "=S") == ["a", "b", "c"]
+        assert keys_with(store, generation, 1, "color", "=red") == []
         moves = [changed("a", b"red", b"blue"), deleted("b", b"red"), changed("c", b"redder", b"redder")]
         assert store.flush([flush_of(generation, 0, "t1", "t2", *moves)])
         assert (found(b"red"), found(b"blue"), found(b"redder")) == ([], ["a"], ["c"])
@@ -238,7 +240,7 @@ class ViewStoreContract(ReadingContract):
         others = [row("x", b""), row("y", b"a\0b\0c"), row("z", b"a\1")]
         assert store.flush([flush_of(generation, 0, "", "t1", row("k", value.encode()), *others)])
         expected = ["k", "x"] if not value else ["k"]
-        assert store.found(generation, 0, "color", ordered(value)) == expected
+        assert keys_with(store, generation, 0, "color", ordered(value)) == expected
 
     def test_keys_page_in_byte_order(self, store: ViewStore, generation: Generation) -> None:
         names = ["~", "a", "B", "1", "%C3%A9", "a/b", "a.b", "aa", "-"]
@@ -288,8 +290,8 @@ class ViewStoreContract(ReadingContract):
     def test_asyncio_reads_the_same(self, store: ViewStore, generation: Generation) -> None:
         assert store.flush([flush_of(generation, 0, "", "t1", row("a"))])
         keys = [(0, "a"), (1, "b")]
-        assert asyncio.run(store.aread(generation, keys)) == store.read(generation, keys)
-        assert asyncio.run(store.aread(generation, keys)) == store.read(generation, keys)
+        assert asyncio.run(store.aask(Rows(generation, tuple(keys)))) == store.read(generation, keys)
+        assert asyncio.run(store.aask(Rows(generation, tuple(keys)))) == store.read(generation, keys)
 
     def test_an_unlinked_generation_is_removed_and_fences_its_writers(
         self, store: ViewStore, generation: Generation
@@ -301,7 +303,7 @@ class ViewStoreContract(ReadingContract):
         store.unlink(generation)
         assert store.checkpoints(generation) == {}
         assert store.keys(generation, 0, "", 9) == []
-        assert store.found(generation, 0, "size", "=S") == []
+        assert keys_with(store, generation, 0, "size", "=S") == []
         assert store.read(generation, [(0, "r1")]).rows == (None,)
         assert not store.flush([flush_of(generation, 0, "t1", "t2", row("late"))])
         assert len(store.keys(twin, 0, "", 9999)) == 1200

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import TypeVar
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import age_key
+from leftfold.engine.views.projection_spans import ProjectionSpans
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import LeftfoldError
 from leftfold.model.position import Position
-from leftfold.ports.protocols import LogReader, RawRecord, ViewStore
-from leftfold.ports.telemetry import (
-    ATTEMPT_SECONDS,
-    CONSUMED,
-    FLUSH,
-    MOST_TRACED,
-    PROJECT,
-    VIEW_FLUSH_ROWS,
-    VIEW_FLUSH_SECONDS,
-    Attributes,
-    Span,
-    clock,
-    is_traced,
-    member,
-    traced,
-)
+from leftfold.ports.protocols import LogReader, ViewStore
 
 __all__ = ["SharedSubscription"]
 
@@ -46,38 +31,6 @@ FLUSH_ROWS = 25_000
 FLUSH_EVENTS = 128
 """How many events the first flush after an idle time holds. While more wait, each next one holds twice as many."""
 _AT_ONCE = 250
-_PROJECTING = {"messaging.system": "kafka", "messaging.operation.name": "project"}
-
-
-class EventSpans:
-    """The spans of events from when they were read until their rows can be read; at most 16 at a time.
-
-    Args:
-        views: the names of the views that fold them.
-    """
-
-    def __init__(self, views: Iterable[str]) -> None:
-        self._views, self._open = ", ".join(views), list[tuple[Span, bytes]]()
-
-    @property
-    def contexts(self) -> list[bytes]:
-        """The contexts of the events, to which a flush of their rows links."""
-        return [text for _, text in self._open]
-
-    def begin(self, records: Iterable[RawRecord]) -> None:
-        """Starts the spans of records that were just read."""
-        for record in islice(records, MOST_TRACED - len(self._open)):
-            for text in traced([record.headers]):
-                about: Attributes = {"leftfold.views": self._views, "messaging.kafka.offset": record.offset}
-                self._open.append((PROJECT.span(record.topic, about, parent=text), text))
-
-    def end(self, failed: str = "") -> None:
-        """Ends the spans: their rows can be read, unless the flush failed."""
-        for span, _ in self._open:
-            if failed:
-                span.fail(failed)
-            span.end()
-        self._open.clear()
 
 
 class SharedSubscription:
@@ -94,15 +47,13 @@ class SharedSubscription:
         self, open_log: Callable[[], LogReader], writers: Sequence[ProjectionWriter], store: ViewStore, growth: int = 64
     ) -> None:
         self.log, self._store = open_log(), store
-        self._spans = EventSpans(())
-        self._flushes: dict[ProjectionWriter, tuple[float, Span]] = {}
+        self._spans = ProjectionSpans()
         self.writers: list[ProjectionWriter] = []
         self._early: list[ProjectionWriter] = []
         self._left: list[ProjectionWriter] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
         self._growth, self._folded, self._again, self._lost = growth, 0, False, False
-        self._began = 0.0
         self._part = FLUSH_EVENTS
         self._confirmed = time.monotonic()
         self.seek(writers)
@@ -117,8 +68,7 @@ class SharedSubscription:
         for writer in self.writers:
             writer.rewind()
         self._decoder = EventDecoder([f.view for f in self.writers])
-        self._abandon()
-        self._spans = EventSpans(sorted({f.view.name for f in self.writers}))
+        self._spans.restart(writer.view.name for writer in self.writers)
         self._rest, self._flying, self._folded = [], False, 0
         start = Position()
         for writer in self.writers:
@@ -150,9 +100,7 @@ class SharedSubscription:
             return 0, self._take_left()
         self._at = self._confirmed = now
         self._reread_if_it_fails(self._send, reached)
-        for view in sorted({writer.view.name for writer in self.writers}):
-            CONSUMED.record(count, {**member("view", view), **_PROJECTING})
-            ATTEMPT_SECONDS.record(clock() - self._began, {**member("view", view), **_PROJECTING})
+        self._spans.folded(count)
         self._folded = 0
         if self._again:
             self._land()
@@ -214,11 +162,8 @@ class SharedSubscription:
             records = self.log.poll(min(_AT_ONCE, limit - read), 0.0 if read else timeout)
             if not records:
                 return False
-            if not read and not self._folded:
-                self._began = clock()
+            self._spans.read(records, is_first=not read and not self._folded)
             self._rest += self._decoder.decode_all(records)
-            if is_traced():
-                self._spans.begin(records)
             read += len(records)
         return True
 
@@ -246,24 +191,9 @@ class SharedSubscription:
         self._flushed = self._target
 
     def _has_landed(self, writer: ProjectionWriter) -> bool:
-        """Waits for the flush of a writer, and records how long it took."""
         is_written = writer.landed()
-        if (sent := self._flushes.pop(writer, None)) is not None:
-            began, span = sent
-            outcome = "written" if is_written else "refused"
-            VIEW_FLUSH_SECONDS.record(clock() - began, member("view", writer.view.name, outcome=outcome))
-            if not is_written:
-                span.fail("OutOfStep", "another writer was here, or the store lost its answer")
-            span.end()
+        self._spans.landed(writer, is_written=is_written)
         return is_written
-
-    def _abandon(self) -> None:
-        """Ends the spans of what is read again."""
-        self._spans.end("ReadAgain")
-        for _, span in self._flushes.values():
-            span.fail("ReadAgain")
-            span.end()
-        self._flushes.clear()
 
     def _leave(self, left: Sequence[ProjectionWriter]) -> None:
         self.writers = [writer for writer in self.writers if writer not in left]
@@ -280,15 +210,11 @@ class SharedSubscription:
             self._early += [f for f in newer if not self._has_landed(f)]
             if any(f in unsent for f in newer):
                 continue
-            rows, began, view = writer.unsent(), clock(), writer.view.name
-            span = FLUSH.span(view, {"leftfold.rows": rows}, parent="", links=self._spans.contexts)
-            self._flushes[writer] = began, span
+            self._spans.flush(writer)
             try:
                 writer.begin(reached)
             except RowEncodingError:
                 unsent.append(writer)
-            else:
-                VIEW_FLUSH_ROWS.record(rows, member("view", view))
         self._again = bool(unsent)
 
     def _leave_unconfirmed(self, now: float) -> None:
