@@ -17,7 +17,6 @@ from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.redis.connection.errors import (
     Pipeline,
-    RedisClient,
     SlotMoved,
     executed,
     refuse_errors,
@@ -36,7 +35,7 @@ from leftfold.redis.connection.protocol import (
     packed,
 )
 from leftfold.redis.connection.settings import RedisSettings
-from leftfold.redis.connection.sync import PAUSE
+from leftfold.redis.connection.sync import PAUSE, RoutedClient
 from leftfold.redis.connection.topology import open_connection, topology_of
 from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.stored_values import addition, encode_checkpoint
@@ -47,7 +46,7 @@ __all__ = ["RedisBulkSink", "seal"]
 _ATTEMPTS = 5
 
 
-def seal(client: RedisClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int) -> None:
+def seal(client: RoutedClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int) -> None:
     """Writes checkpoints of some buckets with the phase `sealed`, in one transaction; in a cluster of one bucket.
 
     Their change streams begin here. Buckets can be sealed one by one: a late chunk is written under a WATCH of its own

@@ -11,11 +11,11 @@ import redis
 
 from leftfold.errors import ConfigurationError
 from leftfold.ports.bulk import Registries, Stored
-from leftfold.redis.connection.errors import Part, RedisClient, translated
+from leftfold.redis.connection.errors import Part, translated
 from leftfold.redis.connection.server import open_server
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import RoutedClient
-from leftfold.redis.connection.topology import Topology, topology_of
+from leftfold.redis.connection.topology import topology_of
 from leftfold.redis.keys import OF_BUCKETS, REGISTRIES, BucketKeys, bucket_of, registered_view
 
 __all__ = ["refuse_eviction", "registered", "stored", "unlink_bucket"]
@@ -61,13 +61,13 @@ _AT_ONCE = 1000
 """How many keys one SCAN call examines before the server serves other clients."""
 
 
-def stored(client: RedisClient, topology: Topology, views: Collection[str], seconds: float) -> Stored:
+def stored(client: RoutedClient, views: Collection[str], seconds: float) -> Stored:
     """The generations of some views that have keys on any server.
 
     While the slots of a cluster move, a bucket may be on two servers; it is counted once.
     """
     buckets: dict[tuple[str, str], int] = {}
-    scan = _KeyScan(client, topology, seconds)
+    scan = _KeyScan(client, seconds)
     for keys in scan.keys("MATCH", OF_BUCKETS):
         for view, id_, bucket in filter(None, map(bucket_of, keys)):
             if view in views:
@@ -75,9 +75,9 @@ def stored(client: RedisClient, topology: Topology, views: Collection[str], seco
     return Stored(buckets, scan.whole)
 
 
-def registered(client: RedisClient, topology: Topology, seconds: float) -> Registries:
+def registered(client: RoutedClient, seconds: float) -> Registries:
     """The views with a registry on any server."""
-    scan = _KeyScan(client, topology, seconds)
+    scan = _KeyScan(client, seconds)
     views = {view for keys in scan.keys("MATCH", REGISTRIES, "TYPE", "hash") for view in map(registered_view, keys)}
     return Registries(frozenset(view for view in views if view is not None), scan.whole)
 
@@ -85,26 +85,26 @@ def registered(client: RedisClient, topology: Topology, seconds: float) -> Regis
 class _KeyScan:
     """A scan of every server's keys within a time limit in seconds; `whole` is True when it was completed."""
 
-    def __init__(self, client: RedisClient, topology: Topology, seconds: float) -> None:
-        self._client, self._topology, self._until = client, topology, time.monotonic() + seconds
+    def __init__(self, client: RoutedClient, seconds: float) -> None:
+        self._client, self._until = client, time.monotonic() + seconds
         self.whole = False
 
     def keys(self, *what: Part) -> Iterator[list[bytes]]:
         """The keys that match some SCAN options, in batches."""
-        client = self._client
+        topology = self._client.topology
         try:
-            for server in self._topology.masters():
-                for keys in _scanned(client.client_of(server) if isinstance(client, RoutedClient) else client, what):
+            for server in topology.masters():
+                for keys in _scanned(self._client.client_of(server), what):
                     yield keys
                     if time.monotonic() > self._until:
                         return
         except Exception as error:
-            self._topology.handle_error(error)
+            topology.handle_error(error)
             raise
         self.whole = True
 
 
-def _scanned(client: RedisClient, what: Sequence[Part]) -> Iterator[list[bytes]]:
+def _scanned(client: Any, what: Sequence[Part]) -> Iterator[list[bytes]]:
     """Keys of one server that match, in batches."""
     cursor = 0
     while True:
@@ -118,7 +118,7 @@ def _scanned(client: RedisClient, what: Sequence[Part]) -> Iterator[list[bytes]]
 _CHUNK = 500
 
 
-def unlink_bucket(client: RedisClient, keys: BucketKeys) -> None:
+def unlink_bucket(client: RoutedClient, keys: BucketKeys) -> None:
     """Removes every key of a bucket; after an interruption, running it again removes the rest.
 
     The checkpoint is removed first, which fences every writer; then the indexes, named after fields of the rows.

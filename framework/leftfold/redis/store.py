@@ -18,10 +18,10 @@ from leftfold.ports.notifications import AsyncWaiter, Waiter
 from leftfold.ports.protocols import Flushing
 from leftfold.ports.queries import Query, Rows
 from leftfold.redis.bulk_load import seal
-from leftfold.redis.connection.errors import Command, RedisClient, translated
+from leftfold.redis.connection.errors import Command, translated
 from leftfold.redis.connection.protocol import Connector, connect
 from leftfold.redis.connection.settings import RedisSettings
-from leftfold.redis.connection.sync import open_client, retry_while_moving
+from leftfold.redis.connection.sync import RoutedClient, retry_while_moving
 from leftfold.redis.connection.topology import topology_of
 from leftfold.redis.flusher import Flushers
 from leftfold.redis.keys import FINISHED, BucketKeys, members_key
@@ -33,7 +33,7 @@ from leftfold.redis.stored_values import addition, change_registry, encode_check
 __all__ = ["RedisViewStore"]
 
 
-def heartbeat(client: RedisClient, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+def heartbeat(client: RoutedClient, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
     """Extends the membership of a member in some groups by the server's clock, and drops expired members.
 
     0 seconds ends the membership. An empty member name only reads the groups: the reader may have no right to write.
@@ -52,7 +52,7 @@ def heartbeat(client: RedisClient, groups: Sequence[str], member: str, seconds: 
 
 
 def create_marks(
-    client: RedisClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int
+    client: RoutedClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int
 ) -> bool:
     """Writes checkpoints in one transaction if none of them exists; False when one does.
 
@@ -90,7 +90,7 @@ class RedisViewStore(BulkStore):
     def __init__(self, settings: RedisSettings, connect: Connector = connect) -> None:
         self._settings = settings
         self._topology = topology_of(settings)
-        self._client = open_client(settings, self._topology)
+        self._client = RoutedClient(self._topology)
         self._loops, self._background = LoopClients(settings, self._topology), BackgroundLoop(settings, self._topology)
         self._flushers = Flushers(settings, connect, topology=self._topology)
 
@@ -212,12 +212,12 @@ class RedisViewStore(BulkStore):
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
         """Scans the keys of every server for generations of these views, for at most so many seconds."""
         with translated(self._settings):
-            return stored(self._client, self._topology, views, seconds)
+            return stored(self._client, views, seconds)
 
     def registered(self, seconds: float = math.inf) -> Registries:
         """Scans the keys of every server for registries, for at most so many seconds."""
         with translated(self._settings):
-            return registered(self._client, self._topology, seconds)
+            return registered(self._client, seconds)
 
     def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
         """Extends a member's membership in some groups by so many seconds; returns each group's members, sorted."""

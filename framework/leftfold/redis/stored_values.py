@@ -13,8 +13,9 @@ from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Registry
 from leftfold.ports.queries import Changed
-from leftfold.redis.connection.errors import Command, RedisClient
+from leftfold.redis.connection.errors import Command
 from leftfold.redis.connection.protocol import hash_of
+from leftfold.redis.connection.sync import RoutedClient
 from leftfold.redis.keys import registry_key
 
 __all__ = ["POSITION", "addition", "change_registry", "changed_in", "decoded", "encode_checkpoint", "read_checkpoint"]
@@ -79,7 +80,7 @@ _LIVE, _GENERATION = b"live:", b"g:"
 
 
 def change_registry(
-    client: RedisClient,
+    client: RoutedClient,
     view: str,
     before: Registry,
     after: Registry,

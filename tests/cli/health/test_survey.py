@@ -21,7 +21,7 @@ from leftfold.memory import MemoryViewStore
 from leftfold.model import keys as names
 from leftfold.ports.flush import Phase
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.connection import server
+from leftfold.redis.connection.sync import RoutedClient
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.components import why_late
 from leftfold.runtime.operations.survey import Survey
@@ -123,13 +123,13 @@ def _surveyed(servers: Addresses, partitions: int, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched:
         for module, name in CLIENTS:
             patched.setattr(module, name, _counted(getattr(module, name), ASKED[name], calls))
-        execute = server._Server.execute
+        execute = RoutedClient.execute
 
         def counted(self: Any, *arguments: Any, **more: Any) -> Any:
             calls["redis"] += 1
             return execute(self, *arguments, **more)
 
-        patched.setattr(server._Server, "execute", counted)
+        patched.setattr(RoutedClient, "execute", counted)
         rows = list(Survey(servers.kafka, servers.redis).members(app_with(partitions)))
     return calls, rows
 

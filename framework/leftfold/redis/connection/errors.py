@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import hiredis
@@ -17,7 +17,6 @@ __all__ = [
     "Command",
     "Part",
     "Pipeline",
-    "RedisClient",
     "SlotMoved",
     "describe_command",
     "error_in",
@@ -47,22 +46,6 @@ class Pipeline(Protocol):
 
     def execute(self) -> list[Any]:
         """Sends the queued commands and returns the replies; raises WatchError when a watched key changed."""
-
-
-class RedisClient(Protocol):
-    """A Redis client for any number of threads."""
-
-    def execute_command(self, *parts: Part) -> Any:
-        """Sends one command and returns its reply."""
-
-    def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Sends all commands at once and returns the replies; raises the first that is an error."""
-
-    def open_transaction(self, key: bytes) -> AbstractContextManager[Pipeline]:
-        """A transaction on the server of a key; in a cluster, on the keys of its slot."""
-
-    def close(self) -> None:
-        """Closes every connection."""
 
 
 _ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
-from leftfold.redis.connection.errors import Command, RedisClient, name_command
+from leftfold.redis.connection.errors import name_command
 from leftfold.redis.connection.protocol import why_no_master
 from leftfold.redis.connection.settings import RedisSettings
 
@@ -21,7 +21,7 @@ _DRIVER = DriverInfo()
 """The driver shown by CLIENT LIST; redis-py would read its own package's metadata for each connection."""
 
 
-def open_server(settings: RedisSettings, *, require_master: bool = False) -> RedisClient:
+def open_server(settings: RedisSettings, *, require_master: bool = False) -> Any:
     """A client of one server for threads; when all its connections are in use, readers wait for one.
 
     Args:
@@ -37,7 +37,7 @@ def open_server(settings: RedisSettings, *, require_master: bool = False) -> Red
     pool: Any = redis.BlockingConnectionPool.from_url(
         settings.url, retry=Retry(NoBackoff(), 0), **_connection(settings, check_role if require_master else None)
     )
-    return cast("RedisClient", _Server.from_pool(pool))
+    return _Server.from_pool(pool)
 
 
 class _Server(redis.Redis):
@@ -50,19 +50,6 @@ class _Server(redis.Redis):
         except redis.exceptions.NoPermissionError as error:
             name_command(error, args)
             raise
-
-    def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Sends all commands at once and returns the replies; raises the first that is an error."""
-        pipe: Any = self.pipeline(transaction=False)
-        with pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            replies: list[Any] = pipe.execute()
-            return replies
-
-    def open_transaction(self, key: bytes) -> Any:
-        """A pipeline; the key does not matter to a single server."""
-        return self.pipeline()
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> _Pipeline:
         """Commands sent together."""

@@ -1,4 +1,4 @@
-"""Blocking Redis clients of one server or several: each command goes to the owner of its key and is redirected."""
+"""The blocking Redis client of one server or several: each command goes to the owner of its key and is redirected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 from redis.crc import key_slot
 
-from leftfold.redis.connection.errors import Command, Part, Pipeline, RedisClient, name_command
+from leftfold.redis.connection.errors import Command, Part, Pipeline, name_command
 from leftfold.redis.connection.server import open_server
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology
@@ -23,7 +23,6 @@ __all__ = [
     "is_connection_loss",
     "is_redirect",
     "key_of",
-    "open_client",
     "redirected",
     "retry_while_moving",
     "without_errors",
@@ -85,7 +84,7 @@ _MOST_POOLS = 64
 
 
 class RoutedClient:
-    """Sends commands to the servers that own their keys; for any number of threads.
+    """Sends commands to the servers that own their keys; for any number of threads, which wait for its connections.
 
     Commands outside of transactions are sent once more when a connection is lost, because another server may have the
     key then: only commands that may run twice can be sent here.
@@ -101,7 +100,7 @@ class RoutedClient:
         with self._lock:
             client = self._pools.pop(server.url, None)
             if client is None:
-                client = open_server(server, require_master=not self.topology.is_cluster)
+                client = open_server(server, require_master=self.topology.settings.kind == "sentinel")
             self._pools[server.url] = client
             if len(self._pools) > _MOST_POOLS:
                 self._pools.pop(next(iter(self._pools))).close()
@@ -217,8 +216,3 @@ def retry_while_moving(seconds: float, work: Callable[[], T]) -> T:
             if time.monotonic() > deadline:
                 raise
             time.sleep(PAUSE)
-
-
-def open_client(settings: RedisSettings, topology: Topology) -> RedisClient:
-    """A client for threads; when all its connections are in use, readers wait for one."""
-    return open_server(settings) if settings.kind == "server" else RoutedClient(topology)
