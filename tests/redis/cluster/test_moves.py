@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from redis.crc import key_slot
 
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.flush import Generation, Registry
-from leftfold.ports.queries import Rows
+from leftfold.ports.queries import Registered, Rows
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import RawConnection
 from leftfold.redis.flusher import commands_of
@@ -135,3 +137,15 @@ def test_a_slot_that_moves_for_too_long_is_an_error(
         impatient.change_registry(generation.view, Registry(), Registry().with_generation(generation))
     assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
     impatient.close()
+
+
+def test_the_url_of_one_server_that_is_a_node_of_a_cluster_is_refused_at_once(
+    cluster: ClusterSet, store: RedisViewStore, generation: Generation
+) -> None:
+    views = (f"view{number}" for number in itertools.count())
+    away = next(view for view in views if cluster.owner(registry_key(view)).port != cluster.nodes[0].port)
+    node = RedisViewStore(cluster.settings.at(("127.0.0.1", cluster.nodes[0].port)))
+    with closing(node), pytest.raises(ConfigurationError, match=r"redis\+cluster://"):
+        node.registry(away)
+    with pytest.raises(ConfigurationError, match=r"redis\+cluster://"):
+        asyncio.run(node.aask(Registered(away)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 from leftfold.engine.views.projection_writer import ProjectionWriter
@@ -32,19 +33,19 @@ class ProjectionSpans:
     """The spans and figures of one subscription; 16 events at most have spans at a time."""
 
     def __init__(self) -> None:
-        self._views: list[str] = []
+        self._views = ""
         self._events: list[tuple[Span, bytes]] = []
-        self._flushes: dict[ProjectionWriter, tuple[float, int, Span]] = {}
+        self._flushes: dict[ProjectionWriter, tuple[float, Span]] = {}
         self._began = 0.0
 
     def restart(self, views: Iterable[str]) -> None:
         """Ends the spans of what will be read again, for these views from now on."""
         self.end("ReadAgain")
-        for *_, span in self._flushes.values():
+        for _, span in self._flushes.values():
             span.fail("ReadAgain")
             span.end()
         self._flushes.clear()
-        self._views = sorted(set(views))
+        self._views = ", ".join(sorted(set(views)))
 
     def read(self, records: Iterable[RawRecord], *, is_first: bool) -> None:
         """Starts the spans of records that were just read.
@@ -56,32 +57,38 @@ class ProjectionSpans:
             self._began = clock()
         if not is_traced():
             return
-        views = ", ".join(self._views)
         for record in islice(records, MOST_TRACED - len(self._events)):
             for text in traced([record.headers]):
-                about: Attributes = {"leftfold.views": views, "messaging.kafka.offset": record.offset}
+                about: Attributes = {"leftfold.views": self._views, "messaging.kafka.offset": record.offset}
                 self._events.append((PROJECT.span(record.topic, about, parent=text), text))
 
-    def folded(self, count: int) -> None:
-        """Records that so many events are on their way to the store."""
-        for view in self._views:
+    def folded(self, count: int, views: Iterable[str]) -> None:
+        """Records that so many events were folded into views, and are on their way to the store."""
+        for view in sorted(set(views)):
             CONSUMED.record(count, {**member("view", view), **_PROJECTING})
             ATTEMPT_SECONDS.record(clock() - self._began, {**member("view", view), **_PROJECTING})
 
-    def flush(self, writer: ProjectionWriter) -> None:
-        """Starts the span of a writer's flush, which links to the events in it."""
-        rows, links = writer.unsent(), [text for _, text in self._events]
+    @contextmanager
+    def flush(self, writer: ProjectionWriter) -> Iterator[None]:
+        """Starts the span of a flush that the block sends; it links to the events in it."""
+        began, rows, links = clock(), writer.unsent(), [text for _, text in self._events]
         span = FLUSH.span(writer.view.name, {"leftfold.rows": rows}, parent="", links=links)
-        self._flushes[writer] = clock(), rows, span
+        try:
+            yield
+        except BaseException:
+            span.fail("NotSent")
+            span.end()
+            raise
+        self._flushes[writer] = began, span
+        VIEW_FLUSH_ROWS.record(rows, member("view", writer.view.name))
 
     def landed(self, writer: ProjectionWriter, *, is_written: bool) -> None:
-        """Records how large a flush was and how long it took, and ends its span."""
+        """Records how long a flush took, and ends its span."""
         if (sent := self._flushes.pop(writer, None)) is None:
             return
-        began, rows, span = sent
-        view, outcome = writer.view.name, "written" if is_written else "refused"
-        VIEW_FLUSH_ROWS.record(rows, member("view", view))
-        VIEW_FLUSH_SECONDS.record(clock() - began, member("view", view, outcome=outcome))
+        began, span = sent
+        outcome = "written" if is_written else "refused"
+        VIEW_FLUSH_SECONDS.record(clock() - began, member("view", writer.view.name, outcome=outcome))
         if not is_written:
             span.fail("OutOfStep", "another writer was here, or the store lost its answer")
         span.end()

@@ -100,7 +100,7 @@ class SharedSubscription:
             return 0, self._take_left()
         self._at = self._confirmed = now
         self._reread_if_it_fails(self._send, reached)
-        self._spans.folded(count)
+        self._spans.folded(count, (writer.view.name for writer in self.writers))
         self._folded = 0
         if self._again:
             self._land()
@@ -210,9 +210,9 @@ class SharedSubscription:
             self._early += [f for f in newer if not self._has_landed(f)]
             if any(f in unsent for f in newer):
                 continue
-            self._spans.flush(writer)
             try:
-                writer.begin(reached)
+                with self._spans.flush(writer):
+                    writer.begin(reached)
             except RowEncodingError:
                 unsent.append(writer)
         self._again = bool(unsent)

@@ -7,8 +7,9 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import hiredis
 import redis
@@ -220,7 +221,9 @@ class RoutedAsyncClient:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self._connections: dict[str, PipelinedConnection] = {}
-        self._opening: dict[str, asyncio.Task[PipelinedConnection]] = {}
+        self._under_way: dict[object, asyncio.Task[Any]] = {}
+        """Connections that are being opened and lookups, shared by all callers."""
+        self._is_closed = False
 
     async def ask(self, query: RedisQuery[A]) -> A:
         """The answer to a query.
@@ -241,7 +244,7 @@ class RoutedAsyncClient:
                 if not (is_connection_loss(error) and await self._handle_error(error)):
                     raise
                 replies = await self._exchange(commands)
-            for number in redirected(commands, replies):
+            for number in redirected(commands, replies) if self.topology.is_cluster else ():
                 replies[number] = await self._follow(commands[number])
             return without_errors(commands, replies)
         except Exception as error:
@@ -250,8 +253,9 @@ class RoutedAsyncClient:
 
     async def aclose(self) -> None:
         """Closes every connection."""
-        for opening in self._opening.values():
-            opening.cancel()
+        self._is_closed = True
+        for task in self._under_way.values():
+            task.cancel()
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.close()
@@ -277,35 +281,54 @@ class RoutedAsyncClient:
     async def _server(self, key: bytes) -> RedisSettings:
         """The node that owns a key."""
         server = self.topology.known_server(key)
-        return server if server is not None else await asyncio.to_thread(self.topology.server, key)
+        if server is None:
+            server = await self._shared(key, lambda: asyncio.to_thread(self.topology.server, key))
+        return server
 
     async def _handle_error(self, error: BaseException) -> bool:
         """Whether an error means that a key may be on another node now."""
-        return await asyncio.to_thread(self.topology.handle_error, error)
+        is_single = self.topology.settings.kind == "server"
+        return not is_single and await asyncio.to_thread(self.topology.handle_error, error)
 
     async def _ask(self, server: RedisSettings, commands: Sequence[Command]) -> list[Any]:
         connection = self._connections.get(server.url)
-        if connection is None or not connection.is_usable:
-            connection = await self._opened(server)
-        replies = await connection.exchange([packed(*command) for command in commands])
-        return [error_in(reply) if isinstance(reply, hiredis.ReplyError) else reply for reply in replies]
+        try:
+            if connection is None or not connection.is_usable:
+                connection = await self._shared(server.url, lambda: self._open(server))
+            replies = await connection.exchange([packed(*command) for command in commands])
+        except OSError as error:
+            if self.topology.is_cluster:
+                raise ConnectionError(f"{server.address}: {error}") from error
+            raise
+        found = [error_in(reply) if isinstance(reply, hiredis.ReplyError) else reply for reply in replies]
+        for reply in found:
+            if isinstance(reply, redis.BusyLoadingError):  # counts as a lost connection, as it does for threads
+                raise reply
+        return found
 
-    async def _opened(self, server: RedisSettings) -> PipelinedConnection:
-        """The connection that is being opened, shared by all callers; cancelling one caller does not stop it."""
-        if (opening := self._opening.get(server.url)) is None:
-            opening = self._opening[server.url] = asyncio.create_task(
-                self._open(server), name="leftfold redis connects"
-            )
-            opening.add_done_callback(_retrieve_failure)
-        return await asyncio.shield(opening)
+    async def _shared(self, name: object, start: Callable[[], Coroutine[Any, Any, A]]) -> A:
+        """What several callers wait for at once; cancelling one of them does not stop it."""
+        if self._is_closed:
+            raise ConnectionError("the client is closed")
+        if (task := self._under_way.get(name)) is None:
+            task = self._under_way[name] = asyncio.create_task(start(), name="leftfold redis connects")
+            task.add_done_callback(partial(self._ended, name))
+        try:
+            return cast("A", await asyncio.shield(task))
+        except asyncio.CancelledError:
+            if self._is_closed and task.cancelled():
+                raise ConnectionError("the client is closed") from None
+            raise
+
+    def _ended(self, name: object, task: asyncio.Task[Any]) -> None:
+        self._under_way.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # retrieved; callers that still wait get it from `shield`
 
     async def _open(self, server: RedisSettings) -> PipelinedConnection:
-        try:
-            connection = await open_pipelined(server, require_master=self.topology.settings.kind == "sentinel")
-            self._connections[server.url] = connection
-            return connection
-        finally:
-            del self._opening[server.url]
+        connection = await open_pipelined(server, require_master=self.topology.settings.kind == "sentinel")
+        self._connections[server.url] = connection
+        return connection
 
     async def _follow(self, command: Command) -> Any:
         """Sends one command and follows redirections, for as long as a reply may take."""
@@ -322,9 +345,3 @@ class RoutedAsyncClient:
             else:
                 await asyncio.sleep(PAUSE)
                 server = await self._server(key_of(command))
-
-
-def _retrieve_failure(task: asyncio.Task[PipelinedConnection]) -> None:
-    """Marks the failure of a connection as retrieved; callers that still wait get it from `shield`."""
-    if not task.cancelled():
-        task.exception()

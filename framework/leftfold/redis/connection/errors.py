@@ -165,6 +165,11 @@ def translated(settings: RedisSettings) -> Iterator[None]:
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
         raise unreachable(settings, error) from error
     except redis.exceptions.AskError as error:
+        if settings.kind == "server":
+            raise ConfigurationError(
+                f"redis at {settings.address} is a node of a cluster, and the key is on another node; write "
+                f"redis+cluster:// (or rediss+cluster://) in the URL"
+            ) from error
         why = f"slot {error.slot_id} has been on the move for {settings.timeout:g} s"
         raise InfrastructureError(f"redis at {settings.address}: {why}; {_next_step(settings)}") from error
     except redis.RedisError as error:

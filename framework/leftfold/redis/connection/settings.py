@@ -131,8 +131,7 @@ class RedisSettings(BaseSettings):
         sentinel_username, sentinel_password: of the sentinels themselves, where they require a login.
         ca_file: certificates to trust instead of the system's, for `rediss`.
         connect_timeout, timeout: seconds for a connection, and for a reply on it.
-        connections: connections per server and process for threads, in a cluster also per event loop; when all are in
-            use, further queries wait.
+        connections: connections per server and process for threads; when all are in use, further queries wait.
         history: how many flushes with changes each bucket keeps for `watch`; `LEFTFOLD_REDIS_HISTORY`.
         advice: the hint in messages when the one server does not answer; it depends on how it is started.
     """

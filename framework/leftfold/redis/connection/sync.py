@@ -86,8 +86,8 @@ _MOST_POOLS = 64
 class RoutedClient:
     """Sends commands to the servers that own their keys; for any number of threads, which wait for its connections.
 
-    Commands outside of transactions are sent once more when a connection is lost, because another server may have the
-    key then: only commands that may run twice can be sent here.
+    Commands outside of transactions are sent once more when a connection is lost, if another server may have the key
+    then: only commands that may run twice can be sent here.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -133,7 +133,7 @@ class RoutedClient:
                 if not (is_connection_loss(error) and self.topology.handle_error(error)):
                     raise
                 replies = self._exchange(commands)
-            for number in redirected(commands, replies):
+            for number in redirected(commands, replies) if self.topology.is_cluster else ():
                 replies[number] = self._follow(commands[number])
             return without_errors(commands, replies)
         except Exception as error:

@@ -43,7 +43,7 @@ def kafka_source(reader: Any, topics: Iterable[str], kafka: Mapping[str, str], *
 
 
 # A busy broker is asked again; a process that is stopping waits no longer than this for one that does not answer.
-_PATIENCE = {"request.timeout.ms": "10000", "default.api.timeout.ms": "25000"}
+_PATIENCE = {"request.timeout.ms": "6000", "default.api.timeout.ms": "12000"}
 
 
 def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> int:
