@@ -20,10 +20,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from leftfold import App, ConflictError, FoldView, OutcomeUnknown, Reaction, memory
 from leftfold.engine.views.projection_spans import ProjectionSpans
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.shared_subscription import SharedSubscription
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.telemetry import (
     COMMAND_SECONDS,
+    CONSUMED,
     INSTRUMENTS,
     MOST_TRACED,
     PROJECT,
@@ -35,7 +38,9 @@ from leftfold.ports.telemetry import (
     recorded_by,
     traceparent,
 )
+from tests.domains.shop import household_spend, product_sales
 from tests.domains.trade import NOW, OutOfStock, Paid, Pay, Place, Placed, Reserved, checkout, orders, payments, stock
+from tests.engine.fold_bench import FoldBench, out
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -195,6 +200,19 @@ def test_commands_of_one_call_share_a_span_and_of_a_large_batch_only_some_events
     projected = [span for span in recording.spans() if span.name == f"{PROJECT.name} payments.events"]
     assert len(records) == many
     assert len(projected) == MOST_TRACED
+
+
+def test_events_count_for_the_views_that_are_still_folded(recording: Recording) -> None:
+    bench = FoldBench(household_spend, product_sales)
+    bench.settle()
+    writers = [ProjectionWriter(view, bench.live(view), bench.store) for view in (household_spend, product_sales)]
+    with recording.on():
+        group = SharedSubscription(bench.log.reader, writers, bench.store)
+        group.writers.remove(writers[1])
+        bench.write(out("b", "h", p=1))
+        assert group.step(100, 0.0)[0] == 1
+        assert group.land() == []
+    assert {name: point.value for name, point in recording.points(CONSUMED.name).items()} == {household_spend.name: 1}
 
 
 def test_the_time_to_an_answer_is_counted_by_its_outcome(recording: Recording) -> None:

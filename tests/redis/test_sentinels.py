@@ -15,11 +15,14 @@ from leftfold import memory
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase, Registry
-from leftfold.ports.queries import Rows
+from leftfold.ports.queries import Registered, Rows
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
+from leftfold.redis.connection.asyncio import RoutedAsyncClient
 from leftfold.redis.connection.server import open_server
+from leftfold.redis.connection.settings import Node
 from leftfold.redis.connection.topology import SentinelTopology, open_connection
 from leftfold.redis.flusher import Flusher
+from leftfold.redis.reads import compile_query
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, row
 from tests.cli.shell import Shell
 from tests.domains.ledger import app
@@ -122,6 +125,27 @@ def assert_does_not_decide(alone: Sentinel, sentinels: SentinelSet) -> None:
             assert (reported.port == sentinels.master.port) is (count == 3)
     finally:
         alone.kill()
+
+
+def test_coroutines_that_ask_at_once_share_one_lookup_of_the_master(sentinels: SentinelSet) -> None:
+    asked: list[Node] = []
+
+    class Counting(SentinelTopology):
+        def _ask(self, node: Node) -> tuple[int, Node]:
+            asked.append(node)
+            return super()._ask(node)
+
+        def server(self, key: bytes) -> RedisSettings:
+            asked.append(("", 0))
+            return super().server(key)
+
+    async def ask() -> None:
+        client, query = RoutedAsyncClient(Counting(sentinels.settings)), compile_query(Registered("nothing"))
+        await asyncio.gather(*(client.ask(query) for _ in range(20)))
+        await client.aclose()
+
+    asyncio.run(ask())
+    assert len(asked) == 1 + len(sentinels.sentinels) // 2 + 1, "one lookup, which asks a majority"
 
 
 def fail_over(sentinels: SentinelSet) -> None:

@@ -149,3 +149,17 @@ def test_the_url_of_one_server_that_is_a_node_of_a_cluster_is_refused_at_once(
         node.registry(away)
     with pytest.raises(ConfigurationError, match=r"redis\+cluster://"):
         asyncio.run(node.aask(Registered(away)))
+
+
+def test_an_error_of_coroutines_names_the_node_that_is_lost(
+    cluster: ClusterSet, store: RedisViewStore, generation: Generation
+) -> None:
+    lost = cluster.owner(slot_of(generation, 0))
+
+    async def ask() -> None:
+        assert (await store.aask(Rows(generation, ((0, "a"),)))).rows == (None,)
+        lost.kill()
+        with pytest.raises(InfrastructureError, match=rf"127\.0\.0\.1:{lost.port}: "):
+            await store.aask(Rows(generation, ((0, "a"),)))
+
+    asyncio.run(ask())

@@ -327,7 +327,8 @@ class RoutedAsyncClient:
 
     async def _open(self, server: RedisSettings) -> PipelinedConnection:
         connection = await open_pipelined(server, require_master=self.topology.settings.kind == "sentinel")
-        self._connections[server.url] = connection
+        usable = {url: one for url, one in self._connections.items() if one.is_usable}
+        self._connections = {**usable, server.url: connection}
         return connection
 
     async def _follow(self, command: Command) -> Any:
