@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import redis
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from pydantic import SecretStr
 
 from leftfold.errors import ConfigurationError, OutcomeUnknown
@@ -25,6 +25,12 @@ from leftfold.kafka.administration.acls import Acls
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker.transaction_log import (
+    TransactionOutcome,
+    outcomes_of,
+    records_between,
+    transactional_ids,
+)
 from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.model import keys as names
 from leftfold.model.rights import ADMIN, ROLES, redis_rules, rights_of
@@ -139,6 +145,20 @@ def test_readers_of_views_cannot_write_them_and_writers_nothing_else(servers: Se
             with pytest.raises(redis.exceptions.NoPermissionError):
                 writer.execute_command(*refused.split())
         assert writer.delete("view:sums") == 1
+
+
+@pytest.mark.parametrize("role", ["worker", "process"])
+def test_a_worker_may_look_for_what_a_broker_forgot(servers: Servers, role: str) -> None:
+    """A decided transaction of the bells, in the brokers' log of transactions, and the topics where workers send."""
+    reads = {"group.id": "leftfold.reader.rights", "enable.partition.eof": True, "isolation.level": "read_uncommitted"}
+    consumer = Consumer({**kafka_of(servers, role).librdkafka(), **reads})
+    with closing(consumer):
+        (id_, *_) = transactional_ids(consumer, "guild.bells.", (names.events("bells"), 0), 0)
+        assert outcomes_of(consumer, id_, [("bells.events", 0)]) == {("bells.events", 0): TransactionOutcome.COMMIT}
+        for topic in map(names.commands, app.receivers_of("bells" if role == "worker" else "watch")):
+            place = TopicPartition(topic, 0)
+            end = consumer.get_watermark_offsets(place, timeout=SECONDS)[1]
+            assert [message.error() for message in records_between(consumer, place, 0, end, SECONDS)] == [None] * end
 
 
 def test_only_their_owner_reads_the_files_of_secure_servers(servers: Servers) -> None:

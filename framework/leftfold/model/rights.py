@@ -17,6 +17,8 @@ _ANYBODY = "-@all +auth +hello +ping +select +reset"
 _READER = "+@read -@dangerous +info +role +time +cluster|slots +multi +exec +discard +subscribe +unsubscribe"
 _WRITER = _READER.replace("+@read", "+@read +@write") + " +watch +unwatch +publish"
 
+_TRANSACTION_LOG = "__transaction_state"
+
 _IMPLIED = (("Read", "Describe"), ("Write", "Describe"), ("AlterConfigs", "DescribeConfigs"))
 """Operations that Kafka grants with the first of each pair."""
 
@@ -104,7 +106,7 @@ def _worker(app: App, to: _Rights) -> None:
         name = decider.name
         _works(app, name, to)
         to.topics([names.events(name)], "Read", "Write", "Describe", "DescribeConfigs")
-        to.topics(map(names.commands, app.receivers_of(name)), "Write", "Describe")
+        to.topics(map(names.commands, app.receivers_of(name)), "Read", "Write")
         to.topics([names.skipped(name)], "Read", "Describe")
 
 
@@ -112,7 +114,7 @@ def _process(app: App, to: _Rights) -> None:
     """The rights of the worker and the router of a process."""
     for process in app.processes:
         _works(app, process.name, to)
-        to.topics(map(names.commands, app.receivers_of(process.name)), "Write", "Describe")
+        to.topics(map(names.commands, app.receivers_of(process.name)), "Read", "Write")
         to.topics(map(names.events, process.categories), "Read", "Describe")
         to.topics([names.commands(process.name)], "Write", "Describe")
         to.topics([names.time(process.name)], "Read", "Write", "Describe")
@@ -120,12 +122,16 @@ def _process(app: App, to: _Rights) -> None:
 
 
 def _works(app: App, name: str, to: _Rights) -> None:
-    """The rights of a worker of a category or process: read input, decide in transactions, read back its output."""
+    """The rights of a worker of a category or process: read input, decide in transactions, read back its output.
+
+    Where it sends, and in the log of transactions, it reads to end what a broker forgot.
+    """
     to.topics([names.commands(name)], "Read", "Describe", "DescribeConfigs")
     to.topics([names.dead(name)], "Read", "Write", "Describe", "DescribeConfigs")
     to.add("topic", f"{name}.state.", "Read", "Write", "Describe", "DescribeConfigs", prefixed=True)
     to.add("group", names.group(app.name, name), "Read", "Describe")
     to.add("transactional-id", f"{app.name}.{name}.", "Write", "Describe", prefixed=True)
+    to.add("topic", _TRANSACTION_LOG, "Read")
 
 
 def _reaction(app: App, to: _Rights) -> None:
