@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import reduce
 from itertools import islice
+from math import isqrt
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -18,7 +21,7 @@ from leftfold.http.routes import operation_name, token_of
 from leftfold.model.decider import Decider
 from leftfold.model.position import Recorded
 
-__all__ = ["add_stream", "recorded_event"]
+__all__ = ["StreamHistory", "add_stream", "recorded_event"]
 
 _MOST, _LAST = 1000, 2**53
 
@@ -47,6 +50,66 @@ class StreamState(BaseModel):
     events: list[RecordedEvent]
 
 
+class StreamHistory:
+    """The events of one stream, and its state after each of them; of a long stream, the last of them.
+
+    Of `n` events about `√n` states are kept; any other one is folded from the last of these before it.
+
+    Args:
+        around: a version that is among them; None = the last. most: how many events are kept.
+    """
+
+    def __init__(
+        self,
+        decider: Decider[Any, Any, Any],
+        events: Iterable[Recorded[Any]],
+        around: int | None,
+        most: int,
+    ) -> None:
+        self.first, self.has_later, state, kept = 1, False, decider.initial_state, deque[Recorded[Any]]()
+        for recorded in events:
+            if len(kept) == most:
+                if around is not None and around < self.first + most // 2:
+                    self.has_later = True
+                    break
+                state = decider.evolve(state, kept.popleft().event)
+                self.first += 1
+            kept.append(recorded)
+        self._events, self._evolve, self._step = list(kept), decider.evolve, max(1, isqrt(len(kept)))
+        self.last = self.first + len(kept) - 1
+        self._states = [state]
+        for end in range(self._step, len(kept) + 1, self._step):
+            self._states.append(self._state(end, self._states[-1], end - self._step))
+
+    def _state(self, end: int, state: Any, after: int) -> Any:
+        """The state after so many of the kept events, folded from that after fewer of them."""
+        return reduce(lambda folded, recorded: self._evolve(folded, recorded.event), self._events[after:end], state)
+
+    def recorded(self, version: int) -> Recorded[Any]:
+        """The event of a version, with its metadata."""
+        return self._events[version - self.first]
+
+    def state(self, version: int) -> Any:
+        """The state after a version, as JSON; also after the version before the first."""
+        end = version - self.first + 1
+        number = end // self._step
+        return to_jsonable_python(self._state(end, self._states[number], number * self._step), fallback=str)
+
+    def payload(self, version: int) -> Any:
+        """The fields of the event of a version."""
+        return to_jsonable_python(self.recorded(version).event)
+
+    def type_of(self, version: int) -> str:
+        """The wire name of the event of a version."""
+        found: str = type(self.recorded(version).event).__leftfold__.type
+        return found
+
+    def before_alike(self, version: int) -> int | None:
+        """The last version before this one with an event of the same type; None = there is none among them."""
+        wanted = self.type_of(version)
+        return next((one for one in range(version - 1, self.first - 1, -1) if self.type_of(one) == wanted), None)
+
+
 def add_stream(
     router: APIRouter,
     decider: Decider[Any, Any, Any],
@@ -59,6 +122,14 @@ def add_stream(
         read: the events of a stream, given its category and key.
     """
 
+    def folded(events: Iterable[Recorded[Any]], most: int) -> tuple[int, Any, Iterable[Recorded[Any]]]:
+        """The version and state behind some events, and the last of these: no more of a long stream is held at once."""
+        reached, state, last = 0, decider.initial_state, deque[Recorded[Any]](maxlen=most)
+        for recorded in events:
+            reached, state = recorded.version, decider.evolve(state, recorded.event)
+            last.append(recorded)
+        return reached, state, last
+
     async def stream(
         request: Request,
         key: Annotated[str, Path(description="The key of the stream.")],
@@ -68,12 +139,11 @@ def add_stream(
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
     ) -> StreamState:
         await access.check_stream(request, decider.name, key)
-        events = await run_in_threadpool(lambda: list(islice(read(decider.name, key), version)))
-        if not events:
+        reached, state, last = await run_in_threadpool(folded, islice(read(decider.name, key), version), limit)
+        if not reached:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
-        state = decider.fold(decider.initial_state, [recorded.event for recorded in events])
-        last = [recorded_event(recorded) for recorded in events[len(events) - limit :]] if limit else []
-        return StreamState(key=key, version=events[-1].version, state=to_jsonable_python(state), events=last)
+        events = [recorded_event(recorded) for recorded in last]
+        return StreamState(key=key, version=reached, state=to_jsonable_python(state), events=events)
 
     router.get(
         f"/streams/{decider.name}/{{key:text}}", summary=f"The events and the state of a stream of {decider.name}",

@@ -6,12 +6,13 @@ import asyncio
 import gc
 import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from nicegui import ui
 from nicegui.testing import User
 from nicegui.testing.user_interaction import UserInteraction
@@ -19,10 +20,11 @@ from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import Decider
 from leftfold.errors import ConfigurationError
+from leftfold.http.console import streams
 from leftfold.http.console.application import ROUTES
 from leftfold.http.console.elements import fetched
 from leftfold.http.console.state import SharedSurvey, SurveyResult
-from leftfold.http.console.streams import StreamHistory
+from leftfold.http.streams import StreamHistory
 from leftfold.memory import World
 from leftfold.model.position import Recorded
 from tests.http.console.kiosk import NOW, Pay, Place, Reminded
@@ -149,19 +151,28 @@ class Counted:
     number: int = 0
 
 
-def test_a_stream_of_twenty_thousand_events_keeps_few_states_and_folds_the_others_when_they_are_asked_for() -> None:
-    folded: list[int] = []
+def counting(folded: list[int]) -> Decider[Any, Any, Any]:
+    """A decider whose state is the number of its events; what it folds is counted."""
 
     def count(state: Counted, event: Any) -> Counted:
         folded.append(1)
         return Counted(state.number + 1)
 
-    counted: Decider[Any, Any, Any] = Decider(
+    return Decider(
         "orders", commands=Pay, events=Reminded, state=Counted, initial_state=Counted(), decide=lambda _, state: [],
         evolve=count,
     )  # fmt: skip
-    event = Recorded(event=Reminded(order="o", customer="c"), key="o", id="id", time=NOW, version=1)
-    history = StreamHistory(counted, [event] * 20_000)
+
+
+def reminders(count: int) -> Iterator[Recorded[Any]]:
+    """The events of a stream, one by one."""
+    for version in range(1, count + 1):
+        yield Recorded(event=Reminded(order="o", customer="c"), key="o", id="id", time=NOW, version=version)
+
+
+def test_a_long_stream_keeps_few_states_and_folds_the_others_when_they_are_asked_for() -> None:
+    folded: list[int] = []
+    history = StreamHistory(counting(folded), reminders(20_000), None, 20_000)
     assert len(folded) <= 20_000
     for version in (0, 1, 140, 141, 142, 9_999, 19_999, 20_000):
         folded.clear()
@@ -169,6 +180,37 @@ def test_a_stream_of_twenty_thousand_events_keeps_few_states_and_folds_the_other
         assert len(folded) <= 141
     states = [one for one in gc.get_objects() if isinstance(one, Counted)]
     assert len(states) <= 150
+
+
+@pytest.mark.parametrize(
+    ("around", "first", "last"), [(None, 901, 1000), (1, 1, 100), (500, 451, 550), (999, 901, 1000), (5000, 901, 1000)]
+)
+def test_of_a_long_stream_a_part_is_kept_with_its_states(around: int | None, first: int, last: int) -> None:
+    history = StreamHistory(counting([]), reminders(1000), around, 100)
+    assert (history.first, history.last, history.has_later) == (first, last, last < 1000)
+    for version in range(first, last + 1):
+        assert history.recorded(version).version == version
+        assert history.state(version) == {"number": version}
+    assert history.state(first - 1) == {"number": first - 1}
+
+
+def test_a_page_of_a_long_stream_links_to_the_rest_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_KEPT", 2)
+
+    async def visit(user: User) -> None:
+        await user.open("/streams?category=orders&key=o-1&version=2")
+        await user.should_see("2 of 3 and later ones", retries=50)
+        await user.should_see("This page holds versions 2 to 3.")
+        assert links(user) == {"Earlier ones": "1", "Later ones": "4"}
+        await user.open("/streams?category=orders&key=o-1")
+        await user.should_see("4 of 4", retries=50)
+        assert links(user) == {"Earlier ones": "2"}
+
+    def links(user: User) -> dict[str, str]:
+        text = "".join(str(one.content) for one in user.find(kind=ui.html).elements if isinstance(one, ui.html))
+        return {name: version for version, name in re.findall(r'version=(\d+)"> (Earlier ones|Later ones)<', text)}
+
+    visited(console_on(world), visit)
 
 
 def find(user: User) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from math import isqrt
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nicegui import ui
-from pydantic_core import to_jsonable_python
 
 from leftfold.engine.causation import Trace, TraceNode
 from leftfold.engine.progress import RebuildProgress
@@ -26,56 +23,22 @@ from leftfold.http.console.html import (
     time_text,
 )
 from leftfold.http.console.state import Visitor
-from leftfold.model.decider import Decider
-from leftfold.model.position import Recorded
+from leftfold.http.streams import StreamHistory
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.operations.events import EventLog, fields_of
 from leftfold.runtime.operations.traces import traced
 from leftfold.runtime.project import Usage, archive_of, unknown
 
-__all__ = ["StreamHistory", "streams", "trace", "trace_graph"]
+__all__ = ["streams", "trace", "trace_graph"]
 
 _RECENT = 25
 _DRAWN = 150
 _LISTED = 400
 _MARKED = 40
-
-
-class StreamHistory:
-    """The events of one stream, and its state after each of them.
-
-    Of `n` events about `√n` states are kept; any other one is folded from the last of these before it.
-    """
-
-    def __init__(self, decider: Decider[Any, Any, Any], events: Sequence[Recorded[Any]]) -> None:
-        self.events, self._evolve, self._step = events, decider.evolve, max(1, isqrt(len(events)))
-        self._states = [decider.initial_state]
-        for end in range(self._step, len(events) + 1, self._step):
-            self._states.append(self._state(end, self._states[-1], end - self._step))
-
-    def _state(self, version: int, state: Any, after: int) -> Any:
-        """The state after a version, folded from that after an earlier one."""
-        return reduce(lambda folded, recorded: self._evolve(folded, recorded.event), self.events[after:version], state)
-
-    def state(self, version: int) -> Any:
-        """The state after a version, as JSON; version 0 is the state of a stream without events."""
-        number = version // self._step
-        return to_jsonable_python(self._state(version, self._states[number], number * self._step), fallback=str)
-
-    def payload(self, version: int) -> Any:
-        """The fields of the event of a version."""
-        return to_jsonable_python(self.events[version - 1].event)
-
-    def type_of(self, version: int) -> str:
-        """The wire name of the event of a version."""
-        found: str = type(self.events[version - 1].event).__leftfold__.type
-        return found
-
-    def before_alike(self, version: int) -> int | None:
-        """The last version before this one with an event of the same type; None = there is none."""
-        found = (other for other in range(version - 1, 0, -1) if self.type_of(other) == self.type_of(version))
-        return next(found, None)
+_KEPT = 10_000
+"""The most events of a stream on a page."""
+_DIGITS = 16
 
 
 async def streams(visitor: Visitor, category: str = "", key: str = "", version: str = "") -> None:
@@ -106,19 +69,20 @@ async def streams(visitor: Visitor, category: str = "", key: str = "", version: 
     app, decider = deciders[chosen]
     connection = visitor.console.connections[app.name]
 
+    wanted = int(version) if version.isascii() and version.isdigit() and len(version) < _DIGITS else None
+
     def read() -> StreamHistory:
-        events = list(connection.stream(chosen, key))
-        if not events:
+        history = StreamHistory(decider, connection.stream(chosen, key), wanted, _KEPT)
+        if not history.last:
             raise Usage(
                 f"category {chosen} has no stream {key!r}; leave the key out for the latest ones, or type: "
                 f"leftfold events {chosen}"
             )
-        return StreamHistory(decider, events)
+        return history
 
     def shown(history: StreamHistory) -> None:
-        last = len(history.events)
-        wanted = int(version) if version.isascii() and version.isdigit() else last
-        _Travel(visitor, chosen, key, history).show(min(max(1, wanted), last))
+        version = history.last if wanted is None else min(max(history.first, wanted), history.last)
+        _Travel(visitor, chosen, key, history).show(version)
 
     await fetched(read, shown, what=f"reading the partition of {key}")
 
@@ -165,16 +129,18 @@ class _Travel:
 
     def show(self, version: int) -> None:
         """Makes the elements, and shows a version."""
-        last = len(self._history.events)
+        first, last, count = self._history.first, self._history.last, self._history.last - self._history.first + 1
         with panel("Time travel"):
             self._title = html()
-            if last > 1:
-                self._slider = ui.slider(min=1, max=last, step=1, value=version)
-                self._slider.props(f"snap label {'markers' if last <= _MARKED else ''}")
-                with_name(self._slider, f"Version of {self._key}, 1 to {last}")
-                self._slider.on_value_change(lambda event: self._go(int(event.value or 1)))
+            if count > 1:
+                self._slider = ui.slider(min=first, max=last, step=1, value=version)
+                self._slider.props(f"snap label {'markers' if count <= _MARKED else ''}")
+                with_name(self._slider, f"Version of {self._key}, {first} to {last}")
+                self._slider.on_value_change(lambda event: self._go(int(event.value or first)))
+            if first > 1 or self._history.has_later:
+                html(tag("p", *self._elsewhere(first, last), cls="lf-quiet"))
         with ui.element("div").classes("lf-columns"):
-            with panel(amount(last, "event")):
+            with panel(amount(count, "event")):
                 self._list = html()
                 self._list.on("click", lambda event: self._clicked(event.args), js_handler=_CLICK)
             with panel("What it changed"):
@@ -190,17 +156,26 @@ class _Travel:
         self._causes = panel()
         self._go(version, is_first=True)
 
+    def _elsewhere(self, first: int, last: int) -> Iterator[Html | str]:
+        """What this page does not hold of a long stream, with links."""
+        yield f"This page holds versions {first:,} to {last:,}."
+        earlier, later = (" Earlier ones", first - 1, first > 1), (" Later ones", last + 1, self._history.has_later)
+        for name, version, exists in (earlier, later):
+            if exists:
+                yield tag("a", name, href=_stream(self._visitor, self._category, self._key, version))
+
     def _clicked(self, version: object) -> None:
-        if isinstance(version, str) and version.isascii() and version.isdigit() and len(self._history.events) > 1:
-            self._slider.set_value(min(max(1, int(version)), len(self._history.events)))
+        first, last = self._history.first, self._history.last
+        if isinstance(version, str) and version.isascii() and version.isdigit() and last > first:
+            self._slider.set_value(min(max(first, int(version)), last))
 
     def _go(self, version: int, *, is_first: bool = False) -> None:
         if version == self._version:
             return
         self._version, history = version, self._history
-        recorded = history.events[version - 1]
+        recorded = history.recorded(version)
         figures = {
-            "version": f"{version} of {len(history.events)}",
+            "version": f"{version} of {history.last}{' and later ones' if history.has_later else ''}",
             "event": _brief(history.type_of(version)),
             "when": time_text(recorded.time),
             "in its decision": f"{recorded.decision[0]} of {recorded.decision[1]}",
@@ -250,31 +225,32 @@ def _figures(figures: Mapping[str, object]) -> Html:
 
 def _timeline(visitor: Visitor, category: str, key: str, history: StreamHistory, chosen: int) -> Html:
     """The events as links, the newest first; of long streams those around the chosen version."""
-    last = len(history.events)
-    first = max(1, min(chosen - _LISTED // 2, last - _LISTED + 1))
+    count = history.last - history.first + 1
+    first = max(history.first, min(chosen - _LISTED // 2, history.last - _LISTED + 1))
     items = []
-    for version in range(min(last, first + _LISTED - 1), first - 1, -1):
+    for version in range(min(history.last, first + _LISTED - 1), first - 1, -1):
         link = tag(
             "a",
             tag("span", f"v{version}", cls="lf-version"),
             tag("strong", _brief(history.type_of(version))),
-            time_text(history.events[version - 1].time),
+            time_text(history.recorded(version).time),
             href=_stream(visitor, category, key, version),
             data_version=version,
             aria_current="true" if version == chosen else None,
         )
         items.append(tag("li", link))
     found = tag("ol", *items, cls="lf-timeline", reversed="reversed")
-    if last == len(items):
+    if count == len(items):
         return found
-    return found + tag("p", f"{amount(last - len(items), 'other event')}: use the slider", cls="lf-quiet")
+    return found + tag("p", f"{amount(count - len(items), 'other event')}: use the slider", cls="lf-quiet")
 
 
 def _against_last(history: StreamHistory, version: int) -> Html:
     """The payload beside that of the last event of the same type."""
     other = history.before_alike(version)
     if other is None:
-        return tag("p", "The first event of its type in this stream.", cls="lf-quiet")
+        where = "in this stream" if history.first == 1 else "on this page"
+        return tag("p", f"The first event of its type {where}.", cls="lf-quiet")
     names = f"v{other}", f"v{version}"
     label = f"The event against the last {_brief(history.type_of(version))}"
     return tag("h3", label) + difference(history.payload(other), history.payload(version), label=label, names=names)
