@@ -8,7 +8,6 @@ import inspect
 import re
 import sys
 import sysconfig
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -21,16 +20,13 @@ from pydantic import BaseModel
 
 from leftfold.errors import ConfigurationError
 from leftfold.model.messages import Command, Event
+from leftfold.model.typing import parsed
 
 __all__ = ["fold_hash"]
 
 
 # Only type checkers read these; `type_params` is new in 3.12, and hashes must not depend on the interpreter.
 _SILENT = frozenset({"returns", "type_comment", "kind", "ctx", "type_params"})
-
-
-_parsing = threading.Lock()
-"""CPython 3.11 counts the depth of all threads that parse in one number, and fails when they meet (gh-106905)."""
 
 
 class SourceTrees:
@@ -60,8 +56,7 @@ class SourceTrees:
 
     def _tree(self, file: str) -> ast.Module:
         if file not in self._trees:
-            with _parsing:
-                self._trees[file] = ast.parse(Path(file).read_text("utf-8"))
+            self._trees[file] = parsed(Path(file).read_text("utf-8"))
         return self._trees[file]
 
 

@@ -8,13 +8,14 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from threading import Lock
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from leftfold.errors import ConfigurationError
 from leftfold.model.messages import Command, Event
 
-__all__ = ["check_function", "check_name", "checked", "flat", "is_name", "members", "missing_arms"]
+__all__ = ["check_function", "check_name", "checked", "flat", "is_name", "members", "missing_arms", "parsed"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -99,13 +100,25 @@ def flat(union: object) -> Iterator[Any]:
         yield union
 
 
+_parsing = Lock()
+
+
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a module, for one thread at a time.
+
+    CPython 3.11 counts the depth of all threads that parse in one number, and fails when they meet (gh-106905).
+    """
+    with _parsing:
+        return ast.parse(source)
+
+
 def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[type]) -> tuple[str, ...]:
     """The names of classes for which the function's `match` on one argument has no arm.
 
     A function without source, without such a match, or with a catch-all arm counts as complete.
     """
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = parsed(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return ()
     node = tree.body[0]
