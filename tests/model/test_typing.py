@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from leftfold.model import typing
-from leftfold.model.typing import parsed
+from leftfold.model.typing import parse_source
 
 
 class Collected:
@@ -26,7 +26,7 @@ def test_threads_may_define_deciders_at_once() -> None:
     source = inspect.getsource(typing)
 
     def define(_: int) -> list[int]:
-        return [len([*(Collected() for _ in range(30)), parsed(source)]) for _ in range(10)]
+        return [len([*(Collected() for _ in range(30)), parse_source(source)]) for _ in range(10)]
 
     before = gc.get_threshold()
     gc.set_threshold(50)

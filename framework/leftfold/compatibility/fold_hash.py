@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from leftfold.errors import ConfigurationError
 from leftfold.model.messages import Command, Event
-from leftfold.model.typing import parsed
+from leftfold.model.typing import parse_source
 
 __all__ = ["fold_hash"]
 
@@ -56,7 +56,7 @@ class SourceTrees:
 
     def _tree(self, file: str) -> ast.Module:
         if file not in self._trees:
-            self._trees[file] = parsed(Path(file).read_text("utf-8"))
+            self._trees[file] = parse_source(Path(file).read_text("utf-8"))
         return self._trees[file]
 
 

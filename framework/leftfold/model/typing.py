@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from leftfold.errors import ConfigurationError
 from leftfold.model.messages import Command, Event
 
-__all__ = ["check_function", "check_name", "checked", "flat", "is_name", "members", "missing_arms", "parsed"]
+__all__ = ["check_function", "check_name", "checked", "flat", "is_name", "members", "missing_arms", "parse_source"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -103,7 +103,7 @@ def flat(union: object) -> Iterator[Any]:
 _parsing = Lock()
 
 
-def parsed(source: str) -> ast.Module:
+def parse_source(source: str) -> ast.Module:
     """The syntax tree of a module, for one thread at a time.
 
     CPython 3.11 counts the depth of all threads that parse in one number, and fails when they meet (gh-106905).
@@ -118,7 +118,7 @@ def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[
     A function without source, without such a match, or with a catch-all arm counts as complete.
     """
     try:
-        tree = parsed(textwrap.dedent(inspect.getsource(function)))
+        tree = parse_source(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return ()
     node = tree.body[0]
