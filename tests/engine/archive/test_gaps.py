@@ -10,7 +10,7 @@ import pytest
 from leftfold.engine.archive.archived_log import ArchivedLog
 from leftfold.engine.archive.gaps import cut_source, log_gap, out_of_reach, unreachable
 from leftfold.engine.rebuild.planner import plan_rebuild
-from leftfold.engine.streaming.microbatch import GenerationLifecycle
+from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import LogGap

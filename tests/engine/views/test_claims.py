@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leftfold.engine.streaming.microbatch import GenerationLifecycle
 from leftfold.engine.views.code_claims import mixture
+from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import change
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt

@@ -153,7 +153,7 @@ def test_a_generation_of_an_older_version_gets_the_ids_of_its_topics(shop: Deplo
 
 def test_a_running_projector_notices_another_topic(shop: Deploys) -> None:
     shop.bench.log.ids[TOPIC] = "two"
-    shop.projectors["projector"]._ids._due = float("-inf")
+    shop.projectors["projector"]._lifecycles["spelled"]._ids._due = float("-inf")
     shop.settle()
     assert shop.projectors["projector"].writers() == []
     assert len(stopped(shop)) == 1

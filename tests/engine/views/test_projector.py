@@ -271,7 +271,7 @@ def test_twin_projectors_of_both_versions_in_one_group_leave_half_of_the_buckets
 def test_twin_projectors_that_follow_generations_of_other_code_spoil_their_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("projector", "generations"):
+    for module in ("generation_lifecycle", "generations"):
         monkeypatch.setattr(
             f"leftfold.engine.views.{module}.followed", lambda registry, view, fold="": registry.generations
         )

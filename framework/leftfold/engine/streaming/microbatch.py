@@ -1,4 +1,4 @@
-"""The lifecycle of a generation that micro-batches fold: created, continued, promoted, dropped when lost."""
+"""Folds micro-batches into a generation: plans their tasks, and moves the checkpoints that no task has moved."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
-from leftfold.engine.views.code_claims import claimed, is_claimable, names_fold
-from leftfold.engine.views.generations import (
-    GenerationReporter,
-    Identities,
-    change,
-    followed,
-    open_generation,
-    promote_first,
-    topics_of,
-)
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
-from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Registry, covered
-from leftfold.ports.protocols import LogReader, Report, ViewStore
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, covered
+from leftfold.ports.protocols import ViewStore
 
-__all__ = ["GenerationLifecycle", "MicroBatchDriver", "OutOfStep"]
+__all__ = ["MicroBatchDriver", "OutOfStep"]
 
 
 RunJob = Callable[[MicroBatchTask], Sequence[BatchResult]]
@@ -124,87 +114,3 @@ class MicroBatchDriver:
         if not store.flush(flushes):
             raise OutOfStep("the checkpoints of unchanged buckets were written by another process")
         self.checkpoints |= {flush.bucket: flush.checkpoint for flush in flushes}
-
-
-class GenerationLifecycle:
-    """Finds the generations of a view that must be folded, for an engine that restarts when they change.
-
-    Args:
-        log: asked for the ends of topics; no record is read from it.
-        report: called with (what, details) for the operator.
-        fold: the hash of the fold code; generations that another code has claimed are left alone.
-        check: called with the topics before a generation is created; raises when their first events cannot be read.
-    """
-
-    def __init__(
-        self,
-        view: View[Any, Any],
-        store: ViewStore,
-        log: LogReader,
-        report: Report,
-        *,
-        fold: str = "",
-        started: set[str] | None = None,
-        check: Callable[[Mapping[str, int]], None] = lambda topics: None,
-    ) -> None:
-        self.view, self._store, self._log, self._report, self._check = view, store, log, report, check
-        self._fold, self._ids, self._reporter = fold, Identities(log), GenerationReporter(report)
-        self._started = set[str]() if started is None else started
-        self._is_new = view.name not in self._started and not names_fold(store.registry(view.name), view, fold)
-        self._targets: dict[str, Position] = {}
-
-    def look(self) -> dict[str, Generation]:
-        """The generations to fold now; creates the first one where there is none."""
-        registry = self._claimed(self._store.registry(self.view.name))
-        found = followed(registry, self.view, self._fold)
-        if not found and registry.live_of(self.view.hash) is None:
-            topics = topics_of(self.view, self._log.partitions)
-            self._check(topics)
-            ids = self._ids.of(topics)
-            codes = (self._fold,) if self._fold else ()
-            begun = open_generation(self._store, self.view, topics, Phase.SEALED, folds=codes, ids=ids)
-            self._report("generation begun", {"view": self.view.name, "generation": begun.id})
-            found = {begun.id: begun}
-        found = {i: g for i, g in found.items() if self._reporter.is_of_log(g, self._ids.of(g.topics))}
-        if registry.live_of(self.view.hash) is None:
-            for generation in found.values():
-                if generation.id not in self._targets:
-                    self._targets[generation.id] = self._log.ends(generation.topics)
-        return found
-
-    def _claimed(self, registry: Registry) -> Registry:
-        """Claims what this code may fold, as a projector that starts does; reports once what other code folds."""
-        for generation in list(registry.generations.values()):
-            mine = generation.hash == self.view.hash and is_claimable(generation, self._fold)
-            if mine and (self._is_new or not generation.fold):
-                registry = change(self._store, self.view.name, lambda r, g=generation: claimed(r, g, self._fold))  # type: ignore[misc]
-        self._is_new = False
-        self._started.add(self.view.name)
-        self._reporter.standing_by(self.view, registry, self._fold)
-        return registry
-
-    def checkpoints(self, generation: Generation) -> dict[int, Checkpoint] | None:
-        """The checkpoints of a generation; None = other code has claimed it, or some are lost and it is dropped."""
-        checkpoints = self._store.checkpoints(generation)
-        if len(checkpoints) == generation.buckets:
-            # After the checkpoints: a claim made before they were read is seen, and a later one changes their tokens.
-            return (
-                checkpoints
-                if generation.id in followed(self._store.registry(self.view.name), self.view, self._fold)
-                else None
-            )
-        lost = sorted(set(range(generation.buckets)) - set(checkpoints))
-        self._report("generation lost", {"view": self.view.name, "generation": generation.id, "buckets": lost})
-        change(self._store, self.view.name, lambda r: r.without(generation.id))
-        self._store.unlink(generation)
-        return None
-
-    def reached(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Reports newly parked keys, and makes the generation live once it has reached its first target."""
-        self._reporter.parked(generation, checkpoints)
-        target = self._targets.get(generation.id)
-        if target is None or not covered(generation, checkpoints).covers(target):
-            return
-        del self._targets[generation.id]
-        promote_first(self._store, generation)
-        self._report("generation live", {"view": self.view.name, "generation": generation.id})

@@ -119,7 +119,7 @@ def open_generation(
     """
     while True:
         registry = store.registry(view.name)
-        if unless_followed and (there := followed(registry, view, details.get("folds", ("",))[-1])):
+        if unless_followed and (there := followed(registry, view, (details.get("folds") or ("",))[-1])):
             return next(iter(there.values()))
         generation = replace(new_generation(view, registry, topics, phase, buckets), **details)
         if not store.create_marks(generation, empty_marks(generation)):

@@ -12,34 +12,16 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from leftfold.engine.archive.gaps import beginning
-from leftfold.engine.views.cleanup import remove_ended
-from leftfold.engine.views.code_claims import (
-    Attendance,
-    attendance,
-    claimed,
-    is_claimable,
-    member_of,
-    names_fold,
-    next_steps,
-)
-from leftfold.engine.views.generations import (
-    BUCKETS,
-    GenerationReporter,
-    Identities,
-    change,
-    followed,
-    has_ended,
-    open_generation,
-    promote_first,
-    topics_of,
-)
+from leftfold.engine.views.code_claims import Attendance, member_of, next_steps
+from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
+from leftfold.engine.views.generations import BUCKETS, Identities
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.engine.views.shared_subscription import SharedSubscription
 from leftfold.errors import LeftfoldError, LogGap, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation, Phase, Registry, covered
+from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import LogReader, Report, ViewStore
 
 __all__ = ["Projector", "shares_of"]
@@ -86,13 +68,10 @@ class Projector:
         lease: seconds without a heartbeat after which the other projectors treat one as dead.
         member: this projector's name in the group.
         max_parked: how many keys of a view may be parked in its buckets before it stops.
-        folds: the hash of the fold code by view. A generation is folded by the code that claimed it last: a rebuild, or
-            a projector that starts with code unknown so far. Projectors of other code stand by for it.
-        takes_back: at its start it also claims what readers see if its code was superseded before: for a developer who
-            switches between versions and runs no other projector.
-        absence: seconds without any projector of the code that folds a generation until waiting code claims it.
-        started: the views that this process has looked at before, shared by the projectors that it makes in turn: only
-            its first look counts as a start.
+        folds: the hash of the fold code by view.
+        takes_back: as of `GenerationLifecycle`: for a developer who switches between versions and runs no other
+            projector.
+        absence, started: as of `GenerationLifecycle`; the projectors that a process makes in turn share `started`.
         report: called with (what, details) for the operator.
     """
 
@@ -118,20 +97,23 @@ class Projector:
         self.views = tuple(view for view in views if view.folded)
         self.member = member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
-        self._lease, self._growth, self._max_parked, self._buckets = lease, growth, max_parked, buckets
+        self._lease, self._growth, self._max_parked = lease, growth, max_parked
         self._folds = dict(folds or {}) if all((folds or {}).get(view.name) for view in self.views) else {}
-        self._takes_back = takes_back
         self._called = member_of(self.member) if self._folds else self.member
         self._groups: list[SharedSubscription] = []
-        self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, ProjectionWriter] = {}
         self._lost: set[str] = set()
-        self._started = set[str]() if started is None else started
-        self._absence, self._missed = absence, dict[tuple[str, str], float]()
         self._looked = float("-inf")
         self._waiting: list[tuple[float, ProjectionWriter]] = []
         self._admin = open_log()
-        self._ids, self._reporter = Identities(self._admin), GenerationReporter(report)
+        options: dict[str, Any] = {"ids": Identities(self._admin), "takes_back": takes_back, "absence": absence}
+        options |= {"started": set[str]() if started is None else started, "buckets": buckets, "check": self._check}
+        self._lifecycles = {
+            view.name: GenerationLifecycle(
+                view, store, self._admin, report, fold=self._folds.get(view.name, ""), **options
+            )
+            for view in self.views
+        }
 
     def step(self, timeout: float = 0.1) -> int:
         """Looks for new generations when due, and folds new events for each subscription; returns how many events."""
@@ -139,7 +121,8 @@ class Projector:
         if current_time - self._looked >= self._look:
             if current_time - self._looked > self._lease:
                 # A projector that was paused has seen no heartbeat of the others, and they have seen none of its own.
-                self._missed.clear()
+                for lifecycle in self._lifecycles.values():
+                    lifecycle.forget_absence()
             self._looked = current_time
             self._look_around()
         self._return_waiting(current_time)
@@ -190,13 +173,7 @@ class Projector:
     def _look_around(self) -> None:
         members = self._send_heartbeat(self._lease)
         for view in self.views:
-            registry = self._claim(view, self._store.registry(view.name))
-            for generation in filter(has_ended, registry.generations.values()):
-                remove_ended(self._store, generation)
-            mine = followed(registry, view, self._folds.get(view.name, ""))
-            if not mine and registry.live_of(view.hash) is None:
-                mine = self._create(view)
-            mine = {i: g for i, g in mine.items() if self._reporter.is_of_log(g, self._ids.of(g.topics))}
+            mine = self._followed(view.name)
             for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
                 self._forget(name)
             for id_, generation in mine.items():
@@ -205,88 +182,39 @@ class Projector:
                 known = self._known.get((view.name, id_))
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
-            self._reporter.standing_by(view, registry, self._folds.get(view.name, ""))
         for writer in self._known.values():
-            self._reporter.parked(writer.generation, writer.checkpoints)
+            self._lifecycles[writer.view.name].report_parked(writer.generation, writer.checkpoints)
 
-    def _claim(self, view: View[Any, Any], registry: Registry) -> Registry:
-        """Claims the generations that this code may fold.
+    def _check(self, topics: Mapping[str, int]) -> None:
+        self._admin.check(beginning(topics))
 
-        New code claims at once; other code claims when no projector of the code that folds them is left. The flush that
-        follows changes every token. So a projector of the earlier code writes no more, unless it reads the checkpoints
-        again, and then it looks at the registry after that.
-        """
-        fold, name = self._folds.get(view.name, ""), view.name
-        is_first = name not in self._started
-        is_new, again = is_first and not names_fold(registry, view, fold), is_first and self._takes_back
-        self._started.add(name)
-        for generation in list(registry.generations.values()):
-            if generation.hash != view.hash or not is_claimable(generation, fold, again=again):
-                continue
-            before = generation.fold
-            if is_new or again or not before or self._is_missed(view, before):
-                registry = change(self._store, name, lambda r, g=generation: claimed(r, g, fold, again=again))  # type: ignore[misc]
-        return registry
-
-    def _is_missed(self, view: View[Any, Any], code: str) -> bool:
-        """Whether no projector of this code has sent a heartbeat for as long as a restart or outage may take."""
-        if attendance(self._store, view.name, view.hash, [code]).of(code):
-            self._missed.pop((view.name, code), None)
-            return False
-        current_time = time.monotonic()
-        return current_time - self._missed.setdefault((view.name, code), current_time) >= self._absence
-
-    def _is_mine(self, writer: ProjectionWriter) -> bool:
-        """Whether a generation exists and is still folded by this code; asked after each look at its checkpoints."""
-        view = writer.view
-        return writer.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
-
-    def _create(self, view: View[Any, Any]) -> dict[str, Generation]:
-        """Creates a generation; none where the log has lost its first events, which is reported once."""
-        if view.name in self._lost:
-            return {}
-        topics = topics_of(view, self._admin.partitions)
+    def _followed(self, view: str) -> dict[str, Generation]:
+        """The generations of a view to fold; none where the log has lost its first events, which is reported once."""
         try:
-            self._admin.check(beginning(topics))
+            return self._lifecycles[view].look()
         except LogGap as error:
-            self._lost.add(view.name)
-            self._report("view stopped", {"view": view.name, "why": str(error)})
+            if view not in self._lost:
+                self._lost.add(view)
+                self._report("view stopped", {"view": view, "why": str(error)})
             return {}
-        options: dict[str, Any] = {"folds": (self._folds[view.name],)} if self._folds else {}
-        options |= {"ids": self._ids.of(topics), "unless_followed": True}
-        generation = open_generation(self._store, view, topics, Phase.SEALED, self._buckets, **options)
-        self._targets[view.name, generation.id] = self._admin.ends(topics)
-        self._report("generation begun", {"view": view.name, "generation": generation.id})
-        return {generation.id: generation}
 
     def _adopt(self, view: View[Any, Any], generation: Generation, share: frozenset[int]) -> None:
-        name = view.name, generation.id
+        name, lifecycle = (view.name, generation.id), self._lifecycles[view.name]
         self._forget(name)
         try:
             writer = ProjectionWriter(view, generation, self._store, buckets=share, max_parked=self._max_parked)
         except ViewNotBuilt as error:
-            self._discard(generation, error)
+            lifecycle.drop(generation, error)
             return
-        if not self._is_mine(writer):
+        if not lifecycle.is_followed(generation):
             return
         if generation.phase is Phase.LIVE and len(generation.folds) > 1:
             # Rows that other code of the same version has folded stay as they are; new ones are folded by this code.
             self._report("fold changed", {"view": view.name, "generation": generation.id, "do": next_steps(view.name)})
-        if not generation.ids and (ids := self._ids.of(generation.topics)):
-            change(self._store, view.name, lambda r: r.known_by(generation.id, ids))
-        if self._store.registry(view.name).live_of(view.hash) is None:
-            self._targets.setdefault(name, self._admin.ends(generation.topics))
         if share:
             writer.fold((), writer.position())
             self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
         self._known[name] = writer
-
-    def _discard(self, generation: Generation, error: ViewNotBuilt) -> None:
-        if generation.id not in self._store.registry(generation.view).generations:
-            return
-        self._report("generation lost", {"view": generation.view, "generation": generation.id, "why": str(error)})
-        change(self._store, generation.view, lambda r: r.without(generation.id))
-        self._store.unlink(generation)
 
     def _forget(self, name: _Name) -> None:
         """Stops following a generation; a pending flush lands first."""
@@ -304,17 +232,17 @@ class Projector:
 
     def _return_waiting(self, current_time: float) -> None:
         for waiting in [w for w in self._waiting if w[0] <= current_time]:
-            writer = waiting[1]
+            writer, lifecycle = waiting[1], self._lifecycles[waiting[1].view.name]
+            is_followed = False
             try:
                 writer.reread()  # may raise that the store is not reachable: then the writer keeps waiting
+                is_followed = lifecycle.is_followed(writer.generation)
             except ViewNotBuilt as error:
-                self._known.pop((writer.view.name, writer.generation.id), None)
-                self._discard(writer.generation, error)
+                lifecycle.drop(writer.generation, error)
+            if is_followed:
+                self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
             else:
-                if self._is_mine(writer):
-                    self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
-                else:
-                    self._known.pop((writer.view.name, writer.generation.id), None)
+                self._known.pop((writer.view.name, writer.generation.id), None)
             self._waiting.remove(waiting)
 
     def _settle(self) -> None:
@@ -323,28 +251,21 @@ class Projector:
             for writer in [f for f in group.writers if f.stopped]:
                 group.writers.remove(writer)
                 self._report("view stopped", {"view": writer.view.name, "why": writer.stopped})
-        for name, target in list(self._targets.items()):
-            known = self._known.get(name)
-            if known is None:
-                del self._targets[name]
-            elif self._is_past(known, target):
-                del self._targets[name]
-                promote_first(self._store, known.generation)
-                self._report("generation live", {"view": name[0], "generation": name[1]})
+        for writer in self._known.values():
+            self._promote_at_target(writer)
         for group in [g for g in self._groups if not g.writers]:
             group.close()
             self._groups.remove(group)
         self._join()
 
-    def _is_past(self, known: ProjectionWriter, target: Position) -> bool:
-        """Whether the whole generation is past a position, including the buckets of other projectors."""
-        generation = known.generation
-        if known.buckets and not at_least(known.position(), target):
-            return False
-        checkpoints = (
-            known.checkpoints if len(known.buckets) == generation.buckets else self._store.checkpoints(generation)
-        )
-        return len(checkpoints) == generation.buckets and covered(generation, checkpoints).covers(target)
+    def _promote_at_target(self, writer: ProjectionWriter) -> None:
+        """Makes a generation live when all of it is past its target, including the buckets of other projectors."""
+        lifecycle, generation = self._lifecycles[writer.view.name], writer.generation
+        target = lifecycle.target(generation)
+        if target is None or (writer.buckets and not at_least(writer.position(), target)):
+            return
+        is_alone = len(writer.buckets) == generation.buckets
+        lifecycle.reached(generation, writer.checkpoints if is_alone else self._store.checkpoints(generation))
 
     def _join(self) -> None:
         """Moves the writers of subscriptions that caught up into the main one."""

@@ -23,8 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from leftfold.engine.archive.gaps import beginning
 from leftfold.engine.rebuild.tasks import tuned_gc
-from leftfold.engine.streaming.microbatch import GenerationLifecycle, MicroBatchDriver, OutOfStep
+from leftfold.engine.streaming.microbatch import MicroBatchDriver, OutOfStep
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
+from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ContractError, LogGap
 from leftfold.model.position import Position
@@ -356,7 +357,7 @@ class ViewStream:
         courses = self._reach.within(courses, self._report)
         if courses:
             for course in courses:
-                self._course.reached(course.generation, course.checkpoints)
+                self._reached(course)
             self._run = BatchQuery(
                 self._spark,
                 courses,
@@ -384,6 +385,7 @@ class ViewStream:
         )
 
     def _reached(self, course: MicroBatchDriver) -> None:
+        self._course.report_parked(course.generation, course.checkpoints)
         self._course.reached(course.generation, course.checkpoints)
 
     def _end(self) -> None:
