@@ -1,14 +1,27 @@
-"""The source of users' functions is read by any number of threads at once."""
+"""Users' functions are checked by any number of threads at once."""
 
 from __future__ import annotations
 
 import gc
-import inspect
+import importlib.util
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from leftfold.model import typing
-from leftfold.model.typing import parse_source
+from leftfold.model.typing import missing_arms
+
+LONG = (
+    """
+class Opened: ...
+class Closed: ...
+def count(event):
+    match event:
+        case Opened():
+            return 1
+"""
+    + 200 * "    event = [event, {1: (2, 3)}]\n"
+)
 
 
 class Collected:
@@ -21,17 +34,25 @@ class Collected:
         time.sleep(0)
 
 
-def test_threads_may_define_deciders_at_once() -> None:
+def test_threads_may_define_deciders_at_once(tmp_path: Path) -> None:
     """CPython 3.11 fails when collecting garbage lets a thread parse while another one does."""
-    source = inspect.getsource(typing)
+    file = tmp_path / "long.py"
+    file.write_text(LONG, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("long", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    count: Callable[..., object] = module.count
 
-    def define(_: int) -> list[int]:
-        return [len([*(Collected() for _ in range(30)), parse_source(source)]) for _ in range(10)]
+    def define(_: int) -> list[tuple[str, ...]]:
+        classes = module.Opened, module.Closed
+        return [([Collected() for _ in range(30)], missing_arms(count, 0, classes))[1] for _ in range(20)]
 
     before = gc.get_threshold()
     gc.set_threshold(50)
     try:
         with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(define, range(4))) == [[31] * 10] * 4
+            assert list(pool.map(define, range(4))) == [[("Closed",)] * 20] * 4
     finally:
         gc.set_threshold(*before)

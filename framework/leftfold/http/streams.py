@@ -139,7 +139,7 @@ def add_stream(
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
     ) -> StreamState:
         await access.check_stream(request, decider.name, key)
-        reached, state, last = await run_in_threadpool(folded, islice(read(decider.name, key), version), limit)
+        reached, state, last = await run_in_threadpool(lambda: folded(islice(read(decider.name, key), version), limit))
         if not reached:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
         events = [recorded_event(recorded) for recorded in last]

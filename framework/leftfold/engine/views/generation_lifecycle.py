@@ -20,13 +20,17 @@ from leftfold.engine.views.generations import (
     topics_of,
     whole_checkpoints,
 )
-from leftfold.errors import LogGap, ViewNotBuilt
+from leftfold.errors import InfrastructureError, LogGap, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, covered
 from leftfold.ports.protocols import LogReader, Report, ViewStore
 
 __all__ = ["GenerationLifecycle"]
+
+_GAP_SECONDS = 5.0
+_KEPT_SECONDS = 3.0
+"""How long a view stays without a live generation until a previous one is made live, unless a newer one comes."""
 
 
 class GenerationLifecycle:
@@ -65,7 +69,8 @@ class GenerationLifecycle:
         self._started = set[str]() if started is None else started
         self._missed: dict[str, float] = {}
         self._targets: dict[str, Position] = {}
-        self._gap = ""
+        self._without_live: float | None = None
+        self._gap, self._checked = "", float("-inf")
 
     def look(self) -> dict[str, Generation]:
         """The generations to fold now; creates the first one where there is none.
@@ -82,11 +87,17 @@ class GenerationLifecycle:
             begun = self._create()
             found = {begun.id: begun}
         found = {i: g for i, g in found.items() if self._reporter.is_of_log(g, self._ids.of(g.topics))}
-        self._targets = {} if has_live else {i: self._target(g) for i, g in found.items()}
-        for id_, generation in found.items():
-            if not generation.ids and (ids := self._ids.of(generation.topics)):
-                change(self._store, self.view.name, lambda r, i=id_, ids=ids: r.known_by(i, ids))  # type: ignore[misc]
+        self._targets = (
+            {} if has_live else {i: self._target(g) for i, g in found.items() if self._may_go_live(g, registry)}
+        )
+        if has_live:
+            self._without_live = None
         return found
+
+    def note_topics(self, generation: Generation) -> None:
+        """Writes the ids of its topics into a generation of an older version, which has none."""
+        if not generation.ids and (ids := self._ids.of(generation.topics)):
+            change(self._store, self.view.name, lambda registry: registry.known_by(generation.id, ids))
 
     def is_followed(self, generation: Generation) -> bool:
         """Whether a generation exists and is still folded by this code; asked after each look at its checkpoints.
@@ -126,23 +137,17 @@ class GenerationLifecycle:
         whole = target is not None and len(checkpoints) == generation.buckets
         if target is None or not whole or not covered(generation, checkpoints).covers(target):
             return
-        del self._targets[generation.id]
-        promote_first(self._store, generation)
-        self._report("generation live", {"view": self.view.name, "generation": generation.id})
+        self._targets.pop(generation.id, None)  # `look` of another thread may have been faster
+        if promote_first(self._store, generation):
+            self._report("generation live", {"view": self.view.name, "generation": generation.id})
 
     def forget_absence(self) -> None:
         """Counts the absence of other code from now on."""
         self._missed.clear()
 
     def _create(self) -> Generation:
+        self._check_beginning()
         topics = topics_of(self.view, self._log.partitions)
-        try:
-            if self._gap:
-                raise LogGap(self._gap)
-            self._check(topics)
-        except LogGap as error:
-            self._gap = str(error)
-            raise
         begun = open_generation(
             self._store,
             self.view,
@@ -155,6 +160,33 @@ class GenerationLifecycle:
         )
         self._report("generation begun", {"view": self.view.name, "generation": begun.id})
         return begun
+
+    def _check_beginning(self) -> None:
+        """Raises LogGap while the log lacks the first events, asking again after some seconds."""
+        is_due = time.monotonic() - self._checked >= _GAP_SECONDS
+        try:
+            if is_due:
+                self._check(topics_of(self.view, self._log.partitions))
+                self._gap = ""
+        except LogGap as error:
+            self._gap, self._checked = str(error), time.monotonic()
+        except InfrastructureError:
+            if not self._gap:
+                raise
+            self._checked = time.monotonic()
+        if self._gap:
+            raise LogGap(self._gap)
+
+    def _may_go_live(self, generation: Generation, registry: Registry) -> bool:
+        """Whether a generation goes live at its target: a previous one only if no newer one comes instead."""
+        if generation.phase is not Phase.KEPT:
+            return True
+        current_time = time.monotonic()
+        if self._without_live is None:
+            self._without_live = current_time
+        mine = (other for other in registry.generations.values() if other.hash == generation.hash)
+        newer = any(other.phase in (Phase.SEALED, Phase.HELD) for other in mine)
+        return not newer and current_time - self._without_live >= _KEPT_SECONDS
 
     def _target(self, generation: Generation) -> Position:
         known = self._targets.get(generation.id)
@@ -170,12 +202,12 @@ class GenerationLifecycle:
         view, fold, name = self.view, self._fold, self.view.name
         is_first = name not in self._started
         is_new, again = is_first and not names_fold(registry, view, fold), is_first and self._takes_back
-        self._started.add(name)
         for generation in list(registry.generations.values()):
             if generation.hash != view.hash or not is_claimable(generation, fold, again=again):
                 continue
             if is_new or again or not generation.fold or self._is_missed(generation.fold):
                 registry = change(self._store, name, lambda r, g=generation: claimed(r, g, fold, again=again))  # type: ignore[misc]
+        self._started.add(name)  # only now: if the store fails, the next look is the first one still
         return registry
 
     def _is_missed(self, code: str) -> bool:

@@ -90,15 +90,17 @@ def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> 
     raise InfrastructureError(f"the registry of view {view} changes too often; are two rebuilds running?")
 
 
-def promote_first(store: ViewStore, generation: Generation) -> None:
-    """Makes a generation live, unless its schema has a live one or it has been removed."""
+def promote_first(store: ViewStore, generation: Generation) -> bool:
+    """Makes a generation live, unless its schema has a live one or it has been removed; returns whether it did."""
+    is_first = False
 
     def pointed(registry: Registry) -> Registry:
-        if registry.live_of(generation.hash) or generation.id not in registry.generations:
-            return registry
-        return registry.pointed(generation, current_time())
+        nonlocal is_first
+        is_first = registry.live_of(generation.hash) is None and generation.id in registry.generations
+        return registry.pointed(generation, current_time()) if is_first else registry
 
     change(store, generation.view, pointed)
+    return is_first
 
 
 def open_generation(

@@ -211,6 +211,7 @@ class Projector:
         if generation.phase is Phase.LIVE and len(generation.folds) > 1:
             # Rows that other code of the same version has folded stay as they are; new ones are folded by this code.
             self._report("fold changed", {"view": view.name, "generation": generation.id, "do": next_steps(view.name)})
+        lifecycle.note_topics(generation)
         if share:
             writer.fold((), writer.position())
             self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))

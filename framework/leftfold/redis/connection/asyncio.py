@@ -280,10 +280,10 @@ class RoutedAsyncClient:
 
     async def _server(self, key: bytes) -> RedisSettings:
         """The node that owns a key."""
+        if self.topology.known_server(key) is None:
+            await self._shared("a lookup", lambda: asyncio.to_thread(self.topology.masters))
         server = self.topology.known_server(key)
-        if server is None:
-            server = await self._shared(key, lambda: asyncio.to_thread(self.topology.server, key))
-        return server
+        return await asyncio.to_thread(self.topology.server, key) if server is None else server
 
     async def _handle_error(self, error: BaseException) -> bool:
         """Whether an error means that a key may be on another node now."""
@@ -316,7 +316,8 @@ class RoutedAsyncClient:
         try:
             return cast("A", await asyncio.shield(task))
         except asyncio.CancelledError:
-            if self._is_closed and task.cancelled():
+            asking = asyncio.current_task()
+            if self._is_closed and task.cancelled() and not (asking and asking.cancelling()):
                 raise ConnectionError("the client is closed") from None
             raise
 
