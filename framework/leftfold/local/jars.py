@@ -17,6 +17,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local.files import Progress, StderrProgress, held, wheel_path
 from leftfold.local.java import java_home, trust_flags
 from leftfold.local.settings import LocalSettings
+from leftfold.version import install_command
 
 __all__ = ["jars", "locked", "read_jar", "spark_jars"]
 
@@ -124,7 +125,7 @@ def _ivy() -> Path:
     found = sorted(jars.glob("ivy-*.jar")) if jars is not None else []
     if not found:
         raise ConfigurationError(
-            "pyspark, whose Ivy fetches the jars, is not installed; install it: pip install 'leftfold[spark]'"
+            f"pyspark, whose Ivy fetches the jars, is not installed; install it: {install_command('spark')}"
         )
     return found[-1]
 

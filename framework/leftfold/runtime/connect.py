@@ -23,6 +23,7 @@ from leftfold.ports.bulk import OpenArchive, OpenBulkLog, read_to
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import LogReader
 from leftfold.safety import veiled
+from leftfold.version import install_command
 
 if TYPE_CHECKING:
     from leftfold.kafka.client.kafka_client import KafkaClient
@@ -212,7 +213,7 @@ def missing_extra(error: ModuleNotFoundError) -> ConfigurationError | None:
         return None
     also = [of for module, of in _EXTRAS.items() if of in ("kafka", "redis") and find_spec(module) is None]
     wanted = ",".join(dict.fromkeys([extra, *also]))
-    return ConfigurationError(f"not installed: {wanted}; install it: pip install 'leftfold[{wanted}]'")
+    return ConfigurationError(f"not installed: {wanted}; install it: {install_command(wanted)}")
 
 
 @contextmanager

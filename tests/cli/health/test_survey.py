@@ -25,6 +25,7 @@ from leftfold.redis.connection.sync import RoutedClient
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.components import why_late
 from leftfold.runtime.operations.survey import Survey
+from leftfold.version import install_command
 from tests.cli.shell import Typing
 from tests.domains.ledger import Moved, Summary, by_owner
 from tests.domains.observed import app_with, order_status
@@ -90,7 +91,7 @@ def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: p
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
-        (("confluent_kafka", "hiredis"), "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'"),
+        (("confluent_kafka", "hiredis"), f"not installed: kafka,redis; install it: {install_command('kafka,redis')}"),
         (("pyspark",), "without spark (rebuilds run in one process, query views cannot be computed)"),
     ],
     ids=["needed", "useful"],

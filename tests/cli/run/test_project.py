@@ -15,6 +15,7 @@ from leftfold.cli.main import run
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.discovery import Environment, announced
 from leftfold.runtime.project import find_project, load_app
+from leftfold.version import install_command
 from services.baskets.app import app
 from tests.cli.shell import Shell
 
@@ -132,6 +133,33 @@ def test_a_broken_announcement_is_named(announcement: Path) -> None:
         kafka_settings()
 
 
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'leftfold[spark]'"),
+        ({"dir_info": {"editable": True}, "url": "file:///some%20where/it"}, "pip install -e '/some where/it[spark]'"),
+        ({"dir_info": {}, "url": "file:///it"}, "pip install 'leftfold[spark] @ file:///it'"),
+        ({"archive_info": {}, "url": "file:///it.whl"}, "pip install 'leftfold[spark] @ file:///it.whl'"),
+    ],
+    ids=["index", "checkout", "directory", "wheel"],
+)
+def test_extras_are_installed_from_where_the_package_is_from(
+    tmp_path: Path, origin: dict[str, object] | None, command: str
+) -> None:
+    info = tmp_path / "leftfold-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: leftfold\nVersion: 0.1.0\n", "utf-8")
+    if origin is not None:
+        (info / "direct_url.json").write_text(json.dumps(origin), "utf-8")
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from leftfold.version import install_command
+print(install_command("spark"))
+"""
+    assert Shell(tmp_path).python("-c", script).out.strip() == command
+
+
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     script = """
 import sys
@@ -139,7 +167,7 @@ sys.modules["confluent_kafka"] = None
 from leftfold import App, connect
 connect(App("none"), kafka="127.0.0.1:1").client
 """
-    assert "install it: pip install 'leftfold[kafka]'" in Shell(tmp_path).python("-c", script).err
+    assert f"install it: {install_command('kafka')}" in Shell(tmp_path).python("-c", script).err
 
 
 def test_a_closed_connection_says_so(announcement: Path) -> None:

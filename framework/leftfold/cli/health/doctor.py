@@ -36,6 +36,7 @@ from leftfold.runtime.operations.topics import known_settings
 from leftfold.runtime.project import find_project, load_apps, local_settings, note_apps, servers_to_start
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
+from leftfold.version import install_command
 
 __all__ = ["Examination", "Finding", "look_for_open"]
 
@@ -327,7 +328,7 @@ def _packages() -> str:
     missing = [extra for extra, modules in _NEEDED.items() if None in map(find_spec, modules)]
     if missing:
         wanted = ",".join(missing)
-        raise ConfigurationError(f"not installed: {wanted}; install it: pip install 'leftfold[{wanted}]'")
+        raise ConfigurationError(f"not installed: {wanted}; install it: {install_command(wanted)}")
     without = [f"{extra} ({what})" for extra, (module, what) in _MORE.items() if find_spec(module) is None]
     return f"leftfold[{','.join(_NEEDED)}]" + (f", without {' and '.join(without)}" if without else "")
 

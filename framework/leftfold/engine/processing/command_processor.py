@@ -77,7 +77,7 @@ def decide(
 ) -> Outcome:
     """Decides one command and applies the outcome to `stream`.
 
-    Order of checks (design §3): answered, deadline, origins, expected version, decide. `now` is when the broker
+    Order of checks: answered, deadline, origins, expected version, decide. `now` is when the broker
     appended the command and `decided` the worker's clock, in seconds since 1970; `max_bytes` is the limit of one
     event's value. A decision that fails in any way leaves version and state unchanged.
     """

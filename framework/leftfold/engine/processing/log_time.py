@@ -1,4 +1,4 @@
-"""The time of the log, by which timers are due, and how late each source is (design §6, decisions 28 and 33)."""
+"""The time of the log, by which timers are due, and how late each source is."""
 
 from __future__ import annotations
 

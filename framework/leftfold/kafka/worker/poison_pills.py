@@ -74,7 +74,7 @@ class AssignedPartition:
         self._per_command, self._dropped = float(self._known.per_command), self._known.answers_dropped
         self.begun, self.refused = False, ""
         self.isolated_remaining = self.SMALL if left.suspect else 0
-        self.small = 0 if left.token in ("", CLEAN) else self._FOR
+        self.reduced_batch_remaining = 0 if left.token in ("", CLEAN) else self._FOR
 
     def begin(self, metadata: str) -> None:
         """Records that a commit without progress has announced the start of processing."""
@@ -101,10 +101,10 @@ class AssignedPartition:
         """Has the next commands decided one by one: one took longer than a transaction, or its records are refused."""
         self.isolated_remaining = self.SMALL
 
-    def spend(self) -> None:
+    def consume_isolated(self) -> None:
         """Counts one command that was decided alone."""
         self.isolated_remaining = max(0, self.isolated_remaining - 1)
 
-    def calm(self, decided: int) -> None:
+    def record_survived(self, decided: int) -> None:
         """Counts commands that the process survived, of any partition, so batches do not stay small for a quiet one."""
-        self.small = max(0, self.small - decided)
+        self.reduced_batch_remaining = max(0, self.reduced_batch_remaining - decided)

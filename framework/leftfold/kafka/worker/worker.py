@@ -1,4 +1,4 @@
-"""The worker of one category: consumes, decides and writes commands exactly once (design §4)."""
+"""The worker of one category: consumes, decides and writes commands exactly once."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Worker:
         """Fetches and decides one batch, and does a step of the restores; returns the number of commands."""
         self._supplier.check_counts(self._app, self._category)
         self._replies.check()
-        small = any(served.small > 0 for served in self._served.values())
+        small = any(served.reduced_batch_remaining > 0 for served in self._served.values())
         limit = min(self._pace.limit, AssignedPartition.SMALL) if small else self._pace.limit
         messages = self._member.fetch(limit, 0.0 if self._restores else wait)
         count, nexts = 0, nexts_of(messages)
@@ -219,7 +219,7 @@ class Worker:
             self._transactions.refresh()
             self._rewind(nexts, str(error))
         for served in self._served.values():
-            served.calm(count)
+            served.record_survived(count)
         return count
 
     def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
@@ -255,7 +255,7 @@ class Worker:
         self._refused = ""
         self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
         if served.next > record.offset:
-            served.spend()
+            served.consume_isolated()
         else:
             served.refused = self._refused
 

@@ -21,6 +21,7 @@ from leftfold.redis import RedisSettings, RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import open_archive, open_bulk, open_reader, redis_settings
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.rebuilding import spark_settings
+from leftfold.version import install_command
 
 if TYPE_CHECKING:
     from leftfold.spark.streaming.projection import ViewStream
@@ -38,7 +39,7 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
     try:
         from leftfold.faust.streams import streams_of
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"streams need Faust ({error}): pip install 'leftfold[faust]'") from error
+        raise ConfigurationError(f"streams need Faust ({error}): {install_command('faust')}") from error
     stream, trouble = app.stream(name), Outage(report, stop)
     redis = redis_settings() if stream.views else None
 
