@@ -3,13 +3,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.core import TyperGroup
+
+from leftfold.cli.main import app as cli
+from leftfold.errors import InfrastructureError
 
 ROOT = Path(__file__).parents[2]
+COMMANDS: Any = typer.main.get_command(cli)
 DOCUMENTS = (
     "docs/tutorial.md",
     "README.md",
@@ -84,18 +93,30 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert not broken
 
 
-def test_commands_that_documents_name_exist() -> None:
-    """Every `leftfold COMMAND` in the documents is one that the command line has."""
-    known = subprocess.run(
-        [sys.executable, "-m", "leftfold.cli", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    commands = set(re.findall(r"^  (\w+) ", known, re.MULTILINE))
-    texts = [(ROOT / name).read_text("utf-8") for name in (*DOCUMENTS, "docs/architecture.md", "docker-compose.yml")]
-    code = "\n".join(
-        block
-        for text in texts
-        for block in re.findall(r"```sh\n(.*?)```|`(leftfold [^`]+)`", text, re.DOTALL)
-        for block in block
-    )
-    named = set(re.findall(r"^leftfold (\w+)|(?<=&& )leftfold (\w+)", code, re.MULTILINE))
-    assert {a or b for a, b in named} <= commands
+def commands() -> list[list[str]]:
+    """Every `leftfold ...` in shell blocks and in running text of the README and the pages, without its first word."""
+    found = set[str]()
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = path.read_text("utf-8")
+        found |= {line.removeprefix("leftfold ") for line in re.findall(r"`(leftfold [^`]+)`", text)}
+        for block in re.findall(r"```(?:sh)?\n(.*?)```", text, re.DOTALL):
+            lines = block.replace("\\\n", " ")
+            found |= set(re.findall(r"(?:^|\$ |&& |; )leftfold ([^#|&;<>\n]+)", lines, re.MULTILINE))
+    return [shlex.split(line) for line in sorted(found)]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_the_command_line_takes_what_documents_type(words: list[str]) -> None:
+    """A command without its arguments is only named."""
+    command, rest = COMMANDS, list(words)
+    while rest and isinstance(command, TyperGroup) and rest[0] not in ("--help", "--version"):
+        known: Any = command.get_command(command.make_context("", [], resilient_parsing=True), rest[0])
+        assert known is not None, f"there is no command {rest[0]!r}"
+        command, rest = known, rest[1:]
+    if rest and "--help" not in rest and "--version" not in rest:
+        with suppress(InfrastructureError):  # an option that connects, to brokers that are not there
+            command.make_context(words[0], rest)
+
+
+def test_there_are_many_commands_in_documents() -> None:
+    assert len(commands()) > 100
