@@ -37,7 +37,7 @@ class StockReceived(_StockEvent):
 
 
 class StockReserved(_StockEvent):
-    """Units are kept for a checkout; `left` is what nobody has reserved now."""
+    """Units are kept for a checkout; `left` is what no checkout has reserved now."""
 
     checkout_id: str
     left: int

@@ -52,7 +52,7 @@ class PaymentCaptured(_PaymentEvent):
 
 
 class PaymentVoided(_PaymentEvent):
-    """The chain will never take this money; the amount is zero where nobody had asked for it yet."""
+    """The chain will never take this money; the amount is zero where no checkout had asked for it yet."""
 
     reason: str
 

@@ -87,7 +87,7 @@ def basket(event: JourneyEvent) -> str:
 def evolve(row: OrderJourney | None, event: JourneyEvent) -> OrderJourney:
     """The journey with one more step; events of different services may come in any order."""
     name = _checkout(event)
-    what, amount = _told(event)
+    what, amount = _step_of(event)
     why = event.reason if isinstance(event, BasketReopened | PaymentVoided | PaymentRefunded) else ""
     step = Step(int(name.rpartition("/")[2]), what, event.at, 1, amount, why)
     others = []
@@ -133,7 +133,7 @@ _WHAT = {
 }
 
 
-def _told(event: JourneyEvent) -> tuple[What, Decimal]:
+def _step_of(event: JourneyEvent) -> tuple[What, Decimal]:
     """Which step an event is, and its dollars, points or units."""
     what = _WHAT[type(event)]
     match event:

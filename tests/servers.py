@@ -1,4 +1,4 @@
-"""Real servers for tests: embedded, in containers, or somebody else's."""
+"""Real servers for tests: embedded, in containers, or external."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def emptied(servers: Addresses) -> Addresses:
 
 
 def patient(brokers: str) -> KafkaSettings:
-    """Settings of somebody for whom a broker that stands still for a while is not away."""
+    """Settings of a client that waits for a broker that stands still for a while."""
     return KafkaSettings(bootstrap_servers=brokers, request_timeout=READY_SECONDS)
 
 

@@ -26,7 +26,7 @@ ALL: list[LeftfoldError] = [
     Closed(basket_id="b"),
     TooDear(price=Decimal("100.01")),
     ConflictError("b", 3, 4),
-    OutcomeUnknown("id-1", "the broker is gone"),
+    OutcomeUnknown("id-1", "the broker is not reachable"),
     DecisionFailed("why"),
     ContractError("why"),
     StaleViewError("why"),

@@ -24,7 +24,7 @@ _END_SECONDS = 240.0
 
 @contextmanager
 def working(work: Work) -> Iterator[list[BaseException]]:
-    """Runs work that goes on until the event is set, which it is at the end of the block; what it failed of."""
+    """Runs work that continues until the event is set, which it is at the end of the block; what it failed of."""
     stop, failures = threading.Event(), list[BaseException]()
 
     def run() -> None:

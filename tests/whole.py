@@ -21,7 +21,7 @@ _SOME = {bool: True, Decimal: Decimal(0), str: "m", int: 0}
 
 
 def assert_whole(store: ViewStore, view: View[Any, Any], rows: Mapping[Any, Any], ends: Position | None = None) -> None:
-    """Rows, their keys and number, index entries, checksum, and the positions of checkpoints if `ends` are told.
+    """Rows, their keys and number, index entries, checksum, and the positions of checkpoints if `ends` are given.
 
     Parked rows are not among `rows`; where there is one it is listed, counted and indexed like any other.
     """

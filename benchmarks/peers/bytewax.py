@@ -43,7 +43,7 @@ class Sums(DynamicSink[tuple[str, int]], StatelessSinkPartition[tuple[str, int]]
         return [(message.key.decode(), orjson.loads(message.value)["cents"]) for message in messages]
 
     def add(self, total: int | None, cents: int) -> tuple[int, int]:
-        """The state after one more, and what is told to the sink."""
+        """The state after one more, and what the sink gets."""
         if total is None:
             self.keys += 1
             return cents, cents

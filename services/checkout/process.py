@@ -2,7 +2,7 @@
 
 One instance for each checkout of a basket. `evolve` says which stage follows, and `react` what is sent on entering it.
 A checkout ends where its money does: taken once or never. So its deadline is a `Void`, whatever it waits for then, and
-so is what follows when somebody reopens its basket by hand. Nothing leaves the store before the basket is paid.
+so is what follows when a client or an operator reopens its basket. Nothing leaves the store before the basket is paid.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Effect: TypeAlias = Sends | Timer[Sends] | Cancel | Finished
 
 
 def correlate(given: Input) -> str | None:
-    """The checkout that an event belongs to; receipts that were paid at the register concern nobody."""
+    """The checkout that an event belongs to; receipts that were paid at the register belong to none."""
     match given:
         case BasketCheckedOut(method=Method.AT_REGISTER) | Rejected():
             return None
@@ -101,7 +101,7 @@ def _begin(receipt: BasketCheckedOut) -> list[Effect]:
 
 
 def _void(state: Progress, reopened: BasketReopened) -> Void:
-    """What has payments say whether there is money for a basket that somebody has reopened."""
+    """What has payments say whether there is money for a basket that a client or an operator has reopened."""
     name, household = state.checkout_id, state.household_id
     return Void(payment_id=name, at=reopened.at, household_id=household, reason=reopened.reason)
 

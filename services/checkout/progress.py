@@ -64,7 +64,7 @@ class Progress:
     """What a checkout has to remember: what it is about, what has to be given back, and why it came to nothing.
 
     `reserved` and `redeemed` are what was asked for and not refused, `captured` says that the money was taken, `paid`
-    and `reopened` what baskets have told, whoever asked them to.
+    and `reopened` what baskets have reported, whether or not the checkout asked for it.
     """
 
     stage: Stage = Stage.NEW
@@ -89,7 +89,7 @@ class Progress:
 
 
 def evolve(state: Progress, given: Input) -> Progress:
-    """The progress after one more input; an answer that nobody waits for any more changes nothing."""
+    """The progress after one more input; an answer that the checkout no longer waits for changes nothing."""
     match given:
         case BasketCheckedOut() if state.stage is Stage.VOID:
             return replace(_begun(given), stage=Stage.UNDOING, unanswered=frozenset(), why=state.why)
@@ -108,11 +108,11 @@ def evolve(state: Progress, given: Input) -> Progress:
         case Rejected(command=Authorise(), error=error) if state.stage is Stage.AUTHORISING:
             return state if isinstance(error, PaymentVoid) else _undone(state, error)
         case _:
-            return _told(state, given)
+            return _with_outcome(state, given)
 
 
-def _told(state: Progress, given: Input) -> Progress:
-    """What becomes of the money and of the basket, whoever has asked for it."""
+def _with_outcome(state: Progress, given: Input) -> Progress:
+    """What becomes of the money and of the basket, whether or not the checkout asked for it."""
     match given:
         case PaymentVoided(reason=reason) if state.stage is Stage.NEW:
             return replace(state, stage=Stage.VOID, why=reason)

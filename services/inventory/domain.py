@@ -1,4 +1,4 @@
-"""The rules of a product's stock in a store: a unit is free, kept for one checkout, or gone."""
+"""The rules of a product's stock in a store: a unit is free, kept for one checkout, or shipped."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Clear(_PaymentCommand, rejects=(NotAuthorised, NotRequested, AlreadyCaptur
 
 
 class Void(_PaymentCommand, rejects=(NotAuthorised, AlreadyCaptured, PaymentVoid)):
-    """Never take the money; with a household, not even where nobody has asked yet, and asking is too late then."""
+    """Never take the money; with a household, not even where no checkout has asked yet, and asking is too late then."""
 
     reason: str
     household_id: str = ""

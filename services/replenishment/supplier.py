@@ -21,7 +21,7 @@ def correlate(given: StockOrdered) -> str:
 
 
 def react(given: StockOrdered, orders: int) -> Sequence[Timer[Receive]]:
-    """A delivery for each order, under its number: an early one by hand does not replace it, `timers cancel` does."""
+    """A delivery for each order, under its number: a manual `Receive` does not replace it, `timers cancel` does."""
     at = given.at + DELIVERY
     receive = Receive(stock_id=given.stock_id, at=at, quantity=given.quantity)
     return [Timer(name=f"order-{orders + 1}", at=at, command=receive)]

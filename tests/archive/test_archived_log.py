@@ -86,7 +86,7 @@ def test_an_archive_of_a_topic_that_was_made_again_is_not_read(past: Past, monke
         past.rebuild(app.views[0], past.log).run()
     with closing(past.reader()) as reader, pytest.raises(InfrastructureError, match=other):
         reader.seek(start)
-    # The twin: nobody asks, and the two are read as one.
+    # The twin: without the check of the owner, the two are read as one.
     monkeypatch.setattr("leftfold.engine.archive.archived_log.check_owner", lambda *given: None)
     assert read_settled(past.log(), TOPIC)
 

@@ -85,7 +85,7 @@ def test_no_decision_is_cut_in_two_by_a_trim(make_topic: MakeTopic) -> None:
     for before, start in ((3, 1), (2, 1), (4, 4), (5, 5), (6, 6)):
         trim(topic, {0: before})
         assert starts(topic) == {0: start}
-    # The twin: Kafka's own tool cuts where it is told to.
+    # The twin: Kafka's own tool cuts at the offset that it gets.
     other = make_topic(1)
     other.write(decision(b"0"), decision(b"1", b"2", b"3"))
     other.trim({0: 2})

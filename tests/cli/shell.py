@@ -121,7 +121,7 @@ class Shell:
                 del sys.modules[name]
 
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Types a command that goes on."""
+        """Types a command that keeps running."""
         with self.log.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "leftfold.cli", *words],
@@ -173,7 +173,7 @@ def _text(written: bytes) -> str:
 
 @contextmanager
 def running(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that goes on, until the block ends."""
+    """A command that keeps running until the block ends."""
     process = shell.start(words)
     try:
         yield process

@@ -106,7 +106,7 @@ class Terminal:
         assert there, f"waited {SECONDS:g} s: {self.shown}"
         try:
             new = os.read(self._ours, 65536)
-        except OSError:  # how Linux says that nobody holds the other end any more
+        except OSError:  # how Linux says that no process holds the other end any more
             return False
         self._raw += new
         return bool(new)

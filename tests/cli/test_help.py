@@ -108,7 +108,7 @@ def test_a_slip_is_met_with_what_to_type(typed: Typing, words: tuple[str, ...], 
     assert said in result.err
 
 
-def test_the_version_is_told(typed: Typing) -> None:
+def test_the_version_is_printed(typed: Typing) -> None:
     result = typed("--version")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("leftfold 0.")

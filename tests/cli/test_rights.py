@@ -95,7 +95,7 @@ def redis_of(servers: Servers, role: str) -> redis.Redis:
     )
 
 
-def test_who_has_no_rights_is_told_so_and_who_has_them_is_served(servers: Servers) -> None:
+def test_a_login_without_rights_gets_an_error_that_says_so_and_one_with_them_is_served(servers: Servers) -> None:
     own = bank("rights").app  # of its own, to which nothing is granted yet
     with pytest.raises(ConfigurationError, match="cluster's ACLs"):
         ensure(own, kafka_of(servers, "deployer"))
@@ -114,7 +114,7 @@ def test_who_has_no_rights_is_told_so_and_who_has_them_is_served(servers: Server
     KafkaClient(own.name, kafka_of(servers, "client")).close()
 
 
-def test_kafka_and_redis_let_nobody_in_without_a_login(servers: Servers) -> None:
+def test_kafka_and_redis_let_no_client_in_without_a_login(servers: Servers) -> None:
     admin = kafka_of(servers, ADMIN)
     wrong = admin.model_copy(update={"sasl_password": SecretStr("guessed")})
     with Acls(wrong) as acls, pytest.raises(ConfigurationError) as raised:
@@ -305,7 +305,7 @@ def test_a_part_with_one_right_less_says_what_is_missing(servers: Servers, tmp_p
 
 
 @pytest.mark.parametrize(("words", "code"), [("status", 0), ("doctor", 1), ("dead list bells", 1)])
-def test_a_login_that_may_not_see_settings_is_told_which_and_is_shown_everything_else(
+def test_settings_that_a_login_may_not_see_are_named_and_everything_else_is_shown(
     servers: Servers, tmp_path: Path, words: str, code: int
 ) -> None:
     """Nothing decides, which `doctor` finds wrong, and a dead letter waits."""

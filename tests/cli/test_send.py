@@ -159,7 +159,7 @@ def test_a_wrong_line_is_named_when_those_before_it_are_answered(
     assert len(world.events("baskets")) == 1
 
 
-def test_on_a_terminal_only_what_was_not_accepted_is_told(
+def test_on_a_terminal_only_what_was_not_accepted_is_printed(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sent(world, tmp_path / "c.ndjson", opened(), opened(id="other"), as_json=False) == 1

@@ -95,16 +95,16 @@ def test_a_long_rebuild_shows_how_far_it_is_and_ends_quietly_by_ctrl_c(tower: Sh
         assert "Traceback" not in terminal.shown
         assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l") >= 0, "the cursor is there again"
     silent = tower("rebuild", "wound", "--engine", "local").ok()
-    assert "\x1b" not in silent.out + silent.err, "nothing is drawn where nobody looks"
+    assert "\x1b" not in silent.out + silent.err, "nothing is drawn where there is no terminal"
 
 
 @pytest.mark.servers
-def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, empty_servers: Addresses) -> None:
+def test_routers_skip_lost_events_once_the_operator_agrees(tower: Shell, empty_servers: Addresses) -> None:
     with Groups(KafkaSettings(bootstrap_servers=empty_servers.kafka)) as groups:
         groups.delete_records("bells.events", {0: 2})
     words = ("log", "skip", "younger", "--app", "tests.cli.tower:with_younger")
     answered(tower, "n", *words).ended(1, "never reach the process; have the routers of younger pass over them? [y/N]:")
-    assert tower(*words).code == 2, "they are still gone"
+    assert tower(*words).code == 2, "they are still lost"
     assert answered(tower, "y", *words).code == 0
     assert "nothing is lost" in tower(*words).err
 
@@ -112,7 +112,7 @@ def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, empty_servers
 @pytest.mark.faults
 @pytest.mark.servers
 def test_ctrl_c_while_servers_are_being_made_is_no_failure_of_theirs(tmp_path: Path) -> None:
-    """It reaches their Java, too, whose end was told as an error."""
+    """It reaches their Java, too, whose end was reported as an error."""
     shell = Shell(tmp_path)
     assert shell("new", "shop").code == 0
     shell = Shell(tmp_path / "shop")

@@ -35,10 +35,10 @@ SOON = 240.0
 
 @contextmanager
 def woken() -> Iterator[None]:
-    """Nobody in the block waits until its time is up, when it would look once more by itself."""
+    """No reader in the block waits until its time is up, when it would look once more by itself."""
     began = time.monotonic()
     yield
-    assert time.monotonic() - began < SOON, "it was woken by nobody and looked again when its time was up"
+    assert time.monotonic() - began < SOON, "it was not woken and looked again when its time was up"
 
 
 def bench_on(store: ViewStore, *views: View[Any, Any]) -> FoldBench:
@@ -97,7 +97,7 @@ class Watches:
         for number in range(20):
             bench.write(out(f"b{number}", f"h{number}", p=1))
         bench.settle(projector)
-        watch = bench.views[household_spend].watch(after=start, keys=["h3", "h17", "nobody"], timeout=0.0)
+        watch = bench.views[household_spend].watch(after=start, keys=["h3", "h17", "absent"], timeout=0.0)
         assert sorted(one.key for one in watch) == ["h17", "h3"]
 
     def test_a_watcher_waits_for_the_next_change(self, bench: FoldBench) -> None:

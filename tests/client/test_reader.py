@@ -47,14 +47,14 @@ def write_unfolded(bench: FoldBench) -> Position:
 
 def test_get_many_and_entry_read_rows_by_key(reader: Reader[Spend, str]) -> None:
     assert reader.get("h01") == Spend(Decimal(1), "base")
-    assert reader.get("nobody") is None
-    assert set(reader.many(["h01", "h02", "nobody", "h01"])) == {"h01", "h02"}
+    assert reader.get("absent") is None
+    assert set(reader.many(["h01", "h02", "absent", "h01"])) == {"h01", "h02"}
     assert reader.many([]) == {}
-    assert reader.entry("nobody").row is None
+    assert reader.entry("absent").row is None
 
 
 def test_an_entry_names_the_generation_that_holds_it(reader: Reader[Spend, str]) -> None:
-    assert reader.entry("h01").generation == reader.entry("nobody").generation == reader.describe().generation
+    assert reader.entry("h01").generation == reader.entry("absent").generation == reader.describe().generation
 
 
 def test_another_thread_that_drops_the_known_generation_disturbs_no_read(bench: FoldBench) -> None:

@@ -155,8 +155,8 @@ def summarise(row: Summary | None, event: BasketEvent) -> Summary | None:
 
 
 def household_of(event: CheckedOut) -> str:
-    if event.household == "nobody":
-        raise ValueError("nobody has no key")
+    if event.household == "unkeyed":
+        raise ValueError("unkeyed has no key")
     return event.household
 
 

@@ -142,7 +142,7 @@ def test_a_dead_letter_is_shown_at_its_original_record_even_by_reference() -> No
     steps = [s for r in (dead, record("orders.dead", heavy, offset=1), taken, other) if (s := step_of(r))]
     assert {node.id: list(node.dead.values()) for node in Trace(steps).roots} == {"i": ["why"], "j": ["heavy"]}
     (alone,) = Trace(steps[:2]).roots
-    assert (alone.id, list(alone.dead.values())) == ("i", ["why"]), "the record itself may be gone"
+    assert (alone.id, list(alone.dead.values())) == ("i", ["why"]), "the record itself may be deleted"
 
 
 def traced(log: MemoryLog, id_: str) -> Trace:
@@ -198,7 +198,7 @@ def test_every_id_of_a_trace_leads_to_the_whole_of_it(log: MemoryLog) -> None:
 
 
 def test_an_unknown_id_finds_nothing(log: MemoryLog) -> None:
-    assert traced(log, "nobody").roots == []
+    assert traced(log, "unknown").roots == []
 
 
 ASTRAY = timedelta(days=1)

@@ -97,7 +97,7 @@ app = App(
 def keep(
     dialect: Mapping[str, Any], store: ViewStore, stop: threading.Event, *, version: int = 1, guarded: bool = True
 ) -> None:
-    """Keeps the view until told to stop, as a program of the user's own does."""
+    """Keeps the view until `stop` is set, as a program of the user's own does."""
     rows = ExternalRows(lately_of(version), store, {"tills.events": PARTITIONS})
     streams = EventStreams(app, "lately", dialect, rows=[rows])
     wired(streams, rows, guarded=guarded)

@@ -14,7 +14,7 @@ from leftfold.faust.transport import FetchProgress, faust_app
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_what_waits_is_not_forgotten_when_streams_are_told_twice_to_go_on(ours: bool) -> None:
+def test_what_waits_is_not_forgotten_when_streams_are_asked_twice_to_continue(ours: bool) -> None:
     """The twin is Faust's own: an event in the middle of a partition would never reach its agent."""
 
     async def left() -> int:
@@ -32,7 +32,7 @@ def test_what_waits_is_not_forgotten_when_streams_are_told_twice_to_go_on(ours: 
 
 
 def test_what_is_read_again_once_it_is_done_is_not_waited_for() -> None:
-    """Faust hands it on no more: nobody would ever say that it is done, and nothing behind it would be committed."""
+    """Faust hands it on no more: no agent would ever say that it is done, and nothing behind it would be committed."""
     progress, tp = FetchProgress(), TP("tills.events", 0)
 
     def fetch(*offsets: int) -> None:
@@ -55,4 +55,4 @@ def test_what_is_read_again_once_it_is_done_is_not_waited_for() -> None:
     assert progress.frontier(tp) == 12
     progress.forget()
     fetch(5)
-    assert progress.frontier(tp) == 5, "whoever holds the partition anew begins anew"
+    assert progress.frontier(tp) == 5, "a worker that holds the partition again begins again"

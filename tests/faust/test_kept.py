@@ -46,7 +46,7 @@ def program(addresses: Addresses, place: Path, version: int, *, whole: bool = Fa
         one.end()
 
 
-def test_a_second_process_is_refused_at_once_and_the_first_goes_on(tills: Tills) -> None:
+def test_a_second_process_is_refused_at_once_and_the_first_continues(tills: Tills) -> None:
     with keeping(tills, by(11), 11):
         with running(tills, by(11)) as failures:
             wait_until(lambda: bool(failures), "the refusal")
@@ -108,7 +108,7 @@ def test_who_waits_takes_over_from_who_is_killed_and_every_event_counts_once(
 
 @pytest.mark.faults
 @pytest.mark.slow
-def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goes_on_with_that(
+def test_a_rebuild_goes_through_the_log_once_more_and_the_process_that_keeps_the_view_continues_with_that(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:
     with program(addresses, tmp_path, 14) as keeper:
@@ -131,7 +131,7 @@ def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goe
 
 @pytest.mark.faults
 @pytest.mark.slow
-def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_goes_on_by_itself(
+def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_continues_by_itself(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:
     is_over = threading.Event()
@@ -158,7 +158,7 @@ def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_goes_on_by_it
 
 @pytest.mark.faults
 @pytest.mark.slow
-def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_told_to(
+def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_asked_to(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:
     with program(addresses, tmp_path, 15) as keeper:

@@ -78,7 +78,7 @@ def sales_of(tills: Tills) -> int:
 
 
 @pytest.mark.servers
-def test_views_of_different_events_go_live_and_are_gone_on_with(tills: Tills) -> None:
+def test_views_of_different_events_go_live_and_are_continued(tills: Tills) -> None:
     for added in (0, 5):
         before = live(tills, closings)
         with shift_at_work(tills.kafka, tills.store, 1) as failures:
@@ -92,12 +92,12 @@ def test_views_of_different_events_go_live_and_are_gone_on_with(tills: Tills) ->
             assert closed(tills) == CLOSED + added, failures
             assert sales_of(tills) == len(tills.committed)
         assert not failures
-        assert before in ("", live(tills, closings)), "nothing begins anew"
+        assert before in ("", live(tills, closings)), "nothing begins again"
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_view_does_not_go_back_while_one_beside_it_is_made_anew(
+def test_a_view_does_not_go_back_while_one_beside_it_is_made_again(
     tills: Tills, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin writes what the stream says, which goes through the log once more."""

@@ -129,7 +129,7 @@ def test_only_what_a_stream_can_do_is_promised(
 
 
 @pytest.mark.servers
-def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
+def test_status_and_doctor_report_streams_and_trim_waits_for_them(
     tills_of: Tills,
     addresses: Addresses,
     tmp_path: Path,
@@ -166,7 +166,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     monkeypatch.setattr(Groups, "streams", lambda self: {})
     monkeypatch.setattr("leftfold.cli.log.group.load_apps", lambda specs: {"": App("none")})
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
-    assert (code, "events deleted" in said) == (0, True), "the twin asks nobody, and the stream has lost them"
+    assert (code, "events deleted" in said) == (0, True), "the twin asks no stream, and the stream has lost them"
     program = Program(addresses, tmp_path)
     try:
         wait_until(lambda: "no longer holds offsets" in program.said(), program.said)
@@ -183,7 +183,7 @@ def committing(tills: Tills, group: str, offset: int) -> Consumer:
 
 @pytest.mark.servers
 def test_of_several_generations_those_at_work_count_else_the_latest(tills_of: Tills) -> None:
-    """A generation that nobody keeps any more would hold up every trim for a week."""
+    """A generation that no process keeps any more would hold up every trim for a week."""
     old = committing(tills_of, "leftfold.chain.often.stream.9-aaaa", 1)
     new = committing(tills_of, "leftfold.chain.often.stream.10-bbbb", 5)
     try:

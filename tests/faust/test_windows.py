@@ -73,18 +73,18 @@ def test_events_that_come_again_are_counted_once_where_entries_know_their_offset
         assert sum(row.sales for row in counted.values()) == sum(row.sales for row in committed.values()) + once
 
 
-@pytest.mark.parametrize("mended", [True, False], ids=["ours", "as aiokafka seeks"])
+@pytest.mark.parametrize("corrected", [True, False], ids=["ours", "as aiokafka seeks"])
 def test_what_was_fetched_before_tables_were_restored_and_is_not_committed_is_read_again(
-    tills: Tills, mended: bool, monkeypatch: pytest.MonkeyPatch
+    tills: Tills, corrected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Faust drops what comes before its streams go on, and has the consumer seek to what is committed: here to none."""
     monkeypatch.setattr(CommittedConsumer, "_new_offset", lambda self, tp: None)
-    if not mended:
+    if not corrected:
         monkeypatch.setattr(CommittedThread, "seek_to_committed", AIOKafkaConsumerThread.seek_to_committed)
     seen: list[Recorded[Sold]] = []
 
     def work(tills: Tills, stop: threading.Event) -> None:
-        streams = EventStreams(app, f"again{mended}", tills.kafka.aiokafka())
+        streams = EventStreams(app, f"again{corrected}", tills.kafka.aiokafka())
 
         async def note(events: AsyncIterator[Recorded[Sold]]) -> None:
             async for sold in events:
@@ -104,19 +104,19 @@ def test_what_was_fetched_before_tables_were_restored_and_is_not_committed_is_re
         wait_until(lambda: bool(failures) or any(sold.key == "last" for sold in seen), "the last event")
     assert not failures
     first = [sold for sold in seen if sold.offset == 0]
-    assert len(first) == (2 if mended else 1) * PARTITIONS
+    assert len(first) == (2 if corrected else 1) * PARTITIONS
 
 
 def test_an_agent_that_fails_ends_the_stream_and_its_event_is_not_passed_over(tills: Tills) -> None:
     seen: list[int] = []
-    is_mended = threading.Event()
+    is_repaired = threading.Event()
 
     def work(tills: Tills, stop: threading.Event) -> None:
         streams = EventStreams(app, "fails", tills.kafka.aiokafka())
 
         async def note(events: AsyncIterator[Recorded[Sold]]) -> None:
             async for sold in events:
-                if sold.event.cents == 5000 and not is_mended.is_set():
+                if sold.event.cents == 5000 and not is_repaired.is_set():
                     raise ValueError("too dear")
                 if sold.event.cents >= 5000:
                     seen.append(sold.event.cents)
@@ -129,7 +129,7 @@ def test_an_agent_that_fails_ends_the_stream_and_its_event_is_not_passed_over(ti
         wait_until(lambda: bool(failures), "the end")
     assert isinstance(failures[0], InfrastructureError)
     assert "too dear" in str(failures[0])
-    is_mended.set()
+    is_repaired.set()
     with running(tills, work) as failures:
         wait_until(lambda: bool(failures) or 5001 in seen, lambda: f"what comes behind: {failures} {seen}")
     assert seen == [5000, 5001]

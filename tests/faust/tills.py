@@ -1,4 +1,4 @@
-"""Sales written as a worker would, what readers see of them, and whoever keeps the view: here or in processes."""
+"""Sales written as a worker would, what readers see of them, and what keeps the view: this process or others."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def keeping(tills: Tills, work: Keep, version: int = 1) -> Iterator[None]:
             try:
                 yield
             except LeftfoldError as error:
-                raise (failures or [error])[0] from error  # readers only see that nobody keeps the view
+                raise (failures or [error])[0] from error  # readers only see that no process keeps the view
     if failures:
         raise failures[0]
 

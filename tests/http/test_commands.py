@@ -94,7 +94,7 @@ def silent_world(silent: int) -> Iterator[_Connected]:
         yield _Connected(world, _Silent(world, silent))
 
 
-def test_what_became_of_a_command_without_an_answer_is_told_at_its_link_however_often() -> None:
+def test_what_became_of_a_command_without_an_answer_is_shown_at_its_link_however_often() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         answer = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
         assert (answer.status_code, answer.headers["Location"]) == (202, f"{BASKETS}/Open/one")
@@ -162,7 +162,7 @@ def test_respond_async_answers_before_the_decision_and_the_link_after_it() -> No
 
 
 class _Unreachable:
-    """A client whose broker is away for its first commands."""
+    """A client whose broker is not reachable for its first commands."""
 
     def __init__(self, world: World) -> None:
         self._world, self.is_down = world, True

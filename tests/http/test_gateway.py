@@ -91,9 +91,9 @@ def test_unknown_paths_and_methods_are_problems() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         is_problem(await http.get("/nowhere"), 404)
         is_problem(await http.put("/health/live"), 405)
-        is_problem(await http.get("/views/open_baskets/nobody"), 404)
+        is_problem(await http.get("/views/open_baskets/unknown"), 404)
         is_problem(await http.get("/views/open_baskets/b", params={"after": "no token"}), 400)
-        is_problem(await http.get("/streams/baskets/nobody"), 404)
+        is_problem(await http.get("/streams/baskets/unknown"), 404)
 
     called(calls)
 
@@ -146,7 +146,7 @@ def test_a_row_that_is_known_is_not_sent_again() -> None:
     called(calls)
 
 
-def test_a_stale_view_is_told_with_both_positions() -> None:
+def test_a_stale_view_is_reported_with_both_positions() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         late = token_of(Position.at("baskets.events", 0, 99))
         answer = await http.get("/views/open_baskets/b", params={"after": late, "timeout": 0})

@@ -58,7 +58,7 @@ class _EndedStreams:
                 is_stream = dict(message["headers"])[b"content-type"].startswith(b"text/event-stream")
             if message["type"] == "http.response.body" and is_stream:
                 await send({**message, "more_body": False})
-                raise OSError("the client has gone")
+                raise OSError("the client has disconnected")
             await send(message)
 
         with suppress(ClientDisconnect, OSError):

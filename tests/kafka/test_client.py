@@ -261,8 +261,8 @@ def test_a_broker_that_is_not_there_is_named() -> None:
 
 
 def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:
-    with pytest.raises(InfrastructureError, match=r"topic nobody\.replies does not exist"):
-        KafkaClient("nobody", settings)
+    with pytest.raises(InfrastructureError, match=r"topic unknown\.replies does not exist"):
+        KafkaClient("unknown", settings)
 
 
 def test_closing_a_client_ends_its_waiting_calls(settings: KafkaSettings) -> None:

@@ -138,7 +138,7 @@ def test_a_reader_takes_no_more_than_its_limit_and_reads_from_wherever_it_seeks(
 
 def test_deleted_records_are_a_gap_and_not_skipped(log: Log) -> None:
     log.write(*[b"%d" % n for n in range(10)])
-    # The answer never comes if the client that asked for it is gone.
+    # The answer never comes if the client that asked for it is deleted.
     admin = AdminClient(log.kafka.librdkafka())
     for future in admin.delete_records([TopicPartition(log.topic, 0, 6)]).values():
         future.result(WAIT_SECONDS)

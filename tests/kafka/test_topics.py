@@ -143,7 +143,7 @@ def test_the_workers_of_a_category_are_counted(kafka: KafkaSettings, cluster: Cl
     consumer.subscribe([f"{category}.commands"])
     wait_until(lambda: consumer.poll(0.05) is None and cluster.owners(category) == {group: 1}, "the member")
     consumer.close()
-    wait_until(lambda: cluster.owners(category).get(group, 0) == 0, "the member to be gone")
+    wait_until(lambda: cluster.owners(category).get(group, 0) == 0, "the member to leave")
 
 
 def test_brokers_that_are_not_there_are_named(category: str) -> None:

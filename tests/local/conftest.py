@@ -15,7 +15,7 @@ from leftfold.local.jars import locked, spark_jars
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give a data directory whose servers are gone when the module ends."""
+    """Give a data directory whose servers are stopped when the module ends."""
     directory = tmp_path_factory.mktemp("data")
     yield directory
     down(directory)

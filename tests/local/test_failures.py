@@ -1,4 +1,4 @@
-"""What users are told when the embedded servers cannot run."""
+"""What users read when the embedded servers cannot run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REDIS = frozenset({"redis"})
 KAFKA = frozenset({"kafka"})
 
 
-def test_a_kept_port_that_somebody_else_took_is_named_with_the_file_that_keeps_it(tmp_path: Path) -> None:
+def test_a_kept_port_that_another_process_took_is_named_with_the_file_that_keeps_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         (tmp_path / "ports.json").write_text(json.dumps({"redis": port}), "utf-8")

@@ -28,7 +28,7 @@ def password(data: Path) -> str:
     return (data / "redis" / "password").read_text("utf-8").strip()
 
 
-def everything_told(data: Path) -> str:
+def everything_shown(data: Path) -> str:
     """All that others see: command lines of this process's family, and what is written for people."""
     mine = psutil.Process()
     family = [mine, *mine.children(recursive=True), *(psutil.Process(server.pid) for server in status(data).servers)]
@@ -65,7 +65,7 @@ def test_only_who_can_read_the_data_directory_gets_into_its_redis(tmp_path: Path
                     client.execute_command(*words.split())
         assert chosen or len(password(data)) >= 32
         assert chosen or password(data) in servers.redis
-        assert (chosen or password(data)) not in everything_told(data) + repr(servers)
+        assert (chosen or password(data)) not in everything_shown(data) + repr(servers)
 
 
 def test_each_data_directory_has_a_password_of_its_own_and_keeps_it(tmp_path: Path) -> None:
@@ -135,5 +135,5 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_servers_are_told_without_their_password() -> None:
+def test_servers_are_shown_without_their_password() -> None:
     assert "hunter2" not in repr(Servers(kafka="h:1", redis="redis://:hunter2@h:2/0", data=Path()))

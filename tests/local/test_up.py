@@ -55,7 +55,7 @@ def pids(data: Path) -> dict[str, int]:
     return {server.name: server.pid for server in status(data).servers}
 
 
-def test_servers_are_told_in_a_file_and_by_status(settings: LocalSettings) -> None:
+def test_servers_are_reported_in_a_file_and_by_status(settings: LocalSettings) -> None:
     servers = up(settings)
     reported = json.loads((settings.data / "servers.json").read_text("utf-8"))
     seen = status(settings.data)
@@ -105,7 +105,7 @@ def test_data_and_ports_survive_down_and_up_and_the_broker_knows_its_groups_at_o
     assert not down(settings.data)
     assert up(settings) == first
     with Groups(KafkaSettings(bootstrap_servers=first.kafka)) as groups:
-        assert groups.committed("leftfold.nobody", ["nothing"]).offsets == {}
+        assert groups.committed("leftfold.unknown", ["nothing"]).offsets == {}
     assert read(first, "survives-down") == (b"kept", b"kept")
 
 

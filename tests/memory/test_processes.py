@@ -81,7 +81,7 @@ def test_what_happened_in_one_service_leads_to_commands_in_others(placed: World)
     assert events_of(placed, "stock") == [RESERVED]
     placed.client.send(Pay(order="o"))
     assert events_of(placed, "orders") == [PLACED, Confirmed(order="o")]
-    assert placed.timers.list() == {}, "whoever is finished has no timers any more"
+    assert placed.timers.list() == {}, "a finished instance has no timers any more"
 
 
 def test_a_rejection_comes_back_to_the_process_that_sent_the_command(world: World) -> None:
@@ -163,7 +163,7 @@ def test_old_timers_fire_in_their_places_while_old_events_are_loaded() -> None:
             Dropped(order="late", why="not paid in time"),
         ]
         (dropped,) = [recorded for recorded in world.events("orders") if isinstance(recorded.event, Dropped)]
-    assert dropped.time == old + timedelta(days=2), "log time, when it was known that nobody had paid"
+    assert dropped.time == old + timedelta(days=2), "log time, when it was known that the order was not paid"
 
 
 def test_events_after_the_end_of_an_instance_are_ignored(placed: World) -> None:
@@ -214,7 +214,7 @@ def test_a_stopped_worker_takes_nothing_until_it_is_started(placed: World) -> No
     placed.stop("checkout")
     placed.advance(2 * PATIENCE)
     placed.start("payments")
-    assert LATE not in events_of(placed, "orders"), "whose timer it is, is away"
+    assert LATE not in events_of(placed, "orders"), "the worker whose timer it is does not run"
     assert len(events_of(placed, "payments")) == 1
     assert Confirmed(order="o") not in events_of(placed, "orders")
     placed.start("checkout")

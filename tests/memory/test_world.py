@@ -176,7 +176,7 @@ def test_a_fold_that_fails_parks_its_row_as_in_production(world: World) -> None:
 
 def test_a_view_that_stops_does_not_hang_the_world() -> None:
     with memory(App("lonely", deciders=app.deciders, views=[household_spend]), now=NOW) as world:
-        world.client.send(Open(basket_id="b", household="nobody"))
+        world.client.send(Open(basket_id="b", household="unkeyed"))
         world.client.send(OUT)
         world.client.send(Open(basket_id="c", household="h"))
-        assert world.views[household_spend].get("nobody") is None
+        assert world.views[household_spend].get("unkeyed") is None

@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def nothing(event: Paid, delivery: Delivery) -> None:
-    raise AssertionError(f"nobody asked for {event}")
+    raise AssertionError(f"{event} was not asked for")
 
 
 def test_a_key_depends_on_the_reaction_and_the_event_alone() -> None:

@@ -49,13 +49,13 @@ LETTER = stored(dead_letter(COMMAND, "no such product", 1, 1_000_000), 0)
 def test_a_letter_waits_until_a_later_marker_says_that_it_was_handled() -> None:
     (letter,) = letters_in([LETTER])
     assert (letter.handled, letter.reason, letter.source) == ("", "no such product", "baskets.commands/1/5")
-    begun = stored(handled_marker(letter, SENDING, "ann: mended"), 1)
+    begun = stored(handled_marker(letter, SENDING, "ann: corrected"), 1)
     assert letters_in([LETTER, begun]) == [Letter(LETTER)]
     sent, late = (
-        stored(handled_marker(letter, SENT, "ann: mended"), 2),
+        stored(handled_marker(letter, SENT, "ann: corrected"), 2),
         stored(handled_marker(letter, DISCARDED, "bob: late"), 3),
     )
-    assert letters_in([LETTER, begun, sent, late]) == [Letter(LETTER, SENT, "ann: mended")]
+    assert letters_in([LETTER, begun, sent, late]) == [Letter(LETTER, SENT, "ann: corrected")]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_an_input_that_failed_is_taken_under_a_new_origin_once_and_never_under_i
     record = bench.event(PLACED, 7)
     assert bench.take(record) == {"dead": 1}
     letter = stored(dead_letter(record, "no such product", record.partition, 1_000_000), 0)
-    mended = bench.again(checkout)
+    corrected = bench.again(checkout)
     origin = "checkout.dead/0/1/0"
     old = sent_again(letter, record.partition, origin=header(record.headers, "origin").decode())
     new = sent_again(letter, record.partition, origin=origin)
-    assert mended.take(mended.record(old)) == {"duplicates": 1}
-    assert mended.take(mended.record(new), mended.record(new)) == {"taken": 1, "sent": 1, "duplicates": 1}
+    assert corrected.take(corrected.record(old)) == {"duplicates": 1}
+    assert corrected.take(corrected.record(new), corrected.record(new)) == {"taken": 1, "sent": 1, "duplicates": 1}
 
 
 def test_headers_of_a_sender_mark_no_letter_as_handled() -> None:

@@ -23,7 +23,7 @@ from tests.domains.trade import (
     stock,
 )
 
-__all__ = ["KILLS", "RAISES", "UNDECIDABLE", "WRONG", "app", "mended"]
+__all__ = ["KILLS", "RAISES", "UNDECIDABLE", "WRONG", "app", "corrected"]
 
 RAISES, KILLS, WRONG, UNDECIDABLE = "raises", "kills", "wrong", "undecidable"
 
@@ -60,7 +60,7 @@ def _with(**other: Any) -> App:
     return App("trade", partitions=4, deciders=[orders, _stock, payments], processes=[checkout_with(**other)])
 
 
-def mended(version: int) -> App:
+def corrected(version: int) -> App:
     """The same with a process that misbehaves no more."""
     return _with(version=version)
 

@@ -79,7 +79,7 @@ def _paying(command: BasketCommand, basket: Sequence[BasketCommand]) -> BasketCo
 
 
 def send(client: KafkaClient, commands: Iterable[tuple[str, Command]]) -> Counter[str]:
-    """Sends commands until all are answered, whoever dies meanwhile; how they were answered."""
+    """Sends commands until all are answered, whichever worker dies meanwhile; how they were answered."""
     left, counts = list(commands), Counter[str]()
     while left:
         answers = client.send_many([command for _, command in left], ids=[id_ for id_, _ in left], timeout=30.0)

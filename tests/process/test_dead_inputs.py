@@ -31,7 +31,7 @@ from leftfold.ports.protocols import PartitionId
 from tests.domains.trade import Confirmed, Pay, Place
 from tests.process import alarms
 from tests.process.alarms import Wind
-from tests.process.faulty import KILLS, RAISES, UNDECIDABLE, WRONG, app, mended
+from tests.process.faulty import KILLS, RAISES, UNDECIDABLE, WRONG, app, corrected
 from tests.process.trading import Trading, committed
 from tests.reactions.shell import Shell
 from tests.waiting import wait_until
@@ -78,20 +78,20 @@ def test_a_raised_version_takes_what_was_taken_and_nothing_that_was_buried(
     """The twin folds as if there were no dead letters: it knows of orders for which nothing was ever reserved."""
     if not knows:
         monkeypatch.setattr(ProcessRefold, "skip", lambda self, letter: None)
-    newer = mended(2 if knows else 3)
+    newer = corrected(2 if knows else 3)
     ensure(newer, settings)
     with Trading(settings, newer, parts=("checkout",)):
         records = committed(settings, names.state("checkout", newer.processes[0].version))
     states = {(r.key or b"").decode(): json.loads(r.value or b"{}") for r in records}
     products = {key: states[key]["state"]["product"] for key in (*AROUND, RAISES, KILLS, WRONG)}
     assert products == {key: key if key in AROUND or not knows else "" for key in products}
-    assert all(states[key]["state"]["paid"] for key in products), "an instance goes on behind what is buried"
+    assert all(states[key]["state"]["paid"] for key in products), "an instance continues behind what is buried"
     assert any(states[key]["timers"] for key in (RAISES, KILLS, WRONG)) is not knows
 
 
 TOPIC = names.commands("alarm")
 BEYOND = 1 << 60
-"""Behind every input: routers may write lines that nobody takes while no worker is there."""
+"""Behind every input: routers may write lines while no worker is there to take them."""
 
 
 def taken(settings: KafkaSettings, partition: int, *, deaths: int = 0) -> int:
@@ -107,7 +107,7 @@ def taken(settings: KafkaSettings, partition: int, *, deaths: int = 0) -> int:
         consumer.close()
 
 
-def is_told(settings: KafkaSettings, partition: int) -> bool:
+def is_time_known(settings: KafkaSettings, partition: int) -> bool:
     """Whether the time is known everywhere, by all that is taken."""
     reported = committed(settings, names.time("alarm"))
     checkpoint = Watermark.decode(reported[-1].value or b"") if reported else Watermark()
@@ -132,7 +132,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
     monkeypatch.setattr(clock, "SILENCE", timedelta(seconds=2))
     past, bell = datetime.now(UTC) - timedelta(hours=1), f"bell-{counts}"
     home = partition_of(bell.encode(), 4)
-    deadly = due_record("belfry", "alarm", bell, "another", Due("2026-01-01T00:00:00Z", "", "", "c", "nobody"), home)
+    deadly = due_record("belfry", "alarm", bell, "another", Due("2026-01-01T00:00:00Z", "", "", "c", "nothing"), home)
     due, fetch, commit = ProcessManagerProcessor.due, GroupMember.fetch, GroupMember.commit
     tried: list[str] = []
     asked: list[bool] = []
@@ -163,7 +163,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
                     lambda: any(r.key == bell.encode() for r in committed(settings, names.state("alarm", 1))),
                     "the timer to be set",
                 )
-                wait_until(lambda: is_told(settings, home), "routers to know the time")
+                wait_until(lambda: is_time_known(settings, home), "routers to know the time")
         write_record(settings, TOPIC, deadly)  # routers know nothing of it, as of answers that a process is given
         taken(settings, home, deaths=2)
         monkeypatch.setattr(GroupMember, "commit", noted)

@@ -174,7 +174,7 @@ def test_random_histories_lead_to_the_same_commands_states_and_timers(both: Both
 
 
 @pytest.mark.parametrize("action", ["fire", "cancel"])
-def test_timers_by_hand_lead_to_the_same_as_those_of_the_shell(both: Both, action: str) -> None:
+def test_timers_fired_or_cancelled_in_memory_lead_to_the_same_as_those_of_the_shell(both: Both, action: str) -> None:
     order = f"by-hand-{action}"
     both.send(Place(order=order, product=order, at=both.now))
     timer = ("checkout", order, "patience")

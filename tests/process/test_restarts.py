@@ -43,7 +43,7 @@ def forget_time(settings: KafkaSettings) -> None:
 
 
 @pytest.mark.parametrize("begun", [lambda: app, raised], ids=["same code", "raised version"])
-def test_a_process_goes_on_where_it_was_and_its_timers_fire_once(
+def test_a_process_continues_where_it_was_and_its_timers_fire_once(
     settings: KafkaSettings, begun: Callable[[], App], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(clock, "SILENCE", 3 * SECOND)  # nothing comes after the second start that tells the time
@@ -122,7 +122,7 @@ def confirmed(trading: Trading) -> Counter[str]:
 def test_what_another_worker_has_ended_stays_ended_when_its_partition_comes_back(
     settings: KafkaSettings, restores: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin goes on with what it knew before."""
+    """The twin continues with what it knew before."""
     if not restores:
         keep_what_is_dropped(monkeypatch)
     moving, last = [[f"{restores}-{kind}-{n}" for n in range(12)] for kind in ("moved", "last")]

@@ -90,7 +90,7 @@ def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, 
 
 
 def broken() -> Outgoing:
-    """An input that nobody can take."""
+    """An input that no worker can take."""
     headers = [("ce_id", b"broken"), ("ce_type", b"orders.Placed.v1"), ("ce_time", b"2026-01-01T00:00:00Z")]
     return Outgoing(0, b"o", b"{}", headers)
 

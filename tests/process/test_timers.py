@@ -188,7 +188,7 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
 REFUSED = {
     ("fire", "checkout", "early", "patience", "--reason", "again"): "no timer is set in checkout 'early'",
     ("list", "chekout"): "did you mean checkout?",
-    ("fire", "checkout", "nobody", "patience", "--reason", "r"): "process checkout has no instance 'nobody'",
+    ("fire", "checkout", "unknown", "patience", "--reason", "r"): "process checkout has no instance 'unknown'",
     ("cancel", "checkout", "behind", "patiense", "--reason", "r"): "did you mean patience?",
     ("cancel", "checkout", "behin", "patience", "--reason", "r"): "did you mean behind?",
     ("cancel", "checkout", "behind", "patience", "--reason", " "): "why? say --reason TEXT",
@@ -264,7 +264,7 @@ def test_without_the_identity_of_a_setting_it_takes_effect_twice(
     given_twice_while_due(settings, typed, "careless")
 
     def careless(self: Reactor, instance: Instance[Any], given: Input) -> Outcome:
-        """Believes whoever says that a timer is due, and forgets nothing."""
+        """Believes every input that says that a timer is due, and forgets nothing."""
         name, _ = timer_of(given)
         timer = instance.timers.get(name)
         if timer is None or given.type == CANCEL:

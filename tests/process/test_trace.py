@@ -22,7 +22,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def traded(settings: KafkaSettings) -> KafkaSettings:
-    """An order that was paid for, one that was refused, and a command that nobody can read."""
+    """An order that was paid for, one that was refused, and a command that no worker can read."""
     now = datetime.now(UTC)
     with Trading(settings) as trading:
         for order in ("paid", "x", "y"):
@@ -112,11 +112,11 @@ def again(settings: KafkaSettings, record: RawRecord, *, commit: bool) -> None:
     plant(settings, record.topic, record.key or b"", record.value or b"", list(record.headers), transaction=commit)
 
 
-def test_the_tree_is_drawn_and_a_cause_that_is_gone_is_said_to_be(traded: KafkaSettings, typed: Typing) -> None:
-    cause = {"ce_causationid": "long-gone", "ce_correlationid": "long-gone"}
+def test_the_tree_is_drawn_and_a_cause_that_is_missing_is_said_to_be(traded: KafkaSettings, typed: Typing) -> None:
+    cause = {"ce_causationid": "long-lost", "ce_correlationid": "long-lost"}
     plant(traded, "orders.events", b"o", b"{}", headers("orphan", "orders.Confirmed.v1", **cause))
     first, second = typed("log", "trace", "orphan").out.splitlines()
-    assert first == "long-gone is not in the log"
+    assert first == "long-lost is not in the log"
     assert second.startswith("└── > event Confirmed o  orders.events[")
     lines = typed("log", "trace", "place-paid").out.splitlines()
     assert lines[0].startswith("> command Place paid  orders.commands[")
@@ -137,5 +137,5 @@ def test_only_what_is_new_enough_is_looked_at(traded: KafkaSettings, typed: Typi
 
 
 @pytest.mark.parametrize(("since", "said"), [("soon", "or an age: 12h, 90d"), ("2026-01-01", "no time zone")])
-def test_a_time_that_cannot_be_meant_is_told(typed: Typing, since: str, said: str) -> None:
+def test_a_time_that_cannot_be_meant_is_refused(typed: Typing, since: str, said: str) -> None:
     typed("log", "trace", "x", "--since", since).ended(2, said)

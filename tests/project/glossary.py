@@ -1,7 +1,8 @@
 """The glossary lint of `make check`: words that hide the subject, and public names made of words that are not listed.
 
-Reads docstrings, comments and messages of the framework, the pages and the README. A public name is what a module of
-the framework exports; each of its words must be in `docs/words.txt`, which is reviewed when it grows.
+Reads the docstrings, comments, strings and names of functions and classes of the framework, tests, services, events,
+projections and benchmarks, and the README, the pages, CHANGELOG.md and CONTRIBUTING.md. A public name is what a module
+of the framework exports; each of its words must be in `docs/words.txt`, which is reviewed when it grows.
 """
 
 from __future__ import annotations
@@ -41,12 +42,20 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
             yield from enumerate(token.string.splitlines(), token.start[0])
 
 
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """The names of a module's functions and classes, each as its words with spaces between them; none of a page."""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield node.lineno, " ".join(words(node.name))
+
+
 def hiding(paths: list[Path]) -> list[str]:
-    """Where a hiding word stands, as `path:line: word`."""
+    """Where a hiding word stands in prose or in a name, as `path:line: word`."""
     return [
         f"{path.relative_to(ROOT)}:{line}: {found[0]}"
         for path in paths
-        for line, sentence in sentences(path)
+        for line, sentence in (*sentences(path), *names(path))
         for found in HIDING.finditer(sentence)
     ]
 
@@ -81,10 +90,18 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def others() -> list[Path]:
+    """The other modules and files for contributors; without this lint and its test, which name hiding words."""
+    folders = ("tests", "services", "events", "projections", "benchmarks")
+    own = {ROOT / "tests" / "project" / "glossary.py", *(ROOT / "tests" / "project").glob("test_glossary*.py")}
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) if path not in own]
+    return [*found, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+
+
 def main() -> int:
     """Prints what is wrong; 1 when anything is."""
     listed = frozenset((ROOT / "docs" / "words.txt").read_text("utf-8").split())
-    wrong = hiding([*modules(), *pages()]) + unlisted(modules(), listed)
+    wrong = hiding([*modules(), *pages(), *others()]) + unlisted(modules(), listed)
     sys.stdout.write("".join(f"{line}\n" for line in wrong))
     return 1 if wrong else 0
 

@@ -101,7 +101,7 @@ def test_the_other_services_of_the_chain_are_there_for_the_asking(tmp_path: Path
         assert "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=kafka:9092" in created(calls)[f"{app.name}_1"]
 
 
-def test_redis_keeps_what_it_is_told_and_throws_nothing_away() -> None:
+def test_redis_keeps_what_is_written_to_it_and_throws_nothing_away() -> None:
     command = " ".join(compose_service("redis")["command"])
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command

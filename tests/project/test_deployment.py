@@ -171,7 +171,7 @@ def test_the_image_is_the_same_everywhere() -> None:
     assert images == {"registry.example/leftfold:0.1.0"}
 
 
-def test_kafka_is_told_what_keeps_a_log() -> None:
+def test_kafka_gets_the_settings_that_keep_a_log() -> None:
     (block,) = re.findall(r"```properties\n(.*?)```", TEXT, re.DOTALL)
     reported = dict(line.split("=") for line in block.splitlines())
     assert reported["default.replication.factor"] == reported["transaction.state.log.replication.factor"] == "3"

@@ -1,4 +1,4 @@
-"""Services meet in commands and events only: import-linter says so, and notices whoever looks further."""
+"""Services meet in commands and events only: import-linter says so, and notices a module that looks further."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_services_import_no_more_of_each_other_than_commands(tree: Path) -> None
         ("services/baskets/demo/journeys.py", "from services.inventory.app import app"),
     ],
 )
-def test_whoever_looks_into_another_service_is_named(tree: Path, importer: str, line: str) -> None:
+def test_a_module_that_looks_into_another_service_is_named(tree: Path, importer: str, line: str) -> None:
     file = tree / importer
     file.write_text(file.read_text("utf-8").replace("\n\n__all__", f"\n{line}\n\n__all__", 1), "utf-8")
     code, reported = lint(tree)

@@ -52,7 +52,7 @@ def receiving(judge: Judge = lambda path, event, number: "ok") -> Iterator[Recei
             self.wfile.write(verdict.encode())
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """Logs nothing, since no test reads it."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     receiver.url = f"http://127.0.0.1:{server.server_port}"

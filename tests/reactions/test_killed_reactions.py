@@ -44,17 +44,17 @@ class Scene:
 
 
 class Fate:
-    """Tells each reaction when to die, and refuses one visit for as long as it is told to."""
+    """Tells each reaction when to die, and refuses one visit until `is_repaired` is set."""
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
-        self.is_mended = False
+        self.is_repaired = False
         self._deaths = {"/before/before": [3, 8], "/after/effect": [2, 7], f"/{FORGETFUL}/effect": [2, 7]}
         """By path the requests from which on the next sender dies, in order."""
 
     def judge(self, path: str, event: str, number: int) -> str:
         """Death comes before an effect, or right behind one; what is refused has none."""
-        if path.endswith("/effect") and event in self.refused and not self.is_mended:
+        if path.endswith("/effect") and event in self.refused and not self.is_repaired:
             return "refuse"
         if (left := self._deaths.get(path)) and number >= left[0]:
             left.pop(0)
@@ -113,7 +113,7 @@ def test_status_tells_what_is_parked_and_retry_tries_it_again(scene: Scene, fate
     assert "the receiver says 503" in rows[0]["why"]
     code, _ = scene.tell("retry", "parking")
     assert (code, scene.status("parking")["parked"]) == (1, 1)
-    fate.is_mended = True
+    fate.is_repaired = True
     code, (reported,) = scene.tell("retry", "parking")
     assert (code, reported["done"], reported["parked"]) == (0, 1, {})
     assert scene.status("parking")["parked"] == 0

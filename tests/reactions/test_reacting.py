@@ -149,13 +149,13 @@ def test_a_reaction_that_has_lost_its_place_does_not_begin_elsewhere(
 
 
 def forget(settings: KafkaSettings, group: str) -> None:
-    """Removes a group's offsets, as brokers do by themselves when nobody uses it for a week."""
+    """Removes a group's offsets, as brokers do by themselves when no consumer uses it for a week."""
     admin = AdminClient(settings.librdkafka())
     for future in admin.delete_consumer_groups([group]).values():
         future.result(240.0)
 
 
-def test_what_is_under_way_is_finished_when_it_is_told_to_stop(settings: KafkaSettings) -> None:
+def test_what_is_under_way_is_finished_when_it_is_asked_to_stop(settings: KafkaSettings) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(event: Paid, delivery: Delivery) -> None:
@@ -202,7 +202,7 @@ def test_a_topic_that_is_another_one_or_ends_before_what_was_done_is_refused(set
 
 
 def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSettings) -> None:
-    """The last test of this module: nobody could get past the newer event."""
+    """The last test of this module: no later one could get past the newer event."""
     post = Post()
     app = made(settings, "newer", post.act)
     with acting(app, "newer", settings, fails=True) as one:

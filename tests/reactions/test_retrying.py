@@ -29,10 +29,10 @@ AT_ONCE, FAR = 64, 10**17
 @pytest.mark.parametrize("at_once", [len(VISITS), 1], ids=["at once", "one by one"])
 def test_streams_are_tried_at_once_and_each_in_its_order(settings: KafkaSettings, at_once: int) -> None:
     """Every act waits until all streams are at the same number; the twin does them one by one."""
-    is_mended, together = threading.Event(), threading.Barrier(len(VISITS), timeout=240.0 if at_once > 1 else 1.0)
+    is_repaired, together = threading.Event(), threading.Barrier(len(VISITS), timeout=240.0 if at_once > 1 else 1.0)
 
     def meet(event: Paid, delivery: Delivery) -> None:
-        if not is_mended.is_set():
+        if not is_repaired.is_set():
             raise OSError("down")
         together.wait()
 
@@ -43,7 +43,7 @@ def test_streams_are_tried_at_once_and_each_in_its_order(settings: KafkaSettings
         for number in range(1, EACH + 1):
             write(settings, *(Paid(visit=visit, number=number) for visit in VISITS))
         wait_until(lambda: events.count() == EACH * len(VISITS), lambda: f"all to be parked: {events.count()}")
-    is_mended.set()
+    is_repaired.set()
     counts: list[int] = []
     done, parked = ReactionRetry(app, name, settings).run(counts.append)
     if at_once > 1:
@@ -56,10 +56,10 @@ def test_streams_are_tried_at_once_and_each_in_its_order(settings: KafkaSettings
 
 
 def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(settings: KafkaSettings) -> None:
-    is_mended, is_over = threading.Event(), threading.Event()
+    is_repaired, is_over = threading.Event(), threading.Event()
 
     def hang(event: Paid, delivery: Delivery) -> None:
-        if not is_mended.is_set():
+        if not is_repaired.is_set():
             raise OSError("down")
         if event.visit == "hangs":
             assert not is_over.wait(240.0)
@@ -70,7 +70,7 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
     with acting(app, "hung", settings):
         write(settings, Paid(visit="hangs"), Paid(visit="good"))
         wait_until(lambda: events.count() == 2, lambda: f"both to be parked: {events.count()}")
-    is_mended.set()
+    is_repaired.set()
     try:
         done, parked = ReactionRetry(app, "hung", settings).run()
         assert (done, list(parked.values())) == (1, ["TimeoutError: no end within 4 s"])

@@ -124,12 +124,12 @@ class ClusterSet:
 
     @contextmanager
     def without(self, slot: int) -> Iterator[None]:
-        """A slot that nobody owns, until the block ends."""
+        """A slot that no node owns, until the block ends."""
         owner = self.owner(slot)
         for node in self.nodes:
             with node.client() as client:
                 client.execute_command("CLUSTER DELSLOTS", slot)
-        wait_until(lambda: not any(self._owner_by(node, slot) for node in self.nodes), f"slot {slot} to be nobody's")
+        wait_until(lambda: not any(self._owner_by(node, slot) for node in self.nodes), f"slot {slot} to have no owner")
         try:
             yield
         finally:
@@ -157,7 +157,7 @@ class ClusterSet:
             move.end()
 
     def _say_dead_after(self, milliseconds: int) -> None:
-        """How long nodes wait for each other: nobody is given up who only stands still, unless one was killed."""
+        """How long nodes wait for each other: no node is given up that only stands still, unless one was killed."""
         for node in self.nodes:
             if node.runs:
                 with node.client() as client:

@@ -77,7 +77,7 @@ class SentinelSet:
 
     @property
     def settings(self) -> RedisSettings:
-        """How to reach whoever leads; short timeouts, for tests kill servers."""
+        """How to reach the server that leads; short timeouts, for tests kill servers."""
         places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
         login, secret = (f":{self.password}@", SecretStr(self.password)) if self.password else ("", None)
         url = f"redis+sentinel://{login}{places}/{SERVICE}/0"

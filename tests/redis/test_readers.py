@@ -65,7 +65,7 @@ def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
     assert question.answer(replies).checkpoints == {}
     twin = question.answer([*replies[:-1], 1])
     assert (twin.rows, twin.checkpoints) == ((None,), {0: checkpoint("t1", 1)}), (
-        "without it the row would be told as absent"
+        "without it the row would be reported as absent"
     )
 
 
@@ -163,7 +163,7 @@ def test_the_registry_keeps_fields_of_newer_versions(server: RedisServer, store:
     assert store.registry(generation.view).generations[generation.id].phase is Phase.LIVE
 
 
-def test_an_unreadable_registry_or_mark_is_told(
+def test_an_unreadable_registry_or_mark_is_reported(
     server: RedisServer, store: RedisViewStore, generation: Generation
 ) -> None:
     with server.client() as client:

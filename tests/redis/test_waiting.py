@@ -39,13 +39,13 @@ How: TypeAlias = Callable[[Reader[Spend], Position, float], object]
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flushes tell nobody."""
+    """Flushes notify no reader."""
     monkeypatch.setattr(flusher, "notices", lambda flushes: ())
 
 
 @pytest.fixture
 def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the checkpoints for those who wait."""
+    """No subscriber looks at the checkpoints for the readers that wait."""
     monkeypatch.setattr(Subscriber, "_poll_generation", _looks_away)
 
 
@@ -112,7 +112,7 @@ def test_a_reader_whose_notice_was_lost_is_woken_by_the_net(store: RedisViewStor
 
 
 @pytest.mark.usefixtures("silent", "no_net")
-def test_twin_with_neither_nobody_wakes_a_reader(store: RedisViewStore, waits: set[int]) -> None:
+def test_twin_with_neither_no_reader_is_woken(store: RedisViewStore, waits: set[int]) -> None:
     assert min(read_while_folding(store, waits, timeout=3.0)) >= 3.0, "they read again only when their time was up"
 
 
@@ -197,14 +197,14 @@ def test_many_who_wait_read_nothing_but_the_marks_now_and_then(
             read = (await asyncio.to_thread(calls, server))["hgetall"] - before["hgetall"]
             if 0 < read <= 16 * (len(looks) - first + 1):
                 break
-            assert time.monotonic() < deadline, f"{read} reads in {len(looks) - first} looks: somebody polls"
+            assert time.monotonic() < deadline, f"{read} reads in {len(looks) - first} looks: a reader polls"
         await asyncio.to_thread(bench.settle, projector)
         assert None not in await asyncio.gather(*reads)
 
     asyncio.run(all_wait())
 
 
-def test_nobody_listens_for_ever(
+def test_no_subscriber_listens_for_ever(
     server: RedisServer, store: RedisViewStore, waits: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriber, "IDLE_SECONDS", 0.2)

@@ -61,7 +61,7 @@ hasty = chain_with(
 )
 """Gives back only what was reserved when it ended, and nothing that was under way."""
 greedy = chain_with(processes=[forgetting(lambda effect, state: isinstance(effect, Refund))])
-"""Keeps the money of a basket that somebody has reopened."""
+"""Keeps the money of a basket that an operator has reopened."""
 credulous = chain_with(processes=[another(_believe)])
 """Takes a basket that is open again for the end of everything."""
 surprised = chain_with(processes=[another(evolve=_overlook)])

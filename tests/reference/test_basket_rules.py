@@ -114,7 +114,7 @@ def test_an_item_goes_into_an_open_basket() -> None:
     given(baskets, opened).when(add()).then(milk)
 
 
-def test_a_coupon_goes_on_a_line() -> None:
+def test_a_coupon_is_put_on_a_line() -> None:
     given(baskets, opened, milk).when(coupon()).then(milk_coupon)
 
 
@@ -301,7 +301,7 @@ def test_points_pay_for_what_is_due_at_most(points: int, method: Method, most: i
     given(baskets, opened, milk, milk_coupon).when(all_of_it).then(unpaid.model_copy(update={"points": 298}))
 
 
-def test_nobody_pays_with_points_at_a_register() -> None:
+def test_no_customer_pays_with_points_at_a_register() -> None:
     asked = CheckOut(basket_id="b", at=AT, points=1)
     given(baskets, opened, milk).when(asked).then_rejected(TooManyPoints(basket_id="b", points=1, most=0))
 

@@ -30,13 +30,13 @@ def world() -> Iterator[World]:
 
 
 def buy(world: World, *commands: Command) -> None:
-    """Sends commands that nobody refuses."""
+    """Sends commands that no service refuses."""
     for command in commands:
         world.client.send(command)
 
 
 def dead(world: World) -> list[object]:
-    """What nobody could take."""
+    """The dead letters of all processes."""
     return [world.dead(name) for name in ("checkout", "replenishment", "supplier") if world.dead(name)]
 
 
@@ -120,7 +120,7 @@ def test_what_runs_out_is_ordered_once_until_it_comes(world: World) -> None:
     assert len(of(world, "inventory", StockOrdered)) == 2
 
 
-def test_what_was_ordered_comes_a_day_later_unless_somebody_sends_it_back(world: World) -> None:
+def test_what_was_ordered_comes_a_day_later_unless_an_operator_sends_it_back(world: World) -> None:
     buy(
         world,
         *(command for product in ("milk", "eggs") for n in range(4) for command in shop(f"{product}-{n}", product)),

@@ -139,7 +139,7 @@ def test_a_line_that_is_not_there_undoes_the_others_once_all_have_answered(refus
         given(checkout, bought, reserved("milk")).when(refused).then(*undone)
 
 
-def test_when_nothing_is_there_the_first_reason_is_told() -> None:
+def test_when_nothing_is_there_the_first_reason_is_named() -> None:
     milk: Rejected[Reserve] = Rejected(reserve("milk"), OutOfStock(stock_id="s/milk", wanted=2, left=1))
     bread: Rejected[Reserve] = Rejected(reserve("bread"), out_of_stock)
     given(checkout, bought, milk).when(bread).then(Cancel("deadline"), reopen("2 of s/milk are wanted and 1 are left"))
@@ -185,7 +185,7 @@ def test_what_is_under_way_at_the_deadline_is_given_back_behind_its_answer() -> 
     )
 
 
-def test_a_line_that_was_refused_is_not_released_and_its_reason_is_told() -> None:
+def test_a_line_that_was_refused_is_not_released_and_its_reason_is_named() -> None:
     milk: Rejected[Reserve] = Rejected(reserve("milk"), OutOfStock(stock_id="s/milk", wanted=2, left=1))
     given(checkout, bought, milk).when(void_before).then(
         Cancel("deadline"), release("bread", LATER), reopen("2 of s/milk are wanted and 1 are left", LATER)
@@ -215,7 +215,7 @@ def test_an_answer_behind_the_deadline_leads_to_nothing_before_and_behind_the_en
     given(checkout, *undone, late).when(reopened).then(Finished())
 
 
-def test_whoever_of_capture_and_void_comes_late_changes_nothing() -> None:
+def test_the_later_one_of_capture_and_void_changes_nothing() -> None:
     given(checkout, *asked).when(Rejected(void, AlreadyCaptured(payment_id="b/1"))).then_nothing()
     given(checkout, *asked).when(Rejected(capture, PaymentVoid(payment_id="b/1"))).then_nothing()
     given(checkout, *asked, captured).when(Rejected(void, AlreadyCaptured(payment_id="b/1"))).then_nothing()

@@ -125,7 +125,7 @@ def wrong(world: World) -> list[str]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @supposing(st.lists(STEPS, min_size=3, max_size=16), st.permutations(STOPPABLE), st.randoms(use_true_random=False))
-def test_every_checkout_ends_and_all_services_agree_whoever_was_down(
+def test_every_checkout_ends_and_all_services_agree_whichever_of_them_was_down(
     steps: Sequence[Any], back: Sequence[str], chance: random.Random
 ) -> None:
     world, down = begin(chain, chance), set[str]()
@@ -190,7 +190,7 @@ def test_what_is_paid_is_shipped_however_late() -> None:
 
 
 @pytest.mark.parametrize("down", ["inventory", "loyalty", "payments", ""])
-def test_somebody_ends_a_checkout_before_its_deadline_by_firing_it(down: str) -> None:
+def test_an_operator_ends_a_checkout_before_its_deadline_by_firing_it(down: str) -> None:
     world = begin(chain)
     if down:
         world.stop(down)
@@ -200,7 +200,7 @@ def test_somebody_ends_a_checkout_before_its_deadline_by_firing_it(down: str) ->
         world.start(down)
     (reopened,) = ends(world)
     assert isinstance(reopened, BasketReopened)
-    assert world.now == AT, "nobody has waited"
+    assert world.now == AT, "no time has passed"
     assert wrong(world) == []
     assert world.dead("checkout") == []
 

@@ -119,7 +119,7 @@ def test_what_was_not_taken_can_be_void(history: tuple[PaymentEvent, ...]) -> No
     given(payments, *history).when(void).then(voided)
 
 
-def test_what_nobody_asked_for_yet_can_be_void_for_a_household_and_is_never_authorised_then() -> None:
+def test_what_no_checkout_asked_for_yet_can_be_void_for_a_household_and_is_never_authorised_then() -> None:
     early = void.model_copy(update={"household_id": "h"})
     never = voided.model_copy(update={"amount": Decimal("0.00")})
     given(payments).when(early).then(never)
@@ -273,7 +273,7 @@ def test_what_is_released_can_be_reserved_again() -> None:
     )
 
 
-def test_what_is_shipped_is_gone() -> None:
+def test_what_is_shipped_is_no_longer_in_stock() -> None:
     shipped = StockShipped(stock_id=KEY, at=AT, checkout_id="b/1", quantity=7)
     given(inventory, ten, for_one).when(Ship(stock_id=KEY, at=AT, checkout_id="b/1")).then(shipped)
     given(inventory, ten, for_one, shipped).when(reserve("c/1", 4)).then_rejected(

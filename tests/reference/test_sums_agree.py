@@ -62,14 +62,14 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Reopened:
-    """Somebody reopens a basket by hand."""
+    """An operator reopens a basket."""
 
     basket: int
 
 
 @dataclass(frozen=True)
 class Voided:
-    """Somebody makes the payments of a basket void, perhaps before there are any."""
+    """An operator makes the payments of a basket void, perhaps before there are any."""
 
     basket: int
 
@@ -105,12 +105,11 @@ def commands(happening: Happening, number: int, world: World) -> Iterator[Any]:
             yield from (Clear(payment_id=f"b{basket}/{attempt}", at=now) for attempt in (1, 2))
         case Reopened(basket):
             yield from (
-                ReopenBasket(basket_id=f"b{basket}", at=now, attempt=attempt, reason="by hand") for attempt in (1, 2)
+                ReopenBasket(basket_id=f"b{basket}", at=now, attempt=attempt, reason="manual") for attempt in (1, 2)
             )
         case Voided(basket):
             yield from (
-                Void(payment_id=f"b{basket}/{attempt}", at=now, household_id="h", reason="by hand")
-                for attempt in (1, 2)
+                Void(payment_id=f"b{basket}/{attempt}", at=now, household_id="h", reason="manual") for attempt in (1, 2)
             )
         case Filled(product, units):
             yield from stock(product, units=units, at=now)
@@ -169,7 +168,7 @@ def test_a_checkout_that_gives_no_stock_back_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("app", [careless.credulous, careless.surprised], ids=["credulous", "surprised"])
-def test_a_checkout_that_does_not_reckon_with_what_is_done_by_hand_is_found_out(app: App) -> None:
+def test_a_checkout_that_does_not_reckon_with_what_an_operator_does_is_found_out(app: App) -> None:
     assert any("is still reserved" in text for text in disagreements(reported(live(app, everything(2)))))
 
 

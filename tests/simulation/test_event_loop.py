@@ -50,7 +50,7 @@ def test_loops_of_several_processes_run_side_by_side() -> None:
     assert order == [("b", 0.8), ("a", 1.0), ("b", 1.6), ("a", 2.0), ("b", 2.4), ("a", 3.0)]
 
 
-def test_a_loop_goes_on_while_a_thread_of_it_waits() -> None:
+def test_a_loop_continues_while_a_thread_of_it_waits() -> None:
     with redis_world(seed=1) as world:
         seen: list[float] = []
 

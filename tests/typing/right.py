@@ -234,7 +234,7 @@ given(refills, sold_one).when(Stocked(shelf_id="s", product="p", count=1)).then(
 
 
 def post(event: Sold | Stocked, delivery: Delivery) -> None:
-    """Tells somebody."""
+    """Notifies a customer."""
 
 
 posts = Reaction(

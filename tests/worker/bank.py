@@ -1,4 +1,4 @@
-"""A bank with a category of its own for each test: small rules, and some that misbehave when told to."""
+"""A bank with a category of its own for each test: small rules, and some that misbehave when asked to."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Supervisor:
 
     @property
     def served(self) -> set[int]:
-        """The partitions that somebody serves."""
+        """The partitions that a worker serves."""
         return {partition for worker in self.workers if worker.code is None for partition in worker.serves}
 
     def _run(self) -> None:

@@ -82,7 +82,7 @@ class Fault:
         wait_until(lambda: len(self.replies) >= number, f"{number} replies to {self.api.name}", seconds)
 
     def release(self) -> None:
-        """Lets go of what is held, and lets everything pass from now on."""
+        """Releases what is held, and lets everything pass from now on."""
         self.times = 0
         while self.held:
             self.held.pop(0)()

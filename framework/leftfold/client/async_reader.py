@@ -53,7 +53,7 @@ class Pages(Generic[Row, K]):
             keys = yield from ask(Listed(generation, bucket, last, limit - len(rows)))
             snapshot = yield from ask(Rows(generation, tuple([(bucket, key) for key in keys]), (bucket,)))
             if bucket not in snapshot.checkpoints:
-                raise self._gone(generation.id)
+                raise self._removed_error(generation.id)
             for key, fields in zip(keys, snapshot.rows, strict=True):
                 if fields is not None:
                     rows.append((self._view.keys.decode(key), self._view.rows.decode(fields)))
@@ -73,10 +73,10 @@ class Pages(Generic[Row, K]):
         # One that is being built or held was never live, and its rows may be wrong.
         readable = (self._view.hash, self._live.name)
         if generation is None or generation.phase not in _READ or (generation.hash, generation.name) != readable:
-            raise self._gone(id_[:80])
+            raise self._removed_error(id_[:80])
         return generation, number, last
 
-    def _gone(self, id_: str) -> ViewNotBuilt:
+    def _removed_error(self, id_: str) -> ViewNotBuilt:
         return ViewNotBuilt(f"generation {id_} of view {self._view.name} no longer exists; start the scan over")
 
 

@@ -44,7 +44,7 @@ def journeys(lf: Connection) -> list[str]:
     for number, command in enumerate(_shopping(datetime.now(UTC))):
         _send(lf, command, f"CheckOut-{command.basket_id}" if isinstance(command, CheckOut) else f"shopping-{number}")
     rows = {basket: _ended(lf, basket) for basket in BASKETS}
-    return [wrong for basket, row in rows.items() for wrong in _told(basket, row)]
+    return [wrong for basket, row in rows.items() for wrong in _print_journey(basket, row)]
 
 
 def _shopping(at: datetime) -> list[Command]:
@@ -89,7 +89,7 @@ def _ended(lf: Connection, basket: str) -> OrderJourney:
     return row or OrderJourney()
 
 
-def _told(basket: str, row: OrderJourney) -> list[str]:
+def _print_journey(basket: str, row: OrderJourney) -> list[str]:
     """Prints a journey; what is wrong with it."""
     steps = {step.what: step for step in row.steps}
     say(f"\nBasket {basket} by views[order_journey]: " + ", ".join(step.what.value for step in row.steps) + ".")

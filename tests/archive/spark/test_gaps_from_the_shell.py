@@ -93,7 +93,7 @@ def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path:
         run.wait(lambda: past.views[owner_sums].describe().position.covers(ends), f"owner_sums to be at {ends}")
         (reported,) = run.said("batch and swap")
         assert (reported["view"], reported["every"]) == ("owner_sums", "1 s")
-        run.wait(lambda: len(run.said("refreshed")) >= 2, "the second refresh to be told, which is behind its swap")
+        run.wait(lambda: len(run.said("refreshed")) >= 2, "the second refresh to be reported, which is behind its swap")
         assert not run.said("waiting")
     assert stopped.agreement(past) is Agreement.EQUAL
     told_by_check = leftfold(past, "check", "--app=tests.spark.queries.views:app", f"--archive={past.folder}").stderr

@@ -36,7 +36,7 @@ VIEWS = pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: vi
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks where topics begin."""
+    """Removes the check of where topics begin."""
     monkeypatch.setattr(Reach, "check", lambda self, wanted: None)
 
 

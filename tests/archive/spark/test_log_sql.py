@@ -86,7 +86,7 @@ def test_twin_reading_the_topic_as_spark_does_misses_the_past(
     past: Past, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leftfold.spark.tables.frames.check_start", lambda *given: app.partitions)
-    # A check that came too early does no harm: Spark is told to begin at 0.
+    # A check that came too early does no harm: Spark is asked to begin at 0.
     with pytest.raises(Exception, match="(?i)offset"):
         events(spark, app, "ledgers", past.kafka.java()).count()
     monkeypatch.setattr("leftfold.spark.tables.frames.first_offsets", lambda *given: "earliest")

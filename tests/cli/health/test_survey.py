@@ -89,7 +89,7 @@ def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("gone", "said"),
+    ("missing", "said"),
     [
         (("confluent_kafka", "hiredis"), f"not installed: kafka,redis; install it: {install_command('kafka,redis')}"),
         (("pyspark",), "without spark (rebuilds run in one process, query views cannot be computed)"),
@@ -97,9 +97,9 @@ def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: p
     ids=["needed", "useful"],
 )
 def test_doctor_names_all_that_is_not_installed_at_once(
-    typed: Typing, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...], said: str
+    typed: Typing, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], said: str
 ) -> None:
-    for module in gone:
+    for module in missing:
         monkeypatch.setitem(sys.modules, module, None)
     result = typed("doctor")
     assert said in result.out + result.err

@@ -339,7 +339,7 @@ def test_a_question_that_kills_spark_is_not_the_last_one(trimmed: Shell, tmp_pat
 
 
 @pytest.mark.faults
-def test_run_goes_on_from_what_was_trimmed_meanwhile(
+def test_run_continues_from_what_was_trimmed_meanwhile(
     bare: Shell, trimmed: Shell, kept: list[str], run: subprocess.Popen[bytes]
 ) -> None:
     """The last test, since it ends the service: events come and are trimmed away while no projector runs."""
@@ -349,7 +349,7 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
     without._environment |= {"LEFTFOLD_ARCHIVE_DIR": kept[1]}
     move = json.dumps({"ledger": "l-3", "owner": "o/3", "amount": "5.00"})
     with running(decider, "run", "ledgers"):
-        # What came after the last decision that its state tells of is to be read from the log, and was trimmed.
+        # What came after the last decision that its state holds is to be read from the log, and was trimmed.
         wait_until(lambda: "gap in the log: ledgers.events[" in decider.said(), "the worker to refuse")
         assert '"left"' not in decider.said(), "it never held anything, and tries again every few seconds"
     with running(decider, "run", "ledgers", *kept):

@@ -1,4 +1,4 @@
-"""`leftfold check`: amounts of any size, events that are gone, and a lock for each App of a project."""
+"""`leftfold check`: amounts of any size, removed events, and a lock for each App of a project."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_each_app_is_compared_with_its_own_lock(place: Path, module: Callable[[s
     assert json.loads(typed("check", "--app", f"{changed}:parcels", "--json").out)["wrong"] is True
 
 
-def test_an_event_that_is_gone_is_never_accepted_and_it_is_said_what_to_do(shop: Shell) -> None:
+def test_a_removed_event_is_never_accepted_and_it_is_said_what_to_do(shop: Shell) -> None:
     """As after the carts of `leftfold new` made room for something of one's own."""
     lock = shop.place / "leftfold.lock"
     written = lock.read_text("utf-8")

@@ -146,13 +146,13 @@ def test_source_files_are_seen_and_the_rest_is_not(tmp_path: Path) -> None:
     assert sorted(scan(tmp_path)) == ["pyproject.toml", "shop/a.py"]
 
 
-def test_new_gone_and_changed_files_are_changes(tmp_path: Path) -> None:
-    kept, gone, changed = (tmp_path / name for name in ("kept.py", "gone.py", "changed.py"))
-    for file in (kept, gone, changed):
+def test_new_deleted_and_changed_files_are_changes(tmp_path: Path) -> None:
+    kept, deleted, changed = (tmp_path / name for name in ("kept.py", "deleted.py", "changed.py"))
+    for file in (kept, deleted, changed):
         file.write_text("", "utf-8")
     before = scan(tmp_path)
-    gone.unlink()
+    deleted.unlink()
     os.utime(changed, ns=(1, 1))
     (tmp_path / "new.py").write_text("", "utf-8")
-    assert changes(before, scan(tmp_path)) == ["changed.py", "gone.py", "new.py"]
+    assert changes(before, scan(tmp_path)) == ["changed.py", "deleted.py", "new.py"]
     assert changes(before, before) == []

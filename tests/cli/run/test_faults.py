@@ -103,7 +103,7 @@ def test_killed_itself_it_leaves_no_orphans(run: Running) -> None:
 
 
 @pytest.mark.parametrize("server", ["redis", "kafka"])
-def test_a_server_that_is_away_for_a_while_is_reported_once_and_waited_for(run: Running, server: str) -> None:
+def test_a_server_that_is_not_reachable_for_a_while_is_reported_once_and_waited_for(run: Running, server: str) -> None:
     data = run.shell.place / ".leftfold"
     kill(data, server)
     wait_until(lambda: run.count(r"projector +waiting"), "the projector's complaint")

@@ -42,7 +42,7 @@ GOOD = [
 router = Router("guild", app.processes[0], lambda key: 0)
 
 
-def test_each_part_of_a_service_goes_on_among_hostile_records(tmp_path: Path) -> None:
+def test_each_part_of_a_service_continues_among_hostile_records(tmp_path: Path) -> None:
     rng, heard, sent, stops = random.Random(15), tmp_path / "heard", 0, ""
     with embedded(tmp_path / "data") as servers:
         shell = Shell(tmp_path, {
@@ -81,7 +81,7 @@ def write(producer: Producer, record: RawRecord) -> None:
 
 
 def stops_routers(record: RawRecord) -> bool:
-    """Whether no router goes on behind an event; it does behind values that make no input."""
+    """Whether no router continues behind an event; it does behind values that make no input."""
     try:
         router.route(record)
     except Unusable:

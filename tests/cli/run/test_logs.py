@@ -55,7 +55,7 @@ def test_what_the_driver_of_routers_says_is_a_line_like_any_other() -> None:
     out = io.StringIO()
     open_report("checkout.router", as_json=True, stream=out)
     logging.getLogger("aiokafka.consumer.group_coordinator").warning("Heartbeat failed for group %s", "g")
-    logging.getLogger("aiokafka.client").info("nobody needs this")
+    logging.getLogger("aiokafka.client").info("no operator needs this")
     (line,) = out.getvalue().splitlines()
     assert json.loads(line) | {"time": ""} == {
         "time": "",
@@ -88,17 +88,17 @@ def test_an_exception_is_shown_whole() -> None:
     assert out.getvalue().splitlines()[0].endswith("failed")
 
 
-def test_trouble_is_told_once_and_its_end_once() -> None:
+def test_trouble_is_reported_once_and_its_end_once() -> None:
     result: list[tuple[str, Mapping[str, Any]]] = []
     stop = threading.Event()
     stop.set()
     trouble = Outage(lambda *line: result.append(line), stop)
-    for why in ("redis is away", "redis is away", "redis is still away"):
+    for why in ("redis is not reachable", "redis is not reachable", "redis is still not reachable"):
         trouble.pause_after(InfrastructureError(why))
     trouble.report_cause("")
     trouble.report_cause("")
     assert [what for what, _ in result] == ["waiting", "going on"]
-    assert result[0][1] == {"why": "redis is away"}
+    assert result[0][1] == {"why": "redis is not reachable"}
 
 
 def test_lines_within_a_span_name_its_trace_and_others_none() -> None:

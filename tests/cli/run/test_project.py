@@ -95,7 +95,7 @@ def announcement(place: Path) -> Path:
     return file
 
 
-def test_without_any_address_the_command_to_type_is_told(place: Path) -> None:
+def test_without_any_address_the_command_to_type_is_named(place: Path) -> None:
     with pytest.raises(ConfigurationError) as kafka:
         kafka_settings()
     with pytest.raises(ConfigurationError) as redis:

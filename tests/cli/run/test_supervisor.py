@@ -95,7 +95,7 @@ def test_a_part_whose_configuration_is_wrong_stops_everything(running: Callable[
     assert not any(map(runs, two.pids(0)))
 
 
-def test_told_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Running]) -> None:
+def test_asked_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Running]) -> None:
     one = running(PATIENT)
     wait_until(lambda: one.pids(0), "the part")
     one.stop.set()

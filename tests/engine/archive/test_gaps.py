@@ -44,15 +44,15 @@ def test_a_gap_names_the_offsets_and_the_remedy() -> None:
 
 def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() -> None:
     few = [OffsetRange("a.events", 0, 0, 10), OffsetRange("a.events", 3, 5, 9)]
-    assert str(out_of_reach("v", few, "mend it")) == (
+    assert str(out_of_reach("v", few, "repair it")) == (
         "a gap in the log: a.events[0] no longer holds offsets 0 to 9, a.events[3] offsets 5 to 8, and Spark's stream "
-        "of view v cannot read an archive; without them its rows would be wrong. mend it"
+        "of view v cannot read an archive; without them its rows would be wrong. repair it"
     )
     many = [OffsetRange("a.events", partition, 0, 10) for partition in range(20)]
-    reported = str(out_of_reach("v", many, "mend it"))
+    reported = str(out_of_reach("v", many, "repair it"))
     assert "a.events[7] offsets 0 to 9 and 12 more partitions, and Spark's" in reported
     assert "a.events[8]" not in reported
-    nine = str(out_of_reach("v", many[:9], "mend it"))
+    nine = str(out_of_reach("v", many[:9], "repair it"))
     assert "a.events[7] offsets 0 to 9 and 1 more partition, and Spark's" in nine
 
 
@@ -109,9 +109,9 @@ class Short:
         raise AssertionError(part)
 
 
-@pytest.mark.parametrize(("low", "high", "gone"), [(19_711, 20_000, "0 to 19710"), (20_000, 20_000, "0 to 19999")])
-def test_a_plan_over_a_gap_names_all_lost_offsets(low: int, high: int, gone: str) -> None:
-    with pytest.raises(LogGap, match=f"no longer holds offsets {gone}, and no archive"):
+@pytest.mark.parametrize(("low", "high", "lost"), [(19_711, 20_000, "0 to 19710"), (20_000, 20_000, "0 to 19999")])
+def test_a_plan_over_a_gap_names_all_lost_offsets(low: int, high: int, lost: str) -> None:
+    with pytest.raises(LogGap, match=f"no longer holds offsets {lost}, and no archive"):
         plan_rebuild(by_owner, Shortened(low, high), cores=1)
 
 

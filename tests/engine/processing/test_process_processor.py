@@ -121,7 +121,7 @@ def test_a_processor_that_takes_over_knows_the_timers(bench: ProcessBench) -> No
     assert bench.again().processor.due_at(home(b"o"), DUE) == []
 
 
-def test_an_input_that_cannot_be_reacted_to_is_dead_lettered_and_the_rest_goes_on() -> None:
+def test_an_input_that_cannot_be_reacted_to_is_dead_lettered_and_the_rest_continues() -> None:
     def fails(given: Input, state: Checkout) -> list[Sends]:
         if isinstance(given, Placed):
             raise KeyError("no such product")

@@ -115,7 +115,7 @@ def test_while_a_category_is_loaded_an_empty_one_does_not_move_time() -> None:
     assert time.now(0) == OLD - SECOND
     quiet = NOW + 2 * SILENCE
     time.tell(0, Watermark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(OLD, quiet, quiet)}))
-    assert time.now(0) == OLD, "A has been silent for long, but the load goes on"
+    assert time.now(0) == OLD, "A has been silent for long, but the load continues"
     time.tell(0, Watermark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(NOW, NOW, quiet)}))
     assert time.now(0) == quiet, "nothing old has come for a minute"
 

@@ -139,7 +139,7 @@ def test_the_end_of_an_act_of_a_dropped_partition_is_ignored() -> None:
     acting.drop([place])
     acting.frontier.hold(place, 0)
     acting.take(paid("a", 0))
-    steps(acting, lambda: len(runs.begun) == 2, "another try by whoever has the partition again")
+    steps(acting, lambda: len(runs.begun) == 2, "another try by the processor that has the partition again")
     runs.end("a", 0)
     assert acting.settle(None, 60)
     assert acting.frontier.offsets()[place] == 1

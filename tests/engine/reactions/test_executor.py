@@ -39,7 +39,7 @@ def test_a_clean_or_unreadable_note_leaves_no_suspect(note: str) -> None:
 def test_offsets_are_noted_only_after_a_death() -> None:
     assert left_by(CLEAN).note(PLACE, 0, {3}) == left_by(CLEAN).note(PLACE, 0, ())
     first = left_by(left_by(CLEAN).note(PLACE, 0, {3}))
-    assert first.deaths(pending(3)) == 0, "nobody knows what was under way"
+    assert first.deaths(pending(3)) == 0, "no note says what was under way"
     assert json.loads(first.note(PLACE, 0, {5, 3})) == {"at": [3, 5]}
 
 
@@ -51,7 +51,7 @@ def test_events_under_way_at_a_death_are_suspect_until_an_attempt_ends() -> None
     third.cleared(pending(3))
     assert [third.deaths(pending(offset)) for offset in (3, 5)] == [0, 1]
     assert json.loads(third.handoff_metadata(PLACE, 0)) == {"deaths": {"5": 1}, "at": []}
-    assert third.handoff_metadata(PLACE, 6) == CLEAN, "what is done is nobody's suspect"
+    assert third.handoff_metadata(PLACE, 6) == CLEAN, "what is done is no suspect"
 
 
 def test_events_under_way_at_an_orderly_end_are_no_suspects() -> None:

@@ -55,7 +55,7 @@ def tally(row: Row | None, event: Counted | Forgotten) -> Row | None:
         case Counted(by=13):
             raise ValueError("thirteen")
         case Counted(by=14):
-            return Row(0, 14)  # type: ignore[arg-type]  # a row that cannot be stored, until another event mends it
+            return Row(0, 14)  # type: ignore[arg-type]  # a row that cannot be stored, until another event repairs it
         case Counted(by=by):
             return Row((row.total if row else 0) + by, "x" * by if by > 0 else None)
 

@@ -32,7 +32,7 @@ def test_a_view_as_of_a_position_stays_there(world: World) -> None:
         assert dict(world.views.as_of(view, "then").items()) == rows
         assert world.views.as_of(view, "then").describe().phase == "pinned"
         now = folded(world, view)
-        assert rows_of(world, view) == now, "the live one goes on"
+        assert rows_of(world, view) == now, "the live one continues"
 
 
 def test_a_position_inside_a_decision_is_moved_back_to_its_beginning(world: World) -> None:

@@ -153,7 +153,7 @@ def test_a_rebuild_with_other_or_unknown_code_or_on_request_begins_again(
 
 def test_a_lost_server_leaves_a_rebuild_to_continue_and_a_broken_fold_does_not(world: World) -> None:
     with pytest.raises(InfrastructureError):
-        stopping(rebuild(world, summary, fold="v1"), 2, InfrastructureError("gone")).run()
+        stopping(rebuild(world, summary, fold="v1"), 2, InfrastructureError("lost")).run()
     begun = unfinished_generation(world, summary)
     with pytest.raises(ContractError):
         stopping(rebuild(world, summary, fold="v1"), 1, ContractError("a broken fold")).run()

@@ -128,7 +128,7 @@ def test_a_fold_that_parks_more_rows_does_not_go_live(world: World) -> None:
     assert f"readers still see {old.id}" in str(result)
     assert rows_of(world, summary) == rows
     assert rebuild(world, broken, swap_anyway=True).run().swapped
-    assert rebuild(world, summary).run().swapped, "a mended fold parks less, and goes live unasked"
+    assert rebuild(world, summary).run().swapped, "a corrected fold parks less, and goes live unasked"
     assert rows_of(world, summary) == rows
 
 

@@ -124,7 +124,7 @@ def test_another_version_and_other_partitions_begin_with_nothing(store: MemoryVi
     next_rows = ExternalRows(raised, store, TOPICS)
     assert len({generation.id, wider.id, next_rows.open().id}) == 3
     assert not next_rows.position().covers(at(0, 1))
-    assert wider.id in store.registry("levels").generations, "another version's is nobody else's business"
+    assert wider.id in store.registry("levels").generations, "a version leaves the generation of another version alone"
 
 
 def test_rows_of_different_batches_are_seen_until_others_are_whole(store: MemoryViewStore) -> None:

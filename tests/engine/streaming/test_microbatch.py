@@ -93,7 +93,7 @@ def test_another_writers_token_ends_the_run(view: Any) -> None:
     other, one = Batches(bench, view, "other"), Batches(bench, view, "one")
     bench.write(*HISTORY[:1])
     one.fold()
-    with pytest.raises(OutOfStep, match="was written by one.0|by somebody else"):
+    with pytest.raises(OutOfStep, match="was written by one.0|by another process"):
         other.fold()
     assert bench.rows(view) == dict(fold(view, HISTORY[0]))
 

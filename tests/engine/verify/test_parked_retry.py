@@ -19,7 +19,7 @@ from tests.domains.ledger_world import folded, live, parked, retry, rows_of, ver
 CENT = Decimal("0.01")
 
 
-def mended(row: Summary | None, event: LedgerEvent) -> Summary | None:
+def corrected(row: Summary | None, event: LedgerEvent) -> Summary | None:
     """The summary's fold, which digests every number."""
     if isinstance(event, Moved) and event.amount == Decimal("66.60"):
         after = summarise(row, event.model_copy(update={"amount": event.amount + CENT}))
@@ -27,7 +27,7 @@ def mended(row: Summary | None, event: LedgerEvent) -> Summary | None:
     return summarise(row, event)
 
 
-fixed = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=mended)
+fixed = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=corrected)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_key_that_is_not_parked_is_refused(world: World) -> None:
 
 
 def test_a_retry_that_a_projector_overtakes_folds_again(world: World) -> None:
-    """Somebody else's flush comes between the read of the checkpoint and ours, twice; events have arrived meanwhile."""
+    """A projector's flush comes between the read of the checkpoint and ours, twice; events have arrived meanwhile."""
     generation, store = live(world, summary), world.store
     world._projector.close()
     flush, left = store.flush, [2]

@@ -125,7 +125,7 @@ def test_a_first_look_that_fails_is_repeated(shop: Deploys, monkeypatch: pytest.
     started = set[str]()
 
     def fail(*_: object) -> bool:
-        raise InfrastructureError("the store is away")
+        raise InfrastructureError("the store is not reachable")
 
     with monkeypatch.context() as patch:
         patch.setattr(shop.store, "change_registry", fail)

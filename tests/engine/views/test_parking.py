@@ -82,7 +82,7 @@ def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: F
     assert bench.views[open_baskets].get("c") == Summary()
 
 
-@pytest.mark.parametrize("bad", [b"{", b'{"basket_id":"b","household":"nobody","total":"1","lines":[]}'])
+@pytest.mark.parametrize("bad", [b"{", b'{"basket_id":"b","household":"unkeyed","total":"1","lines":[]}'])
 def test_a_cross_stream_view_stops_at_an_event_of_an_unknown_row(bad: bytes) -> None:
     bench = FoldBench(household_spend)
     projector = bench.settle()
@@ -101,7 +101,7 @@ def test_a_cross_stream_view_stops_at_an_event_of_an_unknown_row(bad: bytes) -> 
 
 def test_a_stopped_view_leaves_the_others_going() -> None:
     bench = FoldBench(open_baskets, household_spend)
-    bench.write(out("b", "nobody", p=1))
+    bench.write(out("b", "unkeyed", p=1))
     bench.write(opened("c"))
     projector = bench.projector()
     bench.until(projector, lambda: any(what == "view stopped" for what, _ in bench.reports))
@@ -206,13 +206,13 @@ def test_explain_shows_events_without_a_row_key_and_retry_asks_for_a_rebuild(wor
 
 
 def test_a_rebuild_with_corrected_code_gives_such_events_their_row(world: World) -> None:
-    mended = FoldView(
+    corrected = FoldView(
         by_owner.name, events=Moved, row=Total, key=lambda e: e.owner or "-", evolve=add, indexes=("positive",)
     )
-    assert not verify(world, mended).run(live(world, by_owner), deep=True).equal, "nobody says that the rows are these"
-    assert rebuild(world, mended, swap_anyway=True).run().swapped
+    assert not verify(world, corrected).run(live(world, by_owner), deep=True).equal, "its fold gives other rows"
+    assert rebuild(world, corrected, swap_anyway=True).run().swapped
     assert parked_in(world, by_owner) == {}
-    assert rows_of(world, mended) == folded(world, mended)
+    assert rows_of(world, corrected) == folded(world, corrected)
 
 
 @pytest.mark.parametrize("view", [product_sales], ids=repr)
@@ -254,7 +254,7 @@ def test_no_text_encodes_to_the_key_of_events_without_a_row(text: str) -> None:
 def test_a_key_function_that_raises_stops_the_view() -> None:
     """Only code can be wrong there, and code that comes may give the event its row: nothing is passed over."""
     view = FoldView("by_owner", events=Moved, row=Total, key=unowned, evolve=add)
-    with pytest.raises(ValueError, match="nobody knows"):
+    with pytest.raises(ValueError, match="the owner is not known"):
         view.touches(Moved(ledger="l", owner="o", amount=ONE), "l")
     typed = FoldView("by_owner", events=Moved, row=Total, key=lambda e: e.owner, evolve=add)
     with pytest.raises(ContractError, match="which this view's key is made of") as raised:
@@ -263,4 +263,4 @@ def test_a_key_function_that_raises_stops_the_view() -> None:
 
 
 def unowned(event: Moved) -> str:
-    raise ValueError("nobody knows whose this is")
+    raise ValueError("the owner is not known")

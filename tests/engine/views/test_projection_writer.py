@@ -204,7 +204,7 @@ def test_a_read_that_fails_during_a_flush_leaves_no_writer_out_of_step(monkeypat
     assert projector.step(0.0)
     bench.write(out("z2", "h2", p=1))
     monkeypatch.setattr(bench.store, "read_all", _away)
-    with pytest.raises(InfrastructureError, match="is away"):
+    with pytest.raises(InfrastructureError, match="is not reachable"):
         projector.step(0.0)
     monkeypatch.undo()
     bench.reports.clear()
@@ -214,7 +214,7 @@ def test_a_read_that_fails_during_a_flush_leaves_no_writer_out_of_step(monkeypat
 
 
 def _away(asked: Any) -> Any:
-    raise InfrastructureError("the store is away")
+    raise InfrastructureError("the store is not reachable")
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def test_every_checkpoint_moves_with_each_flush(bench: FoldBench) -> None:
     assert {m.position.next_offset(TOPIC, record.partition) for m in after.values()} == {record.offset + 1}
     assert all(after[bucket].token != before[bucket].token for bucket in after)
     behind = Position.at(TOPIC, record.partition, record.offset + 1)
-    assert bench.views[household_spend].get("nobody-else", after=behind, timeout=0.0) is None
+    assert bench.views[household_spend].get("absent", after=behind, timeout=0.0) is None
 
 
 def test_a_bucket_of_a_stream_keyed_view_speaks_of_its_own_partition_only(bench: FoldBench) -> None:
@@ -319,7 +319,7 @@ class Troubled:
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
         self.polls += 1
         if self.polls == 3:
-            raise InfrastructureError("the log is away")
+            raise InfrastructureError("the log is not reachable")
         return self._reader.poll(limit, timeout)
 
 
@@ -339,7 +339,7 @@ def test_events_read_before_a_failed_poll_are_folded_once() -> None:
         return readers[-1]
 
     projector = Projector([household_spend], open_log, bench.store, look=0.0)
-    with pytest.raises(InfrastructureError, match="the log is away"):
+    with pytest.raises(InfrastructureError, match="the log is not reachable"):
         follow(projector)
     assert max(reader.polls for reader in readers) == 3, "two polls of one batch had given records"
     follow(projector)

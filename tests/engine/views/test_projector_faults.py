@@ -73,7 +73,7 @@ class Unasked:
     """A flush of unknown outcome."""
 
     def landed(self) -> bool:
-        raise InfrastructureError("the store is away")
+        raise InfrastructureError("the store is not reachable")
 
 
 class Troubled(MemoryViewStore):
@@ -88,7 +88,7 @@ class Troubled(MemoryViewStore):
             return Landed(self.flush(flushes))
         trouble = self._chance.choice(["refused", "lost", "lost but written", "unknown", "unknown but written"])
         if trouble == "refused":
-            raise InfrastructureError("the store is away")
+            raise InfrastructureError("the store is not reachable")
         if trouble.endswith("written"):
             self.flush(flushes)
         return Landed(written=False) if trouble.startswith("lost") else Unasked()
@@ -104,7 +104,7 @@ class Troubled(MemoryViewStore):
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         if self._chance.random() < self.share / 3:
-            raise InfrastructureError("the store is away")
+            raise InfrastructureError("the store is not reachable")
         return super().read_all(asked)
 
 

@@ -121,7 +121,7 @@ def window(chrome: Chrome, kiosk: Kiosk) -> Window:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option that draws the pictures of the pages anew."""
+    """Adds the option that draws the pictures of the pages again."""
     parser.addoption("--pictures", type=Path, default=None, help="write pictures of the console into this directory")
 
 

@@ -77,7 +77,7 @@ def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: Worl
 
         return Act(
             "Discard it",
-            "It will be gone.",
+            "It will be deleted.",
             lambda why: f"leftfold discard --reason {why or 'WHY'}",
             do,
             needs_reason=True,
@@ -88,7 +88,7 @@ def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: Worl
         with user:
             act_button(Visitor(console, may_act=True), "Go", act, lambda: None)
         user.find("Go").click()
-        await user.should_see("It will be gone.", retries=50)
+        await user.should_see("It will be deleted.", retries=50)
         await user.should_see("leftfold discard --reason WHY")
         user.find(kind=ui.button, content="Discard").click()
         await user.should_see("why? Type a reason")

@@ -71,9 +71,9 @@ def test_commands_are_found_in_sentences(text: str, found: list[str]) -> None:
 
 
 def test_a_change_is_named_by_the_path_of_its_field() -> None:
-    before = {"a": 1, "lines": [{"n": 1}, {"n": 2}], "gone": True}
+    before = {"a": 1, "lines": [{"n": 1}, {"n": 2}], "removed": True}
     after = {"a": 1, "lines": [{"n": 1}, {"n": 3}, {"n": 4}], "new": None}
-    assert changes(before, after) == [("lines[1].n", 2, 3), ("lines[2]", None, {"n": 4}), ("gone", True, None)]
+    assert changes(before, after) == [("lines[1].n", 2, 3), ("lines[2]", None, {"n": 4}), ("removed", True, None)]
     assert changes(before, before) == []
 
 

@@ -56,7 +56,7 @@ def test_a_version_in_the_address_is_opened_and_a_wrong_one_is_bounded(world: Wo
 def test_what_is_not_there_is_named_with_what_to_do(world: World) -> None:
     async def visit(user: User) -> None:
         for path, named in (
-            ("/streams?category=orders&key=nobody", "has no stream"),
+            ("/streams?category=orders&key=unknown", "has no stream"),
             ("/streams?category=oders", "did you mean orders"),
             ("/views/spend", "there is no view called"),
             ("/views/customer_spend?key=c-9", "has no row for"),

@@ -44,7 +44,7 @@ def routed(settings: KafkaSettings, process: str = "checkout") -> list[str]:
 def plant(
     settings: KafkaSettings, orders: Iterable[tuple[str, str]], *, commit: bool = True, broken: bool = False
 ) -> None:
-    """Events of orders that are placed, each an order and a product, in one transaction of somebody's own.
+    """Events of orders that are placed, each an order and a product, in one transaction of the test's own producer.
 
     Args:
         broken: whether the events lack all fields.

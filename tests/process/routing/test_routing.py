@@ -177,7 +177,7 @@ def is_acknowledged(settings: KafkaSettings, partitions: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_a_partition_that_comes_back_is_told_of_as_one_that_nobody_knows(
+def test_a_partition_that_comes_back_is_reported_as_one_that_no_router_knows(
     settings: KafkaSettings, forgets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last event was loaded; the twin goes by the one before, and says that the present has come."""

@@ -67,7 +67,7 @@ def write(settings: KafkaSettings, *keys: str) -> None:
 
 
 def lose(settings: KafkaSettings) -> None:
-    """Deletes every event of orders, as an operator with Kafka's own tools would: nobody is asked."""
+    """Deletes every event of orders, as an operator with Kafka's own tools would, without any check."""
     with Groups(settings) as groups:
         groups.delete_records(EVENTS, groups.ends([EVENTS]).offsets[EVENTS])
 
@@ -85,7 +85,7 @@ def await_hole(failures: list[BaseException]) -> str:
 
 @contextmanager
 def member(settings: KafkaSettings) -> Iterator[None]:
-    """Somebody who belongs to the group of routers."""
+    """A consumer that belongs to the group of routers."""
     group = names.group("trade", "checkout.router")
     config = {"group.id": group, "partition.assignment.strategy": "roundrobin", "enable.auto.commit": False}
     consumer = Consumer({**settings.librdkafka(), **config})
@@ -138,7 +138,7 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(
     assert sorted(key for key in routed(settings) if key != "@") == [*"abcdef", "later"]
 
 
-def test_twin_of_the_trim_that_asks_nobody_has_a_process_miss_an_event(
+def test_twin_of_the_trim_that_asks_no_process_has_one_miss_an_event(
     settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trimming, "_check_read", lambda self, parts: None)
@@ -152,12 +152,12 @@ def test_twin_of_the_trim_that_asks_nobody_has_a_process_miss_an_event(
     assert "missed" not in routed(settings)
 
 
-def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_them(
+def test_a_router_whose_next_events_are_deleted_refuses_until_an_operator_skips_them(
     settings: KafkaSettings, typed: Typing, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = partition_of(b"gone", app.partitions)
+    home = partition_of(b"deleted", app.partitions)
     behind = next(key for key in map(str, range(100)) if partition_of(key.encode(), app.partitions) == home)
-    write(settings, "gone")
+    write(settings, "deleted")
     lose(settings)
     write(settings, behind)
     with routing(settings) as failures:
@@ -180,7 +180,7 @@ def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_th
     assert "nothing is lost that routers of checkout should read" in typed("skip", "checkout").err
     with routing(settings) as failures:
         await_routed(settings, failures, behind)
-    assert "gone" not in routed(settings)
+    assert "deleted" not in routed(settings)
 
 
 def test_a_router_that_never_read_refuses_a_topic_without_its_beginning(

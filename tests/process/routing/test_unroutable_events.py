@@ -43,7 +43,7 @@ def letters(settings: KafkaSettings) -> list[RawRecord]:
     return committed(settings, "checkout.dead")
 
 
-def test_an_event_that_nobody_can_read_is_passed_over_once_somebody_has_said_so(
+def test_an_event_that_no_router_can_read_is_passed_over_once_an_operator_has_said_so(
     settings: KafkaSettings, skip: Typing
 ) -> None:
     """The twin's routers do not ask, and stand still."""

@@ -165,7 +165,7 @@ def test_a_dead_node_is_named_the_others_are_read_and_after_a_failover_all_are(
         before = loop.run(store.aask(Rows(generation, ((0, "a0"),))))
         cluster.wait_replicated(victim)
         victim.kill()
-        assert not store.flush(flushes(generation, "t1", "t2", "b")), "nobody knows what the dead node did"
+        assert not store.flush(flushes(generation, "t1", "t2", "b")), "what the dead node did is not known"
         assert has_rows(store, generation, other, "ab")
         with pytest.raises(InfrastructureError, match=rf"{victim.port}.*redis-cli --cluster check"):
             store.flush(flushes(generation, "t2", "t3", "c"))

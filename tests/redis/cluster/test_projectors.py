@@ -95,10 +95,10 @@ def test_a_projector_heals_when_a_promoted_replica_lacks_the_last_writes(
     assert heals_after(lose, world, store, made, monkeypatch) is (made is not Blind)
 
 
-def test_a_node_dies_under_a_running_projector_and_nobody_reads_anything_older(
+def test_a_node_dies_under_a_running_projector_and_no_reader_gets_anything_older(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
-    """Its replica is up to date: what was acknowledged is there, and the projector goes on."""
+    """Its replica is up to date: what was acknowledged is there, and the projector continues."""
     projector = projector_on(world, store)
     begin(world, projector)
     victim = cluster.owner(slot_of(live(store), 0))
@@ -120,7 +120,7 @@ def test_a_node_dies_under_a_running_projector_and_nobody_reads_anything_older(
     projector.close()
 
 
-def test_slots_move_under_a_running_projector_and_nobody_reads_anything_missing_mixed_or_older(
+def test_slots_move_under_a_running_projector_and_no_reader_gets_anything_missing_mixed_or_older(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
     projector = projector_on(world, store)
@@ -157,7 +157,7 @@ def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any)
 def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
-    """The registry names the generation that was replaced and removed; a projector finds it gone and builds another."""
+    """The registry names the replaced and removed generation; a projector finds it missing and builds another."""
     projector = projector_on(world, store)
     begin(world, projector)
     lost = cluster.owner(registry_key(summary.name))
@@ -181,7 +181,7 @@ def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
     projector.close()
 
 
-def test_views_are_rebuilt_while_a_projector_flushes_and_nobody_reads_anything_missing_mixed_or_older(
+def test_views_are_rebuilt_while_a_projector_flushes_and_no_reader_gets_anything_missing_mixed_or_older(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
     """`keep=0`: the replaced generation is unlinked at once, under the readers."""

@@ -107,7 +107,7 @@ def test_tls_with_a_certificate_of_ones_own(locked: RedisServer, tmp_path: Path)
 
 
 @pytest.mark.parametrize("password", [None, "wr0ng"])
-def test_a_refused_login_is_told_without_the_password(locked: RedisServer, password: str | None) -> None:
+def test_a_refused_login_is_reported_without_the_password(locked: RedisServer, password: str | None) -> None:
     secret = None if password is None else SecretStr(password)
     stranger = RedisViewStore(locked.settings.model_copy(update={"password": secret}))
     generation: Generation = new_generation()
@@ -125,7 +125,7 @@ def test_a_refused_login_is_told_without_the_password(locked: RedisServer, passw
     stranger.close()
 
 
-def test_an_address_where_nobody_listens_is_told(locked: RedisServer) -> None:
+def test_an_address_where_no_server_listens_is_named(locked: RedisServer) -> None:
     nowhere = RedisViewStore(RedisSettings(url="redis://127.0.0.1:1/0"))
 
     async def ask() -> None:

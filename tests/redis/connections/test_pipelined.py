@@ -1,4 +1,4 @@
-"""One asyncio connection for many coroutines: nobody ever gets another's reply."""
+"""One asyncio connection for many coroutines: no coroutine ever gets another's reply."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_one_that_is_given_up_while_connecting_or_refused_fails_alone(server: Re
 
 
 def test_closing_gives_up_what_a_thread_waits_for_and_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
-    """As after Ctrl-C: whoever was interrupted while it began to listen leaves that under way."""
+    """As after Ctrl-C: a thread that was interrupted while it began to listen leaves that under way."""
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
         store = RedisViewStore(RedisSettings(url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
         listens = pool.submit(store.listen, new_generation(), None)

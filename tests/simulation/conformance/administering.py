@@ -177,7 +177,7 @@ def compaction_keeps_the_last_record_of_each_key(bench: Bench) -> None:
     seen = bench.read(topic)
     bench.saw("read", [value for value in seen if value != "roll"][:-1], ["1", None, "3"])
     bench.saw("the end stays", seen[-1] >= end, True)
-    bench.saw("from within what is away", bench.until_end(bench.reader(topic, offset=1))[0], "1")
+    bench.saw("from within what was removed", bench.until_end(bench.reader(topic, offset=1))[0], "1")
 
 
 SCRIPTS = (

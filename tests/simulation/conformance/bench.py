@@ -55,7 +55,7 @@ class Strike(Protocol):
         """How many of those the broker has answered, whether or not a client heard it."""
 
     def release(self) -> None:
-        """Lets go of what is held; everything passes from now on."""
+        """Releases what is held; everything passes from now on."""
 
 
 class Outcome(NamedTuple):

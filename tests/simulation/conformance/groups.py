@@ -215,7 +215,7 @@ def an_assignment_begins_where_the_group_is(bench: Bench) -> None:
     bench.saw("read", bench.until_end(member), ["c", 3])
     elsewhere = bench.consumer(group_id=bench.unique("group"))
     elsewhere.subscribe([topic], on_assign=lambda c, places: c.incremental_assign([TopicPartition(topic, 0, 1)]))
-    bench.saw("where it was told", bench.until_end(elsewhere), ["b", "c", 3])
+    bench.saw("where it was assigned", bench.until_end(elsewhere), ["b", "c", 3])
 
 
 def a_topic_that_is_not_there_is_said_and_waited_for(bench: Bench) -> None:

@@ -22,7 +22,7 @@ def _send(writer: Any, topic: str, metadata: bytes, *offsets: int, note: str = "
 
 
 def _outside(bench: Bench, group: str) -> Any:
-    """What somebody who is no member sends."""
+    """What a consumer that is no member sends."""
     consumer = bench.consumer(group_id=group)
     metadata = consumer.consumer_group_metadata()
     consumer.close()
@@ -160,7 +160,7 @@ def a_future_generation_is_refused(bench: Bench) -> None:
     bench.saw("sent", _send(writer, topic, future, 5), STALE)
 
 
-def nobodys_offsets_are_taken_within_a_transaction_even_if_there_are_members(bench: Bench) -> None:
+def offsets_of_no_member_are_taken_within_a_transaction_even_if_there_are_members(bench: Bench) -> None:
     """A transaction that is begun before an assignment is not fenced at all."""
     topic, group, writer = bench.topic(), bench.unique("group"), bench.writer()
     bench.members(topic, group, 1)
@@ -198,7 +198,7 @@ def an_unknown_generation_is_not_checked_while_a_group_is_empty(bench: Bench) ->
     writer.commit_transaction(SECONDS)
     bench.saw("committed", bench.committed(group, topic), [(5, "")])
     writer.begin_transaction()
-    bench.saw("nobody", _send(writer, topic, group_metadata(group, "", -1), 6), "ok")
+    bench.saw("no member", _send(writer, topic, group_metadata(group, "", -1), 6), "ok")
     writer.commit_transaction(SECONDS)
     bench.saw("committed then", bench.committed(group, topic), [(6, "")])
 
@@ -288,7 +288,7 @@ def a_commit_keeps_its_metadata(bench: Bench) -> None:
     bench.saw("backwards", bench.committed(group, topic), [(3, None)])
 
 
-def a_commit_of_nobody_is_refused_while_there_are_members(bench: Bench) -> None:
+def a_commit_of_no_member_is_refused_while_there_are_members(bench: Bench) -> None:
     topic, group = bench.topic(), bench.unique("group")
     (member,) = bench.members(topic, group, 1)
     outside = bench.consumer(group_id=group)
@@ -310,11 +310,11 @@ def an_operator_moves_a_group_only_while_it_is_empty(bench: Bench) -> None:
         (place,) = answer.result(SECONDS).topic_partitions
         return "ok" if place.error is None else described(place.error)
 
-    bench.saw("nobody in", alter(5), "ok")
+    bench.saw("no member in", alter(5), "ok")
     (member,) = bench.members(topic, group, 1)
-    bench.saw("somebody in", alter(6), "UNKNOWN_MEMBER_ID")
+    bench.saw("a member in", alter(6), "UNKNOWN_MEMBER_ID")
     member.close()
-    bench.saw("nobody in again", alter(7), "ok")
+    bench.saw("no member in again", alter(7), "ok")
     bench.saw("committed", bench.committed(group, topic), [(7, "moved")])
 
 
@@ -330,7 +330,7 @@ SCRIPTS = (
     a_member_commits_within_a_transaction,
     metadata_of_an_older_generation_are_refused,
     a_future_generation_is_refused,
-    nobodys_offsets_are_taken_within_a_transaction_even_if_there_are_members,
+    offsets_of_no_member_are_taken_within_a_transaction_even_if_there_are_members,
     a_member_of_before_is_refused,
     an_unknown_generation_is_not_checked_while_a_group_is_empty,
     offsets_are_sent_once_more_when_their_answer_is_lost,
@@ -338,6 +338,6 @@ SCRIPTS = (
     late_offsets_of_a_fenced_producer_are_refused,
     late_offsets_join_the_transaction_that_is_open_by_then,
     a_commit_keeps_its_metadata,
-    a_commit_of_nobody_is_refused_while_there_are_members,
+    a_commit_of_no_member_is_refused_while_there_are_members,
     an_operator_moves_a_group_only_while_it_is_empty,
 )

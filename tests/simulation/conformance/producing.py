@@ -72,7 +72,7 @@ def a_producer_without_idempotence_may_write_twice(bench: Bench) -> None:
     bench.saw("read", bench.read(topic), ["a", "a", 2])
 
 
-def an_idempotent_producer_goes_on_behind_a_timeout(bench: Bench) -> None:
+def an_idempotent_producer_continues_behind_a_timeout(bench: Bench) -> None:
     topic, reports = bench.topic(), _Reports()
     producer = bench.producer(far=True, enable_idempotence=True, message_timeout_ms=1500, socket_timeout_ms=1000)
     producer.produce(topic, "a", "k", 0, on_delivery=reports)
@@ -206,7 +206,7 @@ SCRIPTS = (
     a_flush_says_what_is_left,
     an_idempotent_producer_writes_once,
     a_producer_without_idempotence_may_write_twice,
-    an_idempotent_producer_goes_on_behind_a_timeout,
+    an_idempotent_producer_continues_behind_a_timeout,
     a_record_that_timed_out_may_be_written,
     a_record_of_a_transaction_that_times_out_spoils_it,
     a_record_too_large_for_the_broker_is_reported,

@@ -102,7 +102,7 @@ def a_position_is_behind_the_last_message_taken(bench: Bench) -> None:
     bench.saw("of what is not read", bench.consumer().position([TopicPartition(topic, 0)])[0].offset, -1001)
 
 
-def a_seek_goes_on_elsewhere(bench: Bench) -> None:
+def a_seek_continues_elsewhere(bench: Bench) -> None:
     topic = bench.topic()
     bench.fill(topic, *"abcd")
     reader = bench.reader(topic)
@@ -244,7 +244,7 @@ SCRIPTS = (
     watermarks_go_by_isolation,
     ends_of_several_partitions_go_by_isolation,
     a_position_is_behind_the_last_message_taken,
-    a_seek_goes_on_elsewhere,
+    a_seek_continues_elsewhere,
     a_seek_before_an_assignment_is_refused,
     a_pause_holds_what_was_fetched,
     a_seek_while_paused_counts_when_resumed,

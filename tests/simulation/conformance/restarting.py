@@ -22,7 +22,7 @@ def records_and_offsets_are_still_there(bench: Bench) -> None:
     bench.restart()
     bench.saw("read", bench.read(topic), ["a", "b", "c", 6])
     bench.saw("committed", bench.committed(group, topic), [(2, "note")])
-    bench.saw("one goes on", said(bench.commit, writer, topic, "d"), "ok")
+    bench.saw("one continues", said(bench.commit, writer, topic, "d"), "ok")
     bench.wait_settled(topic)
     bench.saw("read then", bench.read(topic), ["a", "b", "c", "d", 8])
 

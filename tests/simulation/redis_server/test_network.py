@@ -143,7 +143,7 @@ def test_a_server_that_is_down_refuses_and_one_that_was_killed_has_closed_its_co
     assert writer.flush("t1", "t2")
 
 
-def test_a_server_that_stands_still_answers_when_it_goes_on(writer: _Writer) -> None:
+def test_a_server_that_stands_still_answers_when_it_continues(writer: _Writer) -> None:
     world = writer.world
     world.host.is_stopped = True
     began = world.world.scheduler.now
@@ -207,7 +207,7 @@ def test_whichever_call_a_process_is_killed_at_its_flushes_are_whole() -> None:
     assert ends == {"t1", "t2", "t3"}
 
 
-def test_a_stopped_process_finds_its_answer_when_it_goes_on(writer: _Writer) -> None:
+def test_a_stopped_process_finds_its_answer_when_it_continues(writer: _Writer) -> None:
     world, generation = writer.world, writer.generation
     landed: list[bool] = []
     task = world.world.start(

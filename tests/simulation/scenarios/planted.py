@@ -32,10 +32,10 @@ from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
 from tests.simulation.scenarios.bug import Bug, Patch, module_of
-from tests.simulation.scenarios.mended import MENDED
 from tests.simulation.scenarios.mishaps import COMMITS, SLOW
 from tests.simulation.scenarios.planted_consumers import CONSUMERS
 from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, WOKEN
+from tests.simulation.scenarios.reverted import REVERTED
 from tests.simulation.scenarios.spending import DEPLOY, SPENDING
 from tests.simulation.scenarios.trading import SENT
 
@@ -110,7 +110,7 @@ def _uncommitted(config: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dic
 
 
 def _rotation() -> Sequence[Patch]:
-    """A producer that may have a request under way goes on."""
+    """A producer that may have a request under way continues."""
 
     def refresh(self: Any) -> None:
         self._producer.poll(0)
@@ -120,7 +120,7 @@ def _rotation() -> Sequence[Patch]:
 
 
 def _deaf() -> Sequence[Patch]:
-    """Nobody hears what clients log: a producer goes on though a request failed or was not answered."""
+    """No code hears what clients log: a producer continues though a request failed or was not answered."""
     return [(log, "handle", lambda self, record: None) for log in (_Listening, QuietLog)]
 
 
@@ -173,7 +173,7 @@ def _hanging() -> Sequence[Patch]:
 
 
 def _held_readers() -> Sequence[Patch]:
-    """Whoever takes a partition over whose states are whole does not look whether readers are held up on its events."""
+    """A worker that takes over a partition of whole states does not look whether readers are held up on its events."""
     return [(Restoration, "_holds_readers", lambda self: False)]
 
 
@@ -183,7 +183,7 @@ def _generation() -> Sequence[Patch]:
 
 
 def _token_alone() -> Sequence[Patch]:
-    """What became of a commit is told by tokens alone, which are not unique: without the offsets beside them."""
+    """What became of a commit is decided by tokens alone, which are not unique: without the offsets beside them."""
 
     def resolve(self: Any, batch: Any, nexts: Any, token: str, unknown: Any) -> None:
         left = {tp.partition: tp.metadata for tp in self._supplier.stable(self._commands, list(nexts))}
@@ -236,7 +236,7 @@ def _failed_is_done() -> Sequence[Patch]:
 
 
 def _unstable_offsets() -> Sequence[Patch]:
-    """Whoever takes a partition over does not wait until the offsets of an open transaction are decided."""
+    """A worker that takes a partition over does not wait until the offsets of an open transaction are decided."""
     init = GroupMember.__init__
 
     def impatient(self: Any, config: Any, *more: Any) -> None:
@@ -361,7 +361,7 @@ PLANTED = {
     "not landed": Bug(_not_landed, SPENDING),
     "went back": Bug(_went_back, SPENDING),
     "other code": Bug(_other_code, DEPLOY),
-    **MENDED,
+    **REVERTED,
     **CONSUMERS,
 }
 

@@ -1,4 +1,4 @@
-"""The scenario of process managers: orders that are paid, that nobody pays in time, and of which there are too few."""
+"""The scenario of process managers: orders that are paid, that are not paid in time, and of which there are too few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver on a cluster that does what it is told: `python -m tests.spark.cluster.cluster_driver MASTER KAFKA FOLDER`.
+"""A driver on a cluster that obeys orders: `python -m tests.spark.cluster.cluster_driver MASTER KAFKA FOLDER`.
 
 Each line that it reads is an order, each that it writes the answer. Its tasks meet what `Doom` has for them.
 """
@@ -57,7 +57,7 @@ class Work:
         self._end: Callable[[], object] = lambda: None
 
     def do(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Ends what went on before and does what the order says; what keeps going is gone on with by `step`."""
+        """Ends what went on before and does what the order says; `step` continues what keeps going."""
         self.end()
         settings = RedisSettings(url=order["redis"])
         doom = Doom(self._folder, watched=order.get("watched", True), spared=os.getpid())
@@ -68,7 +68,7 @@ class Work:
             return {"error": f"{type(error).__name__}: {error}"}
 
     def step(self) -> bool:
-        """Goes on; whether there is anything to go on with."""
+        """Continues; whether there is anything to continue."""
         if self._step is not None:
             self._step()
         return self._step is not None

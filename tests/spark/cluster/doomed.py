@@ -21,7 +21,7 @@ __all__ = ["Doom"]
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _PEEKED = 1 << 20
-# Of one length and with the same arguments, but nobody minds what was touched.
+# Of one length and with the same arguments, but no write fails for what was touched.
 _WATCH, _TOUCH = b"\r\nWATCH\r\n", b"\r\nTOUCH\r\n"
 
 
@@ -29,8 +29,8 @@ _WATCH, _TOUCH = b"\r\nWATCH\r\n", b"\r\nTOUCH\r\n"
 class Doom:
     """Connects tasks of Spark. The first one to come to a write that the folder names meets it there.
 
-    `before`, `within` and `behind` a write kill; `late` stops before it, tells the process id in the file `late`, goes
-    on once there is a file `go`, and tells in `outcome` what came of it. Writes are counted by connection.
+    `before`, `within` and `behind` a write kill; `late` stops before it, writes the process id to the file `late`,
+    continues once there is a file `go`, and writes to `outcome` what came of it. Writes are counted by connection.
 
     Args:
         watched: whether checkpoints are watched while rows are written, as they must be.
@@ -47,7 +47,7 @@ class Doom:
         return plain if os.getpid() == self.spared else _Doomed(plain, self)
 
     def arm(self, what: str, write: int, times: int = 1) -> list[Path]:
-        """Names a write; the files appear when somebody has met it, one for each of so many times."""
+        """Names a write; the files appear when a task has met it, one for each of so many times."""
         names = [f"{what}.{write}.{time.monotonic_ns()}.{n}" for n in range(times)]
         for name in names:
             (self.folder / f"armed.{name}").touch()
@@ -56,7 +56,7 @@ class Doom:
     def disarm(self) -> None:
         """Whatever was not met never will be."""
         for path in self.folder.glob("armed.*"):
-            path.unlink(missing_ok=True)  # somebody may be meeting it
+            path.unlink(missing_ok=True)  # a task may be meeting it
 
     def meets(self, write: int) -> str:
         """What happens to this process at its nth write; '' = nothing."""
@@ -65,7 +65,7 @@ class Doom:
             try:
                 path.rename(self.folder / f"met.{name}")
             except FileNotFoundError:
-                continue  # somebody else was faster
+                continue  # another task was faster
             return name.partition(".")[0]
         return ""
 
@@ -114,7 +114,7 @@ class _Doomed(socket.socket):
         self._doom.tell("outcome", "refused" if self._answer(data) is None else "written")
 
     def _answer(self, data: bytes) -> Any:
-        """What the server says to the EXEC in what was sent; it stays in the connection for whoever reads it."""
+        """What the server says to the EXEC in what was sent; it stays in the connection for the next reader."""
         nth, replies = _parsed(data).index([b"EXEC"]), list[Any]()
 
         def answered() -> bool:

@@ -72,14 +72,14 @@ class Driver:
             self._listener.join()
 
     def begin(self, do: str, redis: RedisSettings, **reported: Any) -> None:
-        """Gives an order, which ends what goes on."""
+        """Gives an order, which ends what is under way."""
         assert self._process.stdin is not None
         self._keeping = {"do": do, "redis": secret_url(redis), **reported}
         self._process.stdin.write(json.dumps(self._keeping) + "\n")
         self._process.stdin.flush()
 
     def keep(self, do: str, redis: RedisSettings, **reported: Any) -> None:
-        """Begins something that goes on, unless that is what goes on."""
+        """Begins something that keeps going, unless that is what is under way."""
         if self._keeping != {"do": do, "redis": secret_url(redis), **reported}:
             self.begin(do, redis, **reported)
             assert self.answer() == {}
@@ -100,7 +100,7 @@ class Driver:
         assert condition(), f"the driver ended before {awaited}: {self._log.read_text()}"
 
     def reported(self, what: str) -> str:
-        """Waits for what a task tells of itself."""
+        """Waits for what a task reports."""
         path = self.doom.folder / what
         self.wait_until(path.exists, what)
         return path.read_text()
@@ -120,7 +120,7 @@ MOST = 20
 
 
 class KeptView:
-    """What goes on in the driver until it is told something else.
+    """What is under way in the driver until it gets another order.
 
     Args:
         database: of the streams' own Redis. do, reported: the order to the driver.
@@ -160,7 +160,7 @@ class KeptView:
         return self.shop.send(histories(stranger(seed), 120))
 
     def gain(self, number: int) -> Position:
-        """Moves that leave a trace when they are folded twice, of ledgers that nobody closes."""
+        """Moves that leave a trace when they are folded twice, of ledgers that are never closed."""
         moves = (Move(ledger=f"gain-{number}-{n % 30}", owner="late", amount=Decimal("1.00")) for n in range(120))
         return self.shop.send(moves)
 
@@ -191,12 +191,12 @@ class KeptView:
         return truth(self.shop, self.view, self.store)
 
     def assert_whole(self, rows: Mapping[Any, Any] | None = None) -> None:
-        """Everything is what the fold in memory makes of the log, or as told, and stands at its end."""
+        """Everything is what the fold in memory makes of the log, or `rows`, and stands at its end."""
         ends = self.settle()
         assert_whole(self.store, self.view, self.truth() if rows is None else rows, ends)
 
     def close(self) -> None:
-        """Lets go of connections; the driver goes on."""
+        """Closes connections; the driver continues."""
         self.store.close()
 
     def _stands_at(self, ends: Position) -> bool:

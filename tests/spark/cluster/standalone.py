@@ -94,7 +94,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 @contextmanager
 def standalone(folder: Path) -> Iterator[StandaloneCluster]:
-    """A cluster without workers, gone when the block ends."""
+    """A cluster without workers, which is stopped when the block ends."""
     cluster = StandaloneCluster(folder)
     try:
         yield cluster

@@ -180,7 +180,7 @@ def test_twin_whose_tasks_do_not_ask_the_mark_folds_events_twice(keep: Keep) -> 
 
 
 def late(kept: KeptView, cluster: StandaloneCluster) -> str:
-    """What comes of the write of a task whose worker was killed, when others have long gone on."""
+    """What comes of the write of a task whose worker was killed, when others have long continued."""
     one, other = NEIGHBOURS
     kept.settle(kept.move(other, "1.00"))
     let_go = lose(cluster, kept.driver, lambda: kept.move(one, "2.00"))
@@ -190,7 +190,7 @@ def late(kept: KeptView, cluster: StandaloneCluster) -> str:
     return outcome
 
 
-def test_a_stream_goes_on_when_a_worker_is_killed_and_what_its_task_writes_late_is_refused(
+def test_a_stream_continues_when_a_worker_is_killed_and_what_its_task_writes_late_is_refused(
     keep: Keep, cluster: StandaloneCluster
 ) -> None:
     kept = keep(summary, database=LATE)
@@ -204,7 +204,7 @@ def test_twin_that_does_not_watch_the_mark_is_set_back_by_a_late_task(keep: Keep
     assert kept.rows() != kept.truth()
 
 
-def test_a_query_view_goes_on_when_workers_are_killed(
+def test_a_query_view_continues_when_workers_are_killed(
     keep: Keep, cluster: StandaloneCluster, driver: Driver, shop: Shop
 ) -> None:
     begun: list[KeptView] = []

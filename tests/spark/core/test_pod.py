@@ -30,7 +30,7 @@ TOLD = {
 }
 
 
-def test_an_executor_is_told_who_it_is() -> None:
+def test_an_executor_gets_its_identity() -> None:
     command = pod_command(["executor"], TOLD)
     assert command[0] == "/java/bin/java"
     assert command[1:6] == ["-Dn=0", "-Dn=2", "-Dn=10", "-Xms1g", "-Xmx1g"]
@@ -48,7 +48,7 @@ def test_the_executors_class_is_in_sparks_jars_and_takes_these_options() -> None
         assert option.encode() in code, option
 
 
-def test_an_executor_that_nobody_told_anything_says_what_is_missing() -> None:
+def test_an_executor_without_its_settings_says_what_is_missing() -> None:
     reported = {name: value for name, value in TOLD.items() if name != "SPARK_DRIVER_URL"}
     with pytest.raises(ConfigurationError, match="an executor needs SPARK_DRIVER_URL"):
         pod_command(["executor"], reported)

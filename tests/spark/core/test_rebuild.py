@@ -89,7 +89,7 @@ def as_it_is(rebuild: Rebuild) -> None:
     ],
     ids=["an event without a row", "too many parked keys", "no store", "any other error"],
 )  # fmt: skip
-def test_what_fails_in_an_executor_is_told_in_one_line_and_nothing_of_the_rebuild_stays(
+def test_what_fails_in_an_executor_is_reported_in_one_line_and_nothing_of_the_rebuild_stays(
     shop: Shop, view: Any, spoil: Callable[[Rebuild], None], kind: type[LeftfoldError], said: str
 ) -> None:
     before, rebuild = shop.store.registry(view.name), shop.rebuild(view, max_parked=2)

@@ -229,6 +229,6 @@ def test_a_users_session_stays_as_it_is(spark: SparkSession) -> None:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_wrong_definition_names_the_view_and_the_mend(definition: Callable[[], Any], message: str) -> None:
+def test_a_wrong_definition_names_the_view_and_the_correction(definition: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         definition()

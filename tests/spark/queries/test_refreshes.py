@@ -79,7 +79,7 @@ def test_a_second_refresh_of_the_same_events_agrees_and_other_rows_are_not_shown
     assert (anyway.agreement, anyway.swapped) == (Agreement.DIFFERENT, True)
 
 
-def test_readers_wait_for_what_they_wrote_and_groups_that_disappeared_are_gone(shop: Shop) -> None:
+def test_readers_wait_for_what_they_wrote_and_groups_that_disappeared_are_removed(shop: Shop) -> None:
     shop.refresh(balances).run()
     position = shop.move("fleeting", "5.00")
     late = threading.Timer(0.5, lambda: shop.refresh(balances).run())

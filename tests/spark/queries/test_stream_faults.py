@@ -114,12 +114,12 @@ def test_lost_commits_are_replayed_or_computed_from_the_start(
 def test_a_checkpoint_that_lost_its_newest_batch_is_noticed_and_only_the_marks_can_tell(
     shop: Shop, tmp_path: Path, kind: Any, expected: Agreement
 ) -> None:
-    followed(shop, tmp_path, "gone")
+    followed(shop, tmp_path, "replanned")
     planned = newest(shop, tmp_path, "offsets")[0]
     for file in (newest(shop, tmp_path, "commits")[0], planned):
         lose(file)
     # Spark plans a batch of the same number again, now with this event in it; by the checkpoints it is written already.
-    shop.move("gone", "8.00")
+    shop.move("replanned", "8.00")
     with streaming(shop, tmp_path, kind=kind) as again:
         wait_until(
             lambda: again.heard("generation live") or any(tmp_path.glob(f"*/*/*/commits/{planned.name}")),

@@ -84,7 +84,7 @@ HARMFUL: list[tuple[str, str]] = [
     ("SELECT * FROM Moved; DROP TABLE Moved", "DROP"),
     ("SELECT * FROM Moved; SELECT 1", "SELECT"),
 ]
-"""What nobody may say, not even in a question that is asked once."""
+"""What no caller may say, not even in a question that is asked once."""
 
 HOSTILE: list[tuple[str, str]] = [
     *HARMFUL,

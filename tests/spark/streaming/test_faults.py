@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults]
 Start = Callable[..., Streams]
 
 
-def test_a_redis_that_is_away_is_waited_for_and_one_that_lost_everything_or_a_mark_is_filled_again(
+def test_a_redis_that_is_not_reachable_is_waited_for_and_one_that_lost_everything_or_a_mark_is_filled_again(
     start: Start, redis: RedisServer
 ) -> None:
     streams = start(by_owner, summary)

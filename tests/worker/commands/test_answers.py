@@ -154,7 +154,7 @@ def forging(forge: Callable[[int], None]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def forbidding(broker: Broker) -> Broker:
-    """The broker, where nobody may write what the process `saga` is answered."""
+    """The broker, where no client may write what the process `saga` is answered."""
     with ClusterAdmin(broker.settings) as cluster:
         cluster.create(TO, PARTITIONS, 1, {})
     wait_until(lambda: _may_write(broker), "the topic, with an input")
@@ -194,7 +194,7 @@ def test_what_may_not_be_answered_is_decided_all_the_same(
         reply_to=TO.encode(), reply_key=b"s", origin=f"{TO}/0/0/0".encode()
     )
     producer = forbidding.producer()
-    for letter in (from_saga, good(one, "of somebody else", one.deposit(ACCOUNT))):
+    for letter in (from_saga, good(one, "of another client", one.deposit(ACCOUNT))):
         headers: Any = list(letter.headers)
         producer.produce(names.commands(one.name), letter.value, letter.key, letter.partition, headers=headers)
     assert producer.flush(SECONDS) == 0

@@ -301,7 +301,7 @@ def _producer_of_its_own(make: Any, config: dict[str, Any], **more: Any) -> Any:
     return make(config | {"transactional.id": str(uuid4())}, **more)
 
 
-def test_letters_that_leave_are_told_of_before_and_counted_behind(broker: Broker, bank: Bank, typed: Typing) -> None:
+def test_letters_that_leave_are_reported_before_and_counted_behind(broker: Broker, bank: Bank, typed: Typing) -> None:
     producer, dead = broker.producer(), names.dead(bank.name)
     producer.produce(names.commands(bank.name), b"{}", ACCOUNT.encode(), headers=[("ce_id", b"broken")])
     assert producer.flush(SECONDS) == 0

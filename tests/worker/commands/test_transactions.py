@@ -120,7 +120,7 @@ def test_a_worker_ends_while_what_it_committed_lies_behind_an_open_transaction(
 
 
 @pytest.mark.servers
-def test_a_worker_that_waits_where_others_write_goes_on_behind_one_more_transaction(
+def test_a_worker_that_waits_where_others_write_continues_behind_one_more_transaction(
     broker: Broker, bank: Bank, watchdog: Watchdog
 ) -> None:
     """What is open there may be of others, whom it does not wait for, or its own, which this transaction ends."""

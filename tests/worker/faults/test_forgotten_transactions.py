@@ -189,7 +189,7 @@ def test_a_live_writer_with_nothing_open_is_left_alone_and_an_open_one_found_beh
         wait_until(lambda: hanging.holds([1]), "it to be seen")
         producer.commit_transaction(SECONDS)
         wait_until(lambda: not hanging.holds([1]), "the markers")
-        assert hanging.end([1]) == [], "nothing is open, whoever wrote last"
+        assert hanging.end([1]) == [], "nothing is open, whichever producer wrote last"
     producer.begin_transaction()
     producer.produce(names.events(bank.name), b"event", b"k", 1)
     producer.flush(SECONDS)
@@ -218,7 +218,7 @@ def test_the_outcome_of_the_last_transaction_of_each_partition_is_found(broker: 
             producer.flush(SECONDS)
             end(SECONDS)
         found.append(outcomes_of(observer, "a.witness", [first, second]))
-    # Nothing tells of a partition that no transaction has touched: the last one of the id counts.
+    # No record names a partition that no transaction has touched: the last one of the id counts.
     assert [(one.get(first), one.get(second)) for one in found] == [
         (None, None),
         (TransactionOutcome.COMMIT, TransactionOutcome.COMMIT),

@@ -147,7 +147,7 @@ def test_a_partition_that_another_worker_committed_meanwhile_is_restored(
         held = proxy.fault(Api.END_TXN, "hold request", times=99)
         second = senders.submit(_send, client, bank, 2)
         held.wait_caught()
-        left = (1, "somebody else") if token == "another" else (0, running.worker._served[HOME].metadata)
+        left = (1, "another worker") if token == "another" else (0, running.worker._served[HOME].metadata)
         running.worker._member.commit({(running.worker._commands, HOME): left})
         _wait_unknown(running)
         held.release()

@@ -1,4 +1,4 @@
-"""Events that no worker can fold, since somebody else wrote them: they stop their own partition, until passed over."""
+"""Events that no worker can fold, since another program wrote them: they stop their own partition until passed over."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def standing(running: Running, place: str) -> bool:
 
 
 def skip(typed: Typing, one: Bank, place: str) -> int:
-    return typed("log", "skip", one.name, place, "--reason", "somebody tried something", "--yes").code
+    return typed("log", "skip", one.name, place, "--reason", "an operator tried something", "--yes").code
 
 
 def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_stays_so_once_its_letter_has_left(

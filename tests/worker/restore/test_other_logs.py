@@ -64,7 +64,7 @@ def test_events_that_are_another_log_end_a_worker_and_are_refused_until_the_stat
     assert versions(broker, bank) == Counter(range(1, 6))
 
 
-def test_commands_that_were_lost_or_made_again_are_told_of_and_what_is_there_is_decided(
+def test_commands_that_were_lost_or_made_again_are_reported_and_what_is_there_is_decided(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     commands = names.commands(bank.name)

@@ -80,7 +80,7 @@ def skip(
     elif events:
         _skip_named(whole, name, events, reason, by, settings, yes=yes, as_json=as_json)
     else:
-        _skip_gone(whole, name, settings, yes=yes, as_json=as_json)
+        _skip_lost(whole, name, settings, yes=yes, as_json=as_json)
 
 
 def _skip_named(
@@ -121,7 +121,7 @@ def _skip_folded(
         note(f"kept in {names.dead(name)}; workers of {name} go on behind it within a minute")
 
 
-def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:
+def _skip_lost(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:
     topics = [names.events(category) for category in process_of(app, name).categories]
     with Groups(settings) as groups:
         lost = _lost(groups, app.name, name, topics)

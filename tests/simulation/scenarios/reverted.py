@@ -1,4 +1,4 @@
-"""Mends that are taken back, each of which has a scenario of mishaps of its own that must show it."""
+"""Corrections that are taken back, each of which has a scenario of mishaps of its own that must show it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.simulation.scenarios.bug import Bug, Patch, module_of
 from tests.simulation.scenarios.mishaps import BROKEN, CUT, HEAVY, LOG, OUTBOX, REMADE, SLOW, STRAY, UPGRADED
 from tests.simulation.scenarios.spending import BESIDE
 
-__all__ = ["MENDED"]
+__all__ = ["REVERTED"]
 
 
 def _shorter_log() -> Sequence[Patch]:
-    """A log that ends before what its states know is gone on with."""
+    """A worker continues on a log that ends before what its states know."""
     return [(KnownLogs, name, lambda self, end: None) for name in ("check_same", "check_events")]
 
 
 def _shorter_commands() -> Sequence[Patch]:
-    """Commands that end before what was taken are gone on with."""
+    """A worker continues on commands that end before what was taken."""
     return [(Restoration, "_check_commands", lambda self, restored: None)]
 
 
@@ -42,7 +42,7 @@ def _ids_of_topics() -> Sequence[Patch]:
 
 
 def _lost_to_retention() -> Sequence[Patch]:
-    """Whoever finds that commands are gone goes on at the first one that is there, and says nothing."""
+    """A worker that finds that commands are lost continues at the first one that is there, and says nothing."""
     begin, init = Restoration._pass_over_lost, GroupMember.__init__
 
     def silent(self: Any, restored: Any) -> None:
@@ -134,7 +134,7 @@ def _replaced_outbox() -> Sequence[Patch]:
     return [(CommandProducer, "_replace", lambda self: None)]
 
 
-MENDED = {
+REVERTED = {
     "shorter log": Bug(_shorter_log, LOG),
     "shorter commands": Bug(_shorter_commands, CUT),
     "ids of topics": Bug(_ids_of_topics, REMADE),

@@ -1,4 +1,4 @@
-"""Somebody does by hand what a checkout does: all the same it ends, and all services agree."""
+"""An operator does what a checkout does: all the same it ends, and all services agree."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from tests.reference.test_sums_agree import reported
 undone = reopened.model_copy(update={"at": LATER, "reason": "the cashier undid it"})
 void_now = void.model_copy(update={"reason": "the cashier undid it"})
 refund = Refund(payment_id="b/1", at=AT, reason="the cashier undid it")
-by_hand = ReopenBasket(basket_id="b", at=AT, attempt=1, reason="the cashier undid it")
+manual = ReopenBasket(basket_id="b", at=AT, attempt=1, reason="the cashier undid it")
 early = Void(payment_id="b/1", at=AT, household_id="h", reason="changed their mind")
 clear = Clear(payment_id="b/1", at=AT)
 refused: Rejected[ConfirmPayment] = Rejected(confirm, NotWaitingForPayment(basket_id="b", attempt=1))
-late: Rejected[ReopenBasket] = Rejected(by_hand, NotWaitingForPayment(basket_id="b", attempt=1))
+late: Rejected[ReopenBasket] = Rejected(manual, NotWaitingForPayment(basket_id="b", attempt=1))
 back = (release("milk"), release("bread"), give_back)
 
 
-def test_a_basket_that_somebody_reopens_has_its_payment_made_void() -> None:
+def test_a_basket_that_an_operator_reopens_has_its_payment_made_void() -> None:
     for path in ((bought,), (bought, reserved("milk")), asked):
         given(checkout, *path).when(undone).then(void_now)
     latest = [one.model_copy(update={"at": LATER}) for one in back]
@@ -61,7 +61,7 @@ def test_a_basket_that_somebody_reopens_has_its_payment_made_void() -> None:
     given(checkout, *asked, undone).when(Rejected(void_now, AlreadyCaptured(payment_id="b/1"))).then_nothing()
 
 
-def test_money_that_was_taken_for_a_basket_that_somebody_reopened_goes_back() -> None:
+def test_money_that_was_taken_for_a_basket_that_an_operator_reopened_goes_back() -> None:
     given(checkout, *asked, undone).when(captured).then(Cancel("deadline"), *back, refund, Finished())
 
 
@@ -85,7 +85,7 @@ def test_a_payment_of_another_amount_goes_back_and_opens_the_basket() -> None:
     )
 
 
-def test_a_basket_that_somebody_says_is_paid_ends_with_its_money() -> None:
+def test_a_basket_that_an_operator_says_is_paid_ends_with_its_money() -> None:
     given(checkout, *asked).when(paid).then_nothing()
     ships = [Ship(stock_id=f"s/{product}", at=AT, checkout_id="b/1") for product in ("milk", "bread")]
     given(checkout, *asked, paid).when(captured).then(*ships, earn, Finished())
@@ -118,16 +118,16 @@ def test_what_is_delivered_again_does_nothing(path: tuple[Input, ...]) -> None:
 
 
 def reopened_at_the_bank(app: App) -> World:
-    """A check is at its bank when somebody reopens the basket; the bank clears later, and all time is over."""
+    """A check is at its bank when an operator reopens the basket; the bank clears later, and all time is over."""
     world = begin(app)
     world.client.send_many(list(shop("b", "milk", method=Method.CHECK, points=5)))
-    world.client.send(by_hand)
+    world.client.send(manual)
     world.client.send_many([clear])
     world.advance(2 * PATIENCE)
     return world
 
 
-def test_a_check_of_a_basket_that_somebody_reopens_is_void_at_once() -> None:
+def test_a_check_of_a_basket_that_an_operator_reopens_is_void_at_once() -> None:
     world = reopened_at_the_bank(chain)
     assert [(one.reason, one.at) for one in of(world, "payments", PaymentVoided)] == [("the cashier undid it", AT)]
     assert of(world, "payments", PaymentCaptured) == []
@@ -153,12 +153,12 @@ def test_money_that_came_before_the_checkout_knew_is_refunded_and_nothing_leaves
 
 
 def too_late(app: App, down: str) -> World:
-    """The bank clears a check while checkout or payments are down, and then somebody reopens the basket."""
+    """The bank clears a check while checkout or payments are down, and then an operator reopens the basket."""
     world = begin(app)
     world.client.send_many(list(shop("b", "milk", method=Method.CHECK, points=5)))
     world.stop(down)
     world.client.send_many([clear])
-    world.client.send(by_hand)
+    world.client.send(manual)
     world.start(down)
     world.advance(2 * PATIENCE)
     return world
@@ -172,7 +172,7 @@ def test_a_checkout_that_forgets_to_refund_keeps_the_money() -> None:
 
 
 def void_first(app: App, method: Method = Method.CARD) -> World:
-    """Somebody makes a payment void before its basket is checked out, and all time is over."""
+    """An operator makes a payment void before its basket is checked out, and all time is over."""
     world = begin(app)
     world.client.send(early)
     world.client.send_many(list(shop("b", "milk", method=method, points=5)))
