@@ -25,12 +25,7 @@ from leftfold.kafka.administration.acls import Acls
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.transaction_log import (
-    TransactionOutcome,
-    outcomes_of,
-    records_between,
-    transactional_ids,
-)
+from leftfold.kafka.worker import transaction_log
 from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.model import keys as names
 from leftfold.model.rights import ADMIN, ROLES, redis_rules, rights_of
@@ -77,12 +72,8 @@ def environment(servers: Servers, role: str) -> dict[str, str]:
 
 def kafka_of(servers: Servers, role: str) -> KafkaSettings:
     """How a role reaches Kafka."""
-    fields = {
-        name.removeprefix("LEFTFOLD_KAFKA_").lower(): value
-        for name, value in environment(servers, role).items()
-        if name.startswith("LEFTFOLD_KAFKA_")
-    }
-    return KafkaSettings.model_validate(fields)
+    begin, found = "LEFTFOLD_KAFKA_", environment(servers, role)
+    return KafkaSettings.model_validate({k.removeprefix(begin).lower(): v for k, v in found.items() if begin in k})
 
 
 def redis_of(servers: Servers, role: str) -> redis.Redis:
@@ -153,12 +144,14 @@ def test_a_worker_may_look_for_what_a_broker_forgot(servers: Servers, role: str)
     reads = {"group.id": "leftfold.reader.rights", "enable.partition.eof": True, "isolation.level": "read_uncommitted"}
     consumer = Consumer({**kafka_of(servers, role).librdkafka(), **reads})
     with closing(consumer):
-        (id_, *_) = transactional_ids(consumer, "guild.bells.", (names.events("bells"), 0), 0)
-        assert outcomes_of(consumer, id_, [("bells.events", 0)]) == {("bells.events", 0): TransactionOutcome.COMMIT}
+        (id_, *_) = transaction_log.transactional_ids(consumer, "guild.bells.", (names.events("bells"), 0), 0)
+        found = transaction_log.outcomes_of(consumer, id_, [("bells.events", 0)])
+        assert found == {("bells.events", 0): transaction_log.TransactionOutcome.COMMIT}
         for topic in map(names.commands, app.receivers_of("bells" if role == "worker" else "watch")):
             place = TopicPartition(topic, 0)
             end = consumer.get_watermark_offsets(place, timeout=SECONDS)[1]
-            assert [message.error() for message in records_between(consumer, place, 0, end, SECONDS)] == [None] * end
+            records = transaction_log.records_between(consumer, place, 0, end, SECONDS)
+            assert [message.error() for message in records] == [None] * end
 
 
 def test_only_their_owner_reads_the_files_of_secure_servers(servers: Servers) -> None:
@@ -343,14 +336,8 @@ def provoke(servers: Servers, place: Path, what: str) -> None:
 
 LESS_IN_REDIS = [
     # role, what is typed, its rights instead, what is denied, and the exit code (`status` shows what it can)
-    ("projector", f"run wound --app {APP}", "-@write", "[A-Z]+ .*no permissions to run", 78),
-    (
-        "projector",
-        f"run wound --app {APP}",
-        redis_rules("projector", ["another"]),
-        "[A-Z]+ (view|members:tails):wound",
-        78,
-    ),
+    ("projector", RUN["projector"], "-@write", "[A-Z]+ .*no permissions to run", 78),
+    ("projector", RUN["projector"], redis_rules("projector", ["another"]), "[A-Z]+ (view|members:tails):wound", 78),
     ("client", f"get wound b --app {APP}", "-@read", "HGETALL", 78),
     ("console", f"status --app {APP}", "-@read", "HGETALL", 69),
 ]
