@@ -20,7 +20,7 @@ _API_VERSIONS = struct.pack(">hhih", 18, 0, _CORRELATION, -1)
 _LONGEST = 1 << 20
 
 
-class _Found(NamedTuple):
+class _Probed(NamedTuple):
     """The result of a connection: `why` the server is not a broker, or ''.
 
     A `passing` reason may change a moment later.
@@ -53,43 +53,43 @@ def check_reachable(settings: KafkaSettings) -> None:
         time.sleep(_PAUSE)
 
 
-def _probe(address: str, settings: KafkaSettings, seconds: float) -> _Found:
+def _probe(address: str, settings: KafkaSettings, seconds: float) -> _Probed:
     host, port, given = _split(address)
     place = f"{host}:{port}" if given else f"{host}:{port} (no port is given)"
     try:
         with socket.create_connection((host, port), seconds) as connection:
             return _handshake(connection, place, settings.security_protocol)
     except socket.gaierror as error:
-        return _Found(f"there is no host {host!r} ({error.strerror})")
+        return _Probed(f"there is no host {host!r} ({error.strerror})")
     except ConnectionRefusedError:
-        return _Found(f"nothing listens at {place}, connection refused")
+        return _Probed(f"nothing listens at {place}, connection refused")
     except TimeoutError:
-        return _Found(f"{place} does not answer; is a firewall before it?", passing=True)
+        return _Probed(f"{place} does not answer; is a firewall before it?", passing=True)
     except (OSError, UnicodeError) as error:
-        return _Found(f"{place} cannot be reached ({error})")
+        return _Probed(f"{place} cannot be reached ({error})")
 
 
-def _handshake(connection: socket.socket, place: str, protocol: str) -> _Found:
+def _handshake(connection: socket.socket, place: str, protocol: str) -> _Probed:
     if "SSL" in protocol.rsplit("_", maxsplit=1)[-1]:
         try:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             context.wrap_socket(connection).close()
         except (ssl.SSLError, ConnectionError):
-            return _Found(f"{place} speaks no TLS, which security_protocol={protocol} wants")
-        return _Found("")
+            return _Probed(f"{place} speaks no TLS, which security_protocol={protocol} wants")
+        return _Probed("")
     connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
     try:
         head = _exactly(connection, 8)
     except TimeoutError:
-        return _Found(f"{place} takes connections but does not answer as Kafka does{_other(protocol)}", passing=True)
+        return _Probed(f"{place} takes connections but does not answer as Kafka does{_other(protocol)}", passing=True)
     except ConnectionError:
         head = b""
     if len(head) == 8:
         length, correlation = struct.unpack(">ii", head)
         if correlation == _CORRELATION and 0 < length < _LONGEST:
-            return _Found("")
-    return _Found(f"{place} does not answer as Kafka does{_other(protocol)}")
+            return _Probed("")
+    return _Probed(f"{place} does not answer as Kafka does{_other(protocol)}")
 
 
 def _other(protocol: str) -> str:
