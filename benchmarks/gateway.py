@@ -350,8 +350,8 @@ def _served(servers: Servers) -> Iterator[int]:
 @contextmanager
 def _process(arguments: list[str], servers: Servers) -> Iterator[None]:
     command = [sys.executable, "-m", "leftfold.cli", *arguments, "--app", "benchmarks.gateway:app"]
-    command += ["--kafka", servers.kafka, "--redis", servers.redis]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    where = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": servers.kafka, "LEFTFOLD_REDIS_URL": servers.redis}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | where)
     try:
         yield
     finally:
