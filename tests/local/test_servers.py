@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from leftfold.errors import ConfigurationError
 from leftfold.local import Listener, LocalSettings, embedded, status
 from leftfold.local.kafka import coordinates
 from leftfold.local.redis import answers_ping, find_redis
+from leftfold.version import install_command
 from tests.free_ports import free_port
 
 KAFKA = frozenset({"kafka"})
@@ -67,5 +69,7 @@ def test_an_old_server_on_path_is_passed_over_and_named(tmp_path: Path) -> None:
 
 
 def test_without_any_server_the_message_says_what_to_install() -> None:
-    with pytest.raises(ConfigurationError, match=r"PATH has no redis-server; .*leftfold\[embedded\]"):
+    with pytest.raises(
+        ConfigurationError, match=rf"PATH has no redis-server; .*{re.escape(install_command('embedded'))}"
+    ):
         find_redis("", None)
