@@ -11,7 +11,7 @@ from leftfold.engine.archive.archived_log import ArchivedLog
 from leftfold.engine.archive.gaps import cut_source, log_gap, out_of_reach, unreachable
 from leftfold.engine.rebuild.planner import plan_rebuild
 from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
-from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import LogGap
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
@@ -171,15 +171,22 @@ def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
     assert bench.store.registry(by_owner.name).generations == {}
 
 
-def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it() -> None:
-    bench = FoldBench(by_owner)
+def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it_and_reported_when_that_is_lost() -> None:
+    bench, reports = FoldBench(by_owner), list[str]()
     bench.log.create(TOPIC, 4)
-    projector = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)
+    projector = Projector(
+        bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0, report=lambda what, details: reports.append(what)
+    )
     projector.step(0.0)
     assert not projector.writers()
-    open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
+    built = open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
     bench.until(projector, projector.caught_up)
     assert [writer.view for writer in projector.writers()] == [by_owner]
+    change(bench.store, by_owner.name, lambda registry: registry.without(built.id))
+    projector.step(0.0)
+    projector.step(0.0)
+    assert not projector.writers()
+    assert reports.count("view stopped") == 2
 
 
 def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:

@@ -157,6 +157,7 @@ class Examination:
 
     def __init__(self, apps: Sequence[str], kafka: str | None, redis: str | None) -> None:
         self._specs, self._kafka, self._redis = apps, kafka, redis
+        self._states: dict[str, ClusterState] = {}
 
     def run(self) -> Iterator[Finding]:
         """One finding per check."""
@@ -217,7 +218,10 @@ class Examination:
         return ", ".join(f"{row['name']} has {amount(row['workers'], 'worker')}" for row in found) + noted
 
     def _state(self, app: App) -> ClusterState:
-        return ClusterState(self._kafka, topics=topics_of_members(app))
+        """What the brokers have answered about an App; all checks share it."""
+        if app.name not in self._states:
+            self._states[app.name] = ClusterState(self._kafka, topics=topics_of_members(app))
+        return self._states[app.name]
 
     def _survey(self, survey: Callable[[App, ClusterState, list[str]], Iterator[Row]], app: App) -> str:
         problems: list[str] = []

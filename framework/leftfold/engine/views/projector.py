@@ -191,12 +191,14 @@ class Projector:
     def _followed(self, view: str) -> dict[str, Generation]:
         """The generations of a view to fold; none where the log has lost its first events, which is reported once."""
         try:
-            return self._lifecycles[view].look()
+            found = self._lifecycles[view].look()
         except LogGap as error:
             if view not in self._lost:
                 self._lost.add(view)
                 self._report("view stopped", {"view": view, "why": str(error)})
             return {}
+        self._lost.discard(view)
+        return found
 
     def _adopt(self, view: View[Any, Any], generation: Generation, share: frozenset[int]) -> None:
         name, lifecycle = (view.name, generation.id), self._lifecycles[view.name]
