@@ -74,12 +74,12 @@ class Times:
         """Milliseconds of each batch that had events, those at the start left out."""
         store = RedisViewStore(self._redis)
         generation = open_generation(store, balances, {MOVEMENTS: PARTITIONS}, Phase.SEALED)
-        course = MicroBatchDriver(
+        driver = MicroBatchDriver(
             balances, generation, store.checkpoints(generation), secrets.token_hex(6),
             open_store=partial(RedisViewStore, self._redis), open_log=partial(KafkaBulkLog, self._kafka),
         )  # fmt: skip
         folded: list[MicroBatchDriver] = []
-        query = BatchQuery(self._spark, [course], store, java, folded.append)
+        query = BatchQuery(self._spark, [driver], store, java, folded.append)
         found: dict[int, float] = {}
         for _ in range(WARM + BATCHES):
             before = len(folded)

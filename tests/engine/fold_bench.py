@@ -133,16 +133,16 @@ class Batches:
     def __post_init__(self) -> None:
         self.bench.settle(self.bench.projector())
         generation = self.bench.live(self.view)
-        self.course = MicroBatchDriver(
+        self.driver = MicroBatchDriver(
             self.view, generation, self.bench.store.checkpoints(generation), self.run,
             open_store=lambda: self.bench.store, open_log=lambda: CommittedLog(self.bench.log.reader()),
         )  # fmt: skip
-        self.number, self.begin = 0, self.course.position()
+        self.number, self.begin = 0, self.driver.position()
 
     def fold(self, end: Position | None = None) -> None:
         """One batch up to a position, or up to the end."""
         end = end if end is not None else self.bench.log.reader().ends([TOPIC])
-        self.course.fold(self.number, (self.begin, end), self.tasks, self.bench.store)
+        self.driver.fold(self.number, (self.begin, end), self.tasks, self.bench.store)
         self.number, self.begin = self.number + 1, end
 
     def tasks(self, job: MicroBatchTask) -> Sequence[BatchResult]:

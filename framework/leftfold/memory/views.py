@@ -33,6 +33,7 @@ from leftfold.ports.queries import (
     Entries,
     GetRow,
     IndexRange,
+    InspectedRow,
     Inspection,
     Listed,
     Matches,
@@ -42,7 +43,6 @@ from leftfold.ports.queries import (
     Registered,
     RowResult,
     Rows,
-    Standing,
 )
 
 __all__ = ["MemoryViewStore"]
@@ -101,14 +101,14 @@ def _entries_from(store: MemoryViewStore, asked: Entries) -> list[tuple[str, str
     return [entry for entry in found if entry >= asked.first][: asked.limit]
 
 
-def _inspection(store: MemoryViewStore, asked: Inspection) -> Standing:
+def _inspection(store: MemoryViewStore, asked: Inspection) -> InspectedRow:
     bucket = store.bucket(asked.generation, asked.bucket)
     if bucket is None:
-        return Standing(None, None, False, frozenset(), False)
+        return InspectedRow(None, None, False, frozenset(), False)
     indexed = bucket.indexed.get(asked.key, {}).items()
     fields, whole = bucket.rows.get(asked.key), bucket.counts_in(asked.generation)
     there = frozenset(entry for entry in asked.entries if entry in indexed)
-    return Standing(bucket.checkpoint if whole else None, fields, fields is not None, there, whole)
+    return InspectedRow(bucket.checkpoint if whole else None, fields, fields is not None, there, whole)
 
 
 def _changes(store: MemoryViewStore, asked: Changes) -> Recent:

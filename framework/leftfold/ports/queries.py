@@ -12,8 +12,8 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Checkpoint, Generation, Registry, Snapshot
 
 __all__ = [
-    "Changed", "Changes", "Counting", "Counts", "Entries", "Entry", "GetRow", "IndexRange", "Inspection", "Listed",
-    "Matches", "Matching", "Query", "Recent", "Registered", "RowResult", "Rows", "Standing",
+    "Changed", "Changes", "Counting", "Counts", "Entries", "Entry", "GetRow", "IndexRange", "InspectedRow",
+    "Inspection", "Listed", "Matches", "Matching", "Query", "Recent", "Registered", "RowResult", "Rows",
 ]  # fmt: skip
 
 A_co = TypeVar("A_co", covariant=True)
@@ -141,7 +141,7 @@ Entry: TypeAlias = tuple[str, str]
 """An index of a row and the ordered value in it."""
 
 
-class Standing(NamedTuple):
+class InspectedRow(NamedTuple):
     """All that is stored of a row: its fields, whether the key list has it, which queried entries exist.
 
     None of it is older than the bucket's checkpoint (None = it has none), and none newer if the checkpoint is `still`
@@ -156,7 +156,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Inspection(Query[Standing]):
+class Inspection(Query[InspectedRow]):
     """One row with its entries in the key list and the indexes of its bucket."""
 
     generation: Generation

@@ -15,6 +15,7 @@ from leftfold.ports.queries import (
     Entries,
     GetRow,
     IndexRange,
+    InspectedRow,
     Inspection,
     Listed,
     Matches,
@@ -24,7 +25,6 @@ from leftfold.ports.queries import (
     Registered,
     RowResult,
     Rows,
-    Standing,
 )
 from leftfold.redis.connection.errors import Command
 from leftfold.redis.connection.protocol import RedisQuery, hash_of, live_command, live_in
@@ -153,14 +153,14 @@ def _entries_query(asked: Entries) -> RedisQuery[list[tuple[str, str]]]:
     return RedisQuery([command], lambda replies: [split_entry(member) for member in replies[0]])
 
 
-def _inspection_query(asked: Inspection) -> RedisQuery[Standing]:
+def _inspection_query(asked: Inspection) -> RedisQuery[InspectedRow]:
     """The checkpoint first, and its token once more at the end."""
     keys = BucketKeys(asked.generation, asked.bucket)
 
-    def answer(replies: Sequence[Any]) -> Standing:
+    def answer(replies: Sequence[Any]) -> InspectedRow:
         whole, fields, listed, *scores, token = replies
         checkpoint = _LazyCheckpoints(asked.generation, {asked.bucket: whole}).get(asked.bucket)
-        return Standing(
+        return InspectedRow(
             checkpoint,
             hash_of(fields) or None,
             listed is not None,

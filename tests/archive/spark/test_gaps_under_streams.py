@@ -14,7 +14,7 @@ from leftfold.engine.views.generations import open_generation
 from leftfold.errors import InfrastructureError, LogGap
 from leftfold.ports.flush import Phase
 from leftfold.runtime.rebuilding import kept
-from leftfold.spark.core.offsets import Reach
+from leftfold.spark.core.offsets import OffsetCheck
 from leftfold.spark.queries.compute import refreshed
 from leftfold.spark.streaming.projection import ViewStream
 from leftfold.testing import fold
@@ -37,7 +37,7 @@ VIEWS = pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: vi
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removes the check of where topics begin."""
-    monkeypatch.setattr(Reach, "check", lambda self, wanted: None)
+    monkeypatch.setattr(OffsetCheck, "check", lambda self, wanted: None)
 
 
 def failed(stream: ViewStream) -> InfrastructureError:
@@ -74,7 +74,7 @@ def test_a_query_stream_that_begins_where_the_topic_does_shows_wrong_rows_and_is
 ) -> None:
     past = stopped.elsewhere(3)
     with monkeypatch.context() as careless:
-        careless.setattr(Reach, "check", lambda self, wanted: None)
+        careless.setattr(OffsetCheck, "check", lambda self, wanted: None)
         careless.setattr("leftfold.spark.queries.query_stream.first_offsets", lambda topic, partitions: "earliest")
         with stopped.querying(past, tmp_path) as stream:
             stream.wait_heard("generation live")

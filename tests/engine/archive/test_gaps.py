@@ -129,9 +129,9 @@ def test_no_generation_is_begun_over_a_gap() -> None:
     def refuse(topics: Mapping[str, int]) -> None:
         raise LogGap(str(dict(topics)))
 
-    course = GenerationLifecycle(by_owner, store, log.reader(), lambda what, details: None, check=refuse)
+    lifecycle = GenerationLifecycle(by_owner, store, log.reader(), lambda what, details: None, check=refuse)
     with pytest.raises(LogGap, match=r"\{'ledgers.events': 3\}"):
-        course.look()
+        lifecycle.look()
     assert not store.registry(by_owner.name).generations
     # The twin: without the check there is one.
     assert GenerationLifecycle(by_owner, store, log.reader(), lambda what, details: None).look()
@@ -175,7 +175,11 @@ def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it_and_rep
     bench, reports = FoldBench(by_owner), list[str]()
     bench.log.create(TOPIC, 4)
     projector = Projector(
-        bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0, report=lambda what, details: reports.append(what)
+        bench.wanted,
+        lambda: Trimmed(bench.log),
+        bench.store,
+        look=0.0,
+        report=lambda what, details: reports.append(what),
     )
     projector.step(0.0)
     assert not projector.writers()

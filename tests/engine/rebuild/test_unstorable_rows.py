@@ -81,13 +81,13 @@ def streamed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: 
     """The view as Spark streaming folds it, in batches of so many events."""
     generation, reader = live_generation(view, store), log.reader()
     ports: dict[str, Any] = {"open_store": lambda: store, "open_log": lambda: CommittedLog(log.reader())}
-    course = MicroBatchDriver(view, generation, store.checkpoints(generation), "run", **ports)
+    driver = MicroBatchDriver(view, generation, store.checkpoints(generation), "run", **ports)
     begin, number = beginning(generation.topics), 0
     reader.seek(begin)
     while not begin.covers(reader.ends([TOPIC])):
         for size in sizes:
             reader.poll(size, 0.0)
-            course.fold(number, (begin, reader.position()), lambda job: run_tasks(job, log, store), store)
+            driver.fold(number, (begin, reader.position()), lambda job: run_tasks(job, log, store), store)
             begin, number = reader.position(), number + 1
     return generation
 

@@ -80,7 +80,7 @@ def test_batches_that_are_folded_as_they_come_cut_decisions(view: Any, kind: typ
     for offset in range(1, 9):
         at = {partition: min(offset, ends.next_offset(TOPIC, partition)) for partition in range(PARTITIONS)}
         batches.fold(Position({TOPIC: at}))
-        cuts += interior(bench, batches.course.checkpoints)
+        cuts += interior(bench, batches.driver.checkpoints)
     assert (cuts > 0) is (kind is Cutting)
     assert bench.rows(view) == dict(fold(view, *chain.from_iterable(DECISIONS)))
 
@@ -92,7 +92,7 @@ def test_a_batch_that_is_run_again_counts_events_twice_where_checkpoints_are_not
     bench = FoldBench(household_spend)
     batches = Kind(bench, household_spend, kind=kind)
     bench.write(HISTORY[1])
-    job = batches.course._planned(0, (batches.begin, bench.log.reader().ends([TOPIC])))
+    job = batches.driver._planned(0, (batches.begin, bench.log.reader().ends([TOPIC])))
     batches.tasks(job)
     assert bench.rows(household_spend) == dict(fold(household_spend, HISTORY[1]))
     batches.tasks(job)

@@ -46,17 +46,17 @@ def test_wherever_batches_are_cut_rows_are_those_of_the_fold(view: Any, cuts: li
     for cut in cuts:
         at = {p: batches.begin.next_offset(TOPIC, p) + count for p, count in enumerate(cut)}
         batches.fold(Position({TOPIC: {p: min(offset, ends.next_offset(TOPIC, p)) for p, offset in at.items()}}))
-        assert interior(bench, batches.course.checkpoints) == 0
+        assert interior(bench, batches.driver.checkpoints) == 0
     batches.fold()
     assert bench.rows(view) == dict(fold(view, *chain.from_iterable(DECISIONS)))
     assert all(
         checkpoint.position.covers(ends_of_bucket(batches, bucket, ends))
-        for bucket, checkpoint in batches.course.checkpoints.items()
+        for bucket, checkpoint in batches.driver.checkpoints.items()
     )
 
 
 def ends_of_bucket(batches: Batches, bucket: int, ends: Position) -> Position:
-    generation = batches.course.generation
+    generation = batches.driver.generation
     return ends.only(generation.topics, bucket if generation.stream_keyed else None)
 
 
@@ -76,7 +76,7 @@ def test_a_task_that_is_run_again_finds_its_own_token_and_changes_nothing(view: 
     bench = FoldBench(view)
     batches = Batches(bench, view)
     bench.write(*HISTORY[:1])
-    job = batches.course._planned(0, (batches.begin, bench.log.reader().ends([TOPIC])))
+    job = batches.driver._planned(0, (batches.begin, bench.log.reader().ends([TOPIC])))
     once = batches.tasks(job)
     rows, checkpoints = bench.rows(view), bench.store.checkpoints(bench.live(view))
     assert rows == dict(fold(view, HISTORY[0]))
@@ -169,11 +169,11 @@ def test_too_many_parked_keys_stop_the_view() -> None:
     batches = Batches(bench, open_baskets)
     for event in HISTORY:
         bench.write(event, ce_type=b"baskets.CheckedOut.v9")
-    job = batches.course._planned(0, (batches.begin, bench.log.reader().ends([TOPIC])))
+    job = batches.driver._planned(0, (batches.begin, bench.log.reader().ends([TOPIC])))
     (stopped, *_) = [result for result in batches.tasks(replace(job, max_parked=1)) if result.stopped]
     assert "more than" in stopped.stopped
     batches.fold()
-    assert sum(len(checkpoint.parked) for checkpoint in batches.course.checkpoints.values()) == len(HISTORY)
+    assert sum(len(checkpoint.parked) for checkpoint in batches.driver.checkpoints.values()) == len(HISTORY)
 
 
 def test_a_result_survives_its_way_to_the_driver() -> None:

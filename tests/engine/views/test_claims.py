@@ -261,12 +261,12 @@ def test_a_projector_of_an_older_version_without_a_code_shares_the_buckets(shop:
 def test_a_spark_stream_claims_generations_as_a_projector_does(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     seen, held = shop.generation(Phase.LIVE), shop.generation(Phase.HELD)
-    courses = {code: lifecycle_of(shop, code) for code in "ab"}
-    assert {code: set(one.look()) for code, one in courses.items()} == {"a": {seen.id}, "b": {held.id}}
+    lifecycles = {code: lifecycle_of(shop, code) for code in "ab"}
+    assert {code: set(one.look()) for code, one in lifecycles.items()} == {"a": {seen.id}, "b": {held.id}}
     newest = lifecycle_of(shop, "c")
     assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
-    assert courses["a"].look() == {}
-    assert courses["a"].checkpoints(seen) is None
+    assert lifecycles["a"].look() == {}
+    assert lifecycles["a"].checkpoints(seen) is None
     assert [details["generation"] for details in shop.reports_of("standing by")] == [held.id, seen.id, held.id, seen.id]
 
 

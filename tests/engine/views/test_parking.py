@@ -225,7 +225,7 @@ def test_micro_batches_park_events_without_a_row_key(view: Any) -> None:
     bench.write(out("c", "h", **{"": 4}))
     bench.write(out("d", "h", apple=5))
     batches.fold()
-    (found,) = [why for checkpoint in batches.course.checkpoints.values() for why in checkpoint.parked.values()]
+    (found,) = [why for checkpoint in batches.driver.checkpoints.values() for why in checkpoint.parked.values()]
     assert (found.error, found.waiting) == (WHY, 2)
     assert set(bench.rows(view)) == {"apple", "pear"}
 

@@ -14,7 +14,7 @@ from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally, run_pass_locally
 from leftfold.engine.views.cleanup import discard, sweep
-from leftfold.engine.views.code_claims import attendance, member_names
+from leftfold.engine.views.code_claims import active_projectors, member_names
 from leftfold.engine.views.generations import BUCKETS, change, log_mismatch, open_generation, topic_ids, topics_of
 from leftfold.engine.views.leases import check_attempt, check_sole_member, exclusive_lease, members, take_over
 from leftfold.engine.views.projection_writer import MAX_PARKED
@@ -245,7 +245,7 @@ class Rebuild:
         fold, view = self.options.fold, self.view
         if not fold or self.options.hold or self.options.pin or self.options.swap_anyway:
             return
-        found = attendance(self._store, view.name, view.hash, [fold])
+        found = active_projectors(self._store, view.name, view.hash, [fold])
         if found.members and not found.of(fold):
             raise ConfigurationError(
                 f"view {view.name}: its projectors run other code than this ({member_names(found.members)}) and would "

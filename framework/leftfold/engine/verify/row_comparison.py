@@ -19,7 +19,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, OpenBulkLog, Suspect
 from leftfold.ports.flush import Checkpoint, Generation, stored_fields
 from leftfold.ports.protocols import ViewStore
-from leftfold.ports.queries import Entries, Entry, Inspection, Standing
+from leftfold.ports.queries import Entries, Entry, InspectedRow, Inspection
 
 __all__ = ["MOST_SUSPECTS", "ComparingSink", "Fields", "RowCheck", "fields_of", "row_and_checkpoint"]
 
@@ -179,13 +179,13 @@ class RowCheck:
         return tuple(found[:most])
 
     def _among(self, suspects: Mapping[RowAddress, Collection[Entry]]) -> list[RowDifference]:
-        seen = {place: self._standing(place, entries) for place, entries in suspects.items()}
+        seen = {place: self._inspected(place, entries) for place, entries in suspects.items()}
         wanted = {place[1]: checkpoint.position for place, (checkpoint, _) in seen.items() if self._belongs(place)}
         with closing(self._open_log()) as log:
             folded = RowsFold(self._view, self._generation, log, wanted).rows
         found = (
-            self._difference(place[1], stands, folded[place[1]] if self._belongs(place) else None)
-            for place, (checkpoint, stands) in seen.items()
+            self._difference(place[1], row, folded[place[1]] if self._belongs(place) else None)
+            for place, (checkpoint, row) in seen.items()
             if not (self._sets and place[1] in checkpoint.parked)
         )
         return [difference for difference in found if difference.fields]
@@ -194,11 +194,11 @@ class RowCheck:
         """Whether a row of this key may be in the bucket at all."""
         return place_of(self._generation, place[1]) == place
 
-    def _standing(self, place: RowAddress, strays: Collection[Entry]) -> tuple[Checkpoint, Standing]:
+    def _inspected(self, place: RowAddress, strays: Collection[Entry]) -> tuple[Checkpoint, InspectedRow]:
         def asked(stored: Mapping[bytes, bytes] | None) -> tuple[Entry, ...]:
             return tuple(dict.fromkeys([*strays, *self._entries_of(stored)]))
 
-        return _standing(self._generation, place, self._store, asked)
+        return _inspected(self._generation, place, self._store, asked)
 
     def _entries_of(self, stored: Mapping[bytes, bytes] | None) -> Sequence[Entry]:
         """The index entries that a stored row should have."""
@@ -210,12 +210,12 @@ class RowCheck:
         except ContractError:
             return ()  # a row that cannot be read differs anyhow
 
-    def _difference(self, key: str, stands: Standing, folded: StepwiseFold | None) -> RowDifference:
-        one = text_fields(stands.fields)
+    def _difference(self, key: str, row: InspectedRow, folded: StepwiseFold | None) -> RowDifference:
+        one = text_fields(row.fields)
         other = None if folded is None else fields_of(self._view, folded.good, folded.version)
         if not self._sets:
             return RowDifference(key, one, other)
-        stored, mine = self._stored_sets(stands), self._folded_sets(folded)
+        stored, mine = self._stored_sets(row), self._folded_sets(folded)
         if one != other:
             # The entries that the row should have were not asked for then: only stray ones count.
             for name in [name for name in mine if name != _LISTED and stored.get(name, mine[name]) == mine[name]]:
@@ -224,10 +224,10 @@ class RowCheck:
         differing = {name for name in stored.keys() | mine.keys() if stored.get(name) != mine.get(name)}
         return RowDifference(key, _with(one, stored, differing), _with(other, mine, differing))
 
-    def _stored_sets(self, stands: Standing) -> dict[str, str]:
+    def _stored_sets(self, row: InspectedRow) -> dict[str, str]:
         """The sets that list a row in the store, by name."""
-        found = {_LISTED: "listed"} if stands.listed else {}
-        for index, value in sorted(stands.entries):
+        found = {_LISTED: "listed"} if row.listed else {}
+        for index, value in sorted(row.entries):
             name = _LISTED + index
             found[name] = f"{found[name]} {value}" if name in found else value
         return found
@@ -246,16 +246,16 @@ def _with(fields: Fields | None, sets: Mapping[str, str], differing: Collection[
 
 def row_and_checkpoint(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Checkpoint]:
     """A stored row and the checkpoint of its bucket, both as of one moment."""
-    checkpoint, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
-    return text_fields(stands.fields), checkpoint
+    checkpoint, row = _inspected(generation, place_of(generation, key), store, lambda stored: ())
+    return text_fields(row.fields), checkpoint
 
 
-def _standing(
+def _inspected(
     generation: Generation,
     place: RowAddress,
     store: ViewStore,
     asked: Callable[[Mapping[bytes, bytes] | None], tuple[Entry, ...]],
-) -> tuple[Checkpoint, Standing]:
+) -> tuple[Checkpoint, InspectedRow]:
     """What is stored of a row, and its bucket's checkpoint, which did not move during the read.
 
     Args:
@@ -263,12 +263,12 @@ def _standing(
     """
     entries, deadline = asked(None), time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        stands = store.ask(Inspection(generation, *place, entries))
-        if stands.checkpoint is None:
+        row = store.ask(Inspection(generation, *place, entries))
+        if row.checkpoint is None:
             raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")
-        wanted = asked(stands.fields)
-        if stands.still and set(wanted) <= set(entries):
-            return stands.checkpoint, stands
+        wanted = asked(row.fields)
+        if row.still and set(wanted) <= set(entries):
+            return row.checkpoint, row
         entries = wanted
     raise InfrastructureError(
         f"bucket {place[0]} of {generation.view} {generation.id} never stood still in {_PATIENCE:g} s"

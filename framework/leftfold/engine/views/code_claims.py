@@ -14,8 +14,8 @@ from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
-    "Attendance", "attendance", "check_claim", "check_projectors", "claimed", "folded_by", "is_claimable", "may_fold",
-    "member_names", "member_of", "mixture", "name_of", "names_fold", "next_steps", "takeover_command",
+    "ActiveProjectors", "active_projectors", "check_claim", "check_projectors", "claimed", "folded_by", "is_claimable",
+    "may_fold", "member_names", "member_of", "mixture", "name_of", "names_fold", "next_steps", "takeover_command",
 ]  # fmt: skip
 
 _SAYS_CODE = "+"
@@ -65,7 +65,7 @@ def name_of(member: str) -> str:
 
 
 @dataclass(frozen=True)
-class Attendance:
+class ActiveProjectors:
     """The projectors of a view of one schema hash: all of them, and by code those that publish one."""
 
     members: tuple[str, ...]
@@ -77,12 +77,12 @@ class Attendance:
         return tuple(m for m in self.members if not fold or not m.endswith(_SAYS_CODE) or m in mine)
 
 
-def attendance(store: ViewStore, view: str, hash_: str, folds: Iterable[str]) -> Attendance:
+def active_projectors(store: ViewStore, view: str, hash_: str, folds: Iterable[str]) -> ActiveProjectors:
     """The projectors at work on the generations of a hash, by these codes."""
     group, codes = names.projectors(view, hash_), tuple(dict.fromkeys(filter(None, folds)))
     by_code = {code: names.coders(view, hash_, code) for code in codes}
     found = store.heartbeat([group, *by_code.values()], "", 0.0)
-    return Attendance(found[group], {code: found[of_code] for code, of_code in by_code.items()})
+    return ActiveProjectors(found[group], {code: found[of_code] for code, of_code in by_code.items()})
 
 
 def check_claim(generation: Generation, fold: str) -> None:
@@ -111,7 +111,7 @@ def check_projectors(store: ViewStore, generation: Generation, fold: str, patien
     """
     deadline = time.monotonic() + patience
     while True:
-        found = attendance(store, generation.view, generation.hash, [generation.fold])
+        found = active_projectors(store, generation.view, generation.hash, [generation.fold])
         if found.of(generation.fold):
             return
         if not found.members or time.monotonic() > deadline:
@@ -135,7 +135,7 @@ def member_names(members: Sequence[str]) -> str:
 def mixture(store: ViewStore, registry: Registry, view: View[Any, Any], fold: str) -> list[str]:
     """Messages for the operator about which codes fold the live and held generations of this schema."""
     mine = [g for g in registry.generations.values() if g.hash == view.hash and g.phase not in _NOT_FOLDED]
-    found = attendance(store, view.name, view.hash, [fold, *(code for g in mine for code in g.folds)])
+    found = active_projectors(store, view.name, view.hash, [fold, *(code for g in mine for code in g.folds)])
     messages = [_of_one(g, found, fold) for g in mine if g.phase is not Phase.KEPT]
     return [text for text in messages if text]
 
@@ -152,7 +152,7 @@ def folded_by(generation: Generation, fold: str) -> str:
     )
 
 
-def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
+def _of_one(generation: Generation, found: ActiveProjectors, fold: str) -> str:
     view, code, right = generation.view, generation.fold, found.of(generation.fold)
     idle = [member for member in found.members if member not in right]
     at_work = f"projectors of code {code} at work on {generation.id} ({generation.phase.value}): {len(right)}"

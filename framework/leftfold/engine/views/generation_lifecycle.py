@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from leftfold.engine.views.cleanup import remove_ended
-from leftfold.engine.views.code_claims import attendance, claimed, is_claimable, names_fold
+from leftfold.engine.views.code_claims import active_projectors, claimed, is_claimable, names_fold
 from leftfold.engine.views.generations import (
     BUCKETS,
     GenerationReporter,
@@ -212,7 +212,8 @@ class GenerationLifecycle:
 
     def _is_missed(self, code: str) -> bool:
         """Whether no projector of this code has sent a heartbeat for as long as a restart or outage may take."""
-        if self._absence == float("inf") or attendance(self._store, self.view.name, self.view.hash, [code]).of(code):
+        store, view = self._store, self.view
+        if self._absence == float("inf") or active_projectors(store, view.name, view.hash, [code]).of(code):
             self._missed.pop(code, None)
             return False
         current_time = time.monotonic()

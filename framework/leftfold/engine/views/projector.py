@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from leftfold.engine.archive.gaps import beginning
-from leftfold.engine.views.code_claims import Attendance, member_of, next_steps
+from leftfold.engine.views.code_claims import ActiveProjectors, member_of, next_steps
 from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import BUCKETS, Identities
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
@@ -160,13 +160,13 @@ class Projector:
             group.close()
         self._admin.close()
 
-    def _send_heartbeat(self, seconds: float) -> dict[str, Attendance]:
+    def _send_heartbeat(self, seconds: float) -> dict[str, ActiveProjectors]:
         """Sends a heartbeat with this projector's code; returns the projectors of the same schema by view."""
         groups = {view.name: names.projectors(view.name, view.hash) for view in self.views}
         codes = {v.name: names.coders(v.name, v.hash, self._folds[v.name]) for v in self.views if self._folds}
         found = self._store.heartbeat([*groups.values(), *codes.values()], self._called, seconds) if groups else {}
         return {
-            view: Attendance(found[group], {self._folds[view]: found[codes[view]]} if codes else {})
+            view: ActiveProjectors(found[group], {self._folds[view]: found[codes[view]]} if codes else {})
             for view, group in groups.items()
         }
 

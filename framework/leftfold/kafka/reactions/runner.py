@@ -113,12 +113,12 @@ class ReactionRunner:
         """Starts reading new partitions where their last owner stopped; a rebalance meanwhile delays it."""
         if unknown := self._member.new - self._starts.keys():
             try:
-                stands = self._start_offsets.stands(self._member.consumer, unknown)
+                found = self._start_offsets.find(self._member.consumer, unknown)
             except InfrastructureError as error:
                 if has_members(error):
                     return
                 raise
-            self._starts |= {place: stands[place] for place in unknown}
+            self._starts |= {place: found[place] for place in unknown}
         served = [place for place in sorted(self._member.new) if self._member.serve(place, self._starts[place].offset)]
         for place in served:
             left = self._member.committed[place] = self._starts.pop(place)

@@ -98,7 +98,7 @@ class StartOffsets:
         self._places = RecordedPlaces(names.begun(reaction.name), settings)
         self._known: dict[PartitionId, int] = {}
 
-    def stands(self, consumer: Consumer, places: Collection[PartitionId]) -> dict[PartitionId, Handoff]:
+    def find(self, consumer: Consumer, places: Collection[PartitionId]) -> dict[PartitionId, Handoff]:
         """The next offset of each partition, with the metadata that the last owner committed.
 
         A partition without a committed or recorded offset starts at the reaction's `since`.
@@ -187,7 +187,7 @@ class StartOffsets:
         """
         with self._bystander() as consumer:
             try:
-                self.stands(consumer, self.everywhere())
+                self.find(consumer, self.everywhere())
             except InfrastructureError as error:
                 # If the reaction is running already, the process that gets a partition sets its start offset.
                 if not has_members(error):

@@ -14,7 +14,7 @@ from leftfold.client.lookup import start_command
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
 from leftfold.engine.views.cleanup import leftovers, projectors_of, undeclared, way_out
-from leftfold.engine.views.code_claims import attendance, mixture
+from leftfold.engine.views.code_claims import active_projectors, mixture
 from leftfold.engine.views.generations import log_mismatch
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
 from leftfold.model import keys as names
@@ -232,7 +232,7 @@ class Survey:
             if generation.phase in (Phase.LIVE, Phase.HELD) and (why := log_mismatch(generation, self._ids)):
                 self.problems.append(why)
             if row.get("live"):
-                at_work = attendance(store, view.name, generation.hash, [generation.fold])
+                at_work = active_projectors(store, view.name, generation.hash, [generation.fold])
                 row["projectors"] = len(at_work.of(generation.fold))
                 if row["lag"] is not None and generation.hash == view.hash:
                     row["behind"] = self._behind(view, row, state)

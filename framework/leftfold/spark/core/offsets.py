@@ -16,7 +16,7 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Phase
 from leftfold.ports.protocols import Report
 
-__all__ = ["Reach", "check_start", "first_offsets", "kafka_source"]
+__all__ = ["OffsetCheck", "check_start", "first_offsets", "kafka_source"]
 
 
 _SOURCE = {
@@ -107,7 +107,7 @@ def _brief(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if "xception" in line), repr(error))
 
 
-class Reach:
+class OffsetCheck:
     """Refuses a stream of one view that would have to read records that its topics no longer hold.
 
     Args:
@@ -127,24 +127,24 @@ class Reach:
         if missing := unreachable(topic_starts(self._spark, wanted.offsets.keys(), self._kafka), wanted):
             raise out_of_reach(self._view, missing, self._remedy)
 
-    def within(self, courses: Sequence[MicroBatchDriver], report: Report) -> list[MicroBatchDriver]:
+    def within(self, drivers: Sequence[MicroBatchDriver], report: Report) -> list[MicroBatchDriver]:
         """The generations that can continue, the live one among them; each of the others is reported.
 
         Raises:
             LogGap: the live generation, or every one, needs records before the start of the topics.
         """
         found, lost = list[MicroBatchDriver](), list[LogGap]()
-        for course in courses:
+        for driver in drivers:
             try:
-                self.check(beginning(course.generation.topics) | course.position())
+                self.check(beginning(driver.generation.topics) | driver.position())
             except LogGap as error:
-                if course.generation.phase is Phase.LIVE:
+                if driver.generation.phase is Phase.LIVE:
                     raise
                 lost.append(error)
-                details = {"view": self._view, "generation": course.generation.id, "why": str(error)}
+                details = {"view": self._view, "generation": driver.generation.id, "why": str(error)}
                 report("generation left behind", details)
             else:
-                found.append(course)
+                found.append(driver)
         if lost and not found:
             raise lost[0]
         return found

@@ -24,7 +24,7 @@ from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import Report
-from leftfold.spark.core.offsets import Reach, first_offsets, kafka_source
+from leftfold.spark.core.offsets import OffsetCheck, first_offsets, kafka_source
 from leftfold.spark.core.task_io import SkippedValues, cause_of
 from leftfold.spark.queries.compute import compute, own_session, refreshed
 from leftfold.spark.queries.incremental_batches import (
@@ -98,7 +98,8 @@ class QueryStream:
             raise ConfigurationError(f"view {view.name} cannot be kept by a stream: {how.why}")
         self._spark, self._view, self._places = spark, view, places
         self._groups, self._shuffles, self._every, self._keep = how.groups, shuffles, every, keep
-        self._report, self._reach = report, Reach(spark, places.kafka, view.name, _REMEDY.format(view=view.name))
+        self._report = report
+        self._offset_check = OffsetCheck(spark, places.kafka, view.name, _REMEDY.format(view=view.name))
 
     def run(self, stop: threading.Event) -> None:
         """Streams until `stop` is set.
@@ -164,7 +165,7 @@ class QueryStream:
             why = "the buckets' checkpoints and Spark's checkpoint directory do not agree"
             self._report("computed from the start", {"view": view.name, "why": why})
             return None
-        self._reach.check(beginning(topics) | checkpoint.committed(found))
+        self._offset_check.check(beginning(topics) | checkpoint.committed(found))
         if not writer.claim():
             raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this run ends")
         self._report("stream continues", {"view": view.name, "generation": live.id, "batch": writer.batch})
@@ -177,7 +178,7 @@ class QueryStream:
     ) -> StreamBatches:
         """A new generation and a new checkpoint directory; its first batch is the whole log."""
         store, view = self._places.store, self._view
-        self._reach.check(beginning(topics))
+        self._offset_check.check(beginning(topics))
         generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids)
         path = self.checkpoint(generation).begin(run, files)
         batches = self._batches(generation, run, ends, path)

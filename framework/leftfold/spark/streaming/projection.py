@@ -33,7 +33,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import LogReader, RawRecord, Report, ViewStore
-from leftfold.spark.core.offsets import Reach, kafka_source
+from leftfold.spark.core.offsets import OffsetCheck, kafka_source
 from leftfold.spark.core.task_io import ITEM, ITEM_ORDER, Batches, cause_of, item_batches, items_in, line_batches
 
 __all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
@@ -135,7 +135,7 @@ class BatchQuery:
     Its checkpoint directory is temporary: it is removed at the end, and by Spark's JVM when this process is killed.
 
     Args:
-        courses: one per generation. kafka: the properties of a Java client.
+        drivers: one per generation. kafka: the properties of a Java client.
         folded: called after every batch that was folded.
         trigger: seconds from batch to batch; 0 = the next begins when one has ended.
         most: the maximal number of events in a batch, over all partitions.
@@ -144,7 +144,7 @@ class BatchQuery:
     def __init__(
         self,
         spark: SparkSession,
-        courses: Sequence[MicroBatchDriver],
+        drivers: Sequence[MicroBatchDriver],
         store: ViewStore,
         kafka: Mapping[str, str],
         folded: Callable[[MicroBatchDriver], None],
@@ -152,10 +152,10 @@ class BatchQuery:
         trigger: float = 0.0,
         most: int = MOST_EVENTS,
     ) -> None:
-        self._courses, self._store, self._folded = tuple(courses), store, folded
+        self._drivers, self._store, self._folded = tuple(drivers), store, folded
         temporary: Any = spark.sparkContext._temp_dir  # noqa: SLF001  # in a directory for this user only, mode 0700
         self._folder = Path(tempfile.mkdtemp(prefix="leftfold-run-", dir=temporary))
-        self._start = _least([course.position() for course in courses], courses[0].generation.topics)
+        self._start = _least([driver.position() for driver in drivers], drivers[0].generation.topics)
         self._failure: BaseException | None = None
         try:
             starts, topics = self._start.to_json(), self._start.offsets
@@ -202,10 +202,10 @@ class BatchQuery:
         """Folds one batch into every generation; an error ends the query and is raised by `wait`."""
         try:
             span = (self._offsets(number - 1), self._offsets(number))
-            with _kept(batch, times=len(self._courses)):
-                for course in self._courses:
-                    course.fold(number, span, lambda job: run_batch(batch, job), self._store)
-                    self._folded(course)
+            with _kept(batch, times=len(self._drivers)):
+                for driver in self._drivers:
+                    driver.fold(number, span, lambda job: run_batch(batch, job), self._store)
+                    self._folded(driver)
         except (PySparkException, Py4JError) as error:  # pyspark knows only some of Java's exceptions by name
             self._failure = cause_of(error)
             raise
@@ -289,15 +289,15 @@ class ViewStream:
         self._trigger, self._most = trigger, most
         self._store, self._log = ports.open_store(), ports.open_reader()
         remedy = _REMEDY.format(view=view.name, archive=shlex.quote(ports.archive))
-        self._reach = Reach(spark, ports.kafka, view.name, remedy)
-        self._course = GenerationLifecycle(
+        self._offset_check = OffsetCheck(spark, ports.kafka, view.name, remedy)
+        self._lifecycle = GenerationLifecycle(
             view,
             self._store,
             self._log,
             report,
             fold=fold,
             started=started,
-            check=lambda topics: self._reach.check(beginning(topics)),
+            check=lambda topics: self._offset_check.check(beginning(topics)),
         )
         self._run: BatchQuery | None = None
         self._followed: dict[str, Generation] = {}
@@ -319,7 +319,7 @@ class ViewStream:
         try:
             if now - self._looked >= self._look:
                 self._looked = now
-                self._restart_if_changed(self._course.look())
+                self._restart_if_changed(self._lifecycle.look())
             if self._run is not None and self._run.wait(seconds):
                 self._end()
         except OutOfStep as why:
@@ -348,30 +348,30 @@ class ViewStream:
         if self._run is not None and found.keys() == self._followed.keys():
             return
         self._end()
-        run, courses = secrets.token_hex(6), []
+        run, drivers = secrets.token_hex(6), []
         for generation in found.values():
-            checkpoints = self._course.checkpoints(generation)
+            checkpoints = self._lifecycle.checkpoints(generation)
             if checkpoints is not None:
-                courses.append(self._course_of(generation, checkpoints, run))
-        self._followed = {course.generation.id: course.generation for course in courses}
-        courses = self._reach.within(courses, self._report)
-        if courses:
-            for course in courses:
-                self._reached(course)
+                drivers.append(self._driver_of(generation, checkpoints, run))
+        self._followed = {driver.generation.id: driver.generation for driver in drivers}
+        drivers = self._offset_check.within(drivers, self._report)
+        if drivers:
+            for driver in drivers:
+                self._reached(driver)
             self._run = BatchQuery(
                 self._spark,
-                courses,
+                drivers,
                 self._store,
                 self._ports.kafka,
                 self._reached,
                 trigger=self._trigger,
                 most=self._most,
             )
-            generations = ", ".join(course.generation.id for course in courses)
+            generations = ", ".join(driver.generation.id for driver in drivers)
             details = {"view": self.view.name, "generations": generations, "run": run}
             self._report("streaming", details)
 
-    def _course_of(self, generation: Generation, checkpoints: Mapping[int, Any], run: str) -> MicroBatchDriver:
+    def _driver_of(self, generation: Generation, checkpoints: Mapping[int, Any], run: str) -> MicroBatchDriver:
         ports = self._ports
         return MicroBatchDriver(
             self.view,
@@ -384,9 +384,9 @@ class ViewStream:
             max_parked=self._max_parked,
         )
 
-    def _reached(self, course: MicroBatchDriver) -> None:
-        self._course.report_parked(course.generation, course.checkpoints)
-        self._course.reached(course.generation, course.checkpoints)
+    def _reached(self, driver: MicroBatchDriver) -> None:
+        self._lifecycle.report_parked(driver.generation, driver.checkpoints)
+        self._lifecycle.reached(driver.generation, driver.checkpoints)
 
     def _end(self) -> None:
         run, self._run, self._followed = self._run, None, {}

@@ -24,13 +24,13 @@ from leftfold.ports.queries import (
     Entries,
     GetRow,
     IndexRange,
+    InspectedRow,
     Inspection,
     Listed,
     Matching,
     Registered,
     RowResult,
     Rows,
-    Standing,
 )
 
 __all__ = [
@@ -194,12 +194,12 @@ class ReadingContract:
         red, blue = ("color", ordered("red")), ("color", ordered("blue"))
         fields = store.read(whole, [(0, "a")]).rows[0]
         there = store.ask(Inspection(whole, 0, "a", (red, blue)))
-        assert there == Standing(checkpoint("t", 1), fields, True, frozenset({red}), True)
+        assert there == InspectedRow(checkpoint("t", 1), fields, True, frozenset({red}), True)
         assert asyncio.run(store.aask(Inspection(whole, 0, "a", (red, blue)))) == there
-        nothing = Standing(checkpoint("t", 1), None, False, frozenset(), True)
+        nothing = InspectedRow(checkpoint("t", 1), None, False, frozenset(), True)
         assert store.ask(Inspection(whole, 0, "c", (red, blue))) == nothing
         missing = store.ask(Inspection(replace(whole, id="other"), 0, "a", (red,)))
-        assert missing == Standing(None, None, False, frozenset(), False)
+        assert missing == InspectedRow(None, None, False, frozenset(), False)
 
     def test_checkpoints_are_read_for_buckets_without_rows(self, store: ViewStore, whole: Generation) -> None:
         snapshot = store.ask(Rows(whole, (), (0, 3)))
