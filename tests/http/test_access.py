@@ -252,6 +252,22 @@ def test_while_the_provider_is_down_known_keys_stay_in_use(provider: Provider, m
     called(calls, access=Access(provider=OpenIdProvider(provider.issuer, "shop")))
 
 
+def test_a_key_that_was_withdrawn_while_nobody_called_counts_no_more(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_module, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(access_module, "_KEYS_SECONDS", 0.0)
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        stolen = provider.token()
+        assert await status(http, stolen) == 200
+        provider.rotate("the next one")
+        assert await status(http, stolen) == 401
+        assert await status(http, provider.token()) == 200
+
+    called(calls, access=Access(provider=OpenIdProvider(provider.issuer, "shop")))
+
+
 def test_a_certificate_counts_only_from_the_proxy() -> None:
     with seen_by() as (seen, authorize):
 
@@ -296,6 +312,7 @@ def test_settings_name_callers_roles_provider_proxies_and_rules(monkeypatch: pyt
     [
         ("KEYS", "shop=secret", "no hash of 64 hex digits"),
         ("ISSUER", "https://login.example", "LEFTFOLD_HTTP_AUDIENCE"),
+        ("AUDIENCE", "shop", "LEFTFOLD_HTTP_ISSUER"),
         ("AUTHORIZE", "tests.http:nothing", "no module:function"),
         ("CERTIFICATE_HEADER", "X", "proxies of the header X"),
     ],

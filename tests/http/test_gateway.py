@@ -207,6 +207,28 @@ def test_a_gateway_begins_without_servers_and_says_that_it_is_not_ready() -> Non
     called(calls, world=_Down())
 
 
+class _LogDown:
+    """A connection whose brokers went away once clients were connected."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def log_reader(self) -> Any:
+        raise InfrastructureError("no broker answers")
+
+
+def test_a_gateway_whose_brokers_went_away_says_that_it_is_not_ready() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        ready = await http.get("/health/ready")
+        assert (ready.status_code, ready.json()["why"]) == (503, ["shop: no broker answers"])
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        called(calls, world=_LogDown(world))
+
+
 def test_the_description_names_every_route_and_answer() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         document = (await http.get("/openapi.json")).json()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -18,13 +18,15 @@ import pytest
 from fastapi import FastAPI
 
 from leftfold import memory
-from leftfold.http import GatewayServer, gateway
+from leftfold.http import Access, CertificateHeader, GatewayServer, gateway
+from leftfold.http.access import hash_of
 from leftfold.http.feeds import _CATCHING_UP
 from leftfold.http.routes import token_of
+from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.shop import Open, app
 from tests.http.serving import Caller, serving
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 MIB = 1_048_576
 POST = b"POST /commands/baskets/Open HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
@@ -41,8 +43,8 @@ def shop(**options: Any) -> Iterator[FastAPI]:
 
 
 @contextmanager
-def serving_shop(body_seconds: float = 60.0, **options: Any) -> Iterator[GatewayServer]:
-    with shop(body_seconds=body_seconds) as api, serving(api, **options) as server:
+def serving_shop(body_seconds: float = 60.0, access: Access | None = None, **options: Any) -> Iterator[GatewayServer]:
+    with shop(body_seconds=body_seconds, access=access) as api, serving(api, **options) as server:
         yield server
 
 
@@ -148,6 +150,62 @@ def test_headers_that_are_too_large_are_refused(size: int) -> None:
     with serving_shop() as server, Caller(server) as large, growing_less_than(30 * MIB):
         large.send(b"GET /health/live HTTP/1.1\r\nHost: gateway\r\nX: ", b"x" * size, b"\r\n\r\n")
         assert large.answer().problem()["status"] == 431
+
+
+def test_trailers_of_a_body_are_no_headers_which_a_proxy_would_have_removed() -> None:
+    proxy = Access(certificates=CertificateHeader("X-Client-Subject", ["127.0.0.0/8"]))
+    with serving_shop(access=proxy) as server, Caller(server) as forged:
+        forged.send(POST, CHUNKED, chunk(OPEN), b"0\r\nX-Client-Subject: CN=admin\r\n\r\n")
+        assert forged.answer().problem()["status"] == 401
+        read = b"GET /views/open_baskets/b HTTP/1.1\r\nHost: gateway\r\n"
+        forged.send(read + CHUNKED + b"0\r\nX-Client-Subject: CN=admin\r\n\r\n")
+        assert forged.answer().problem()["status"] == 401
+
+
+def test_trailers_without_an_end_take_no_memory_and_end_the_connection() -> None:
+    with serving_shop() as server, Caller(server) as endless, growing_less_than(30 * MIB):
+        with suppress(ConnectionError):
+            endless.send(POST, CHUNKED, chunk(OPEN), b"0\r\n", *[b"a:b\r\n" * 10_000] * 200)
+        with suppress(ConnectionError):
+            endless.rest()
+
+
+def test_the_body_of_a_caller_without_credentials_is_not_waited_for() -> None:
+    with serving_shop(access=Access({hash_of("secret"): "ann"})) as server, Caller(server) as stranger:
+        stranger.send(POST, b"Content-Length: 1000000\r\n\r\n")
+        assert stranger.answer().problem()["status"] == 401
+
+
+class _Held:
+    """A world whose client answers no batch before it is released."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self.released = world, threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    @property
+    def client(self) -> Any:
+        return self
+
+    def send_many(self, commands: Any, **options: Any) -> Any:
+        found = self._world.client.send_many(commands, **options)
+        self.released.wait(WAIT_SECONDS)
+        return found
+
+
+def test_a_batch_that_the_end_of_the_server_cuts_off_says_that_its_outcome_is_not_known() -> None:
+    """And not that nothing was sent: sent again without its key it would happen twice."""
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, ExitStack() as opened:
+        held = _Held(world)
+        opened.callback(held.released.set)
+        with serving(gateway([(app, held)]), timeout_graceful_shutdown=1) as server:
+            waiting = opened.enter_context(Caller(server))
+            waiting.send(BATCH, b"Content-Length: %d\r\n\r\n" % len(OPEN), OPEN)
+            wait_until(lambda: list(world.stream("baskets", "b")), "the event")
+        first, last = (json.loads(line) for line in waiting.chunks().splitlines())
+        assert (first["status"], last["status"]) == (202, 503)
 
 
 def test_what_is_no_http_is_a_problem() -> None:

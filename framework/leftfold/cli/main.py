@@ -166,7 +166,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _closed_output()
     except Exception as error:  # noqa: BLE001  # every error is printed as one message
-        if isinstance(error, SystemError) and is_interruption(error):
+        if is_interruption(error) and not isinstance(error, LeftfoldError):
             return INTERRUPTED
         missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
         return tell(missing or error, whole=whole, app=spec_in(arguments))

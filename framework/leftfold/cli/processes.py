@@ -11,6 +11,7 @@ import typer
 
 from leftfold.cli.options import (
     AppOption,
+    ArchiveOption,
     ByOption,
     JsonOption,
     KafkaOption,
@@ -28,11 +29,11 @@ from leftfold.kafka.reactions.start_offsets import StartOffsets
 from leftfold.model.app import App
 from leftfold.model.keys import commands
 from leftfold.model.reaction import Reaction
-from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.connect import kafka_settings, open_archive
 from leftfold.runtime.console import amount, emit, lasting, note, say, table
 from leftfold.runtime.operations.reactions import parked_events
 from leftfold.runtime.operations.timers import Ordered, TimerWork, process_of, row_of
-from leftfold.runtime.project import load_app, load_apps, note_apps, unknown
+from leftfold.runtime.project import archive_of, load_app, load_apps, note_apps, unknown
 
 __all__ = ["reactions", "timers"]
 
@@ -233,7 +234,7 @@ def _tell(wanted: _Wanted, order: Order, done: Ordered, *, as_json: bool) -> Non
         return
     became = "taken; the timer is not set any more" if done.taken else "not taken yet"
     say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
-    say(f"order {done.id} stands in {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")
+    say(f"order {done.id} is {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")
 
 
 reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Begin reactions; list their parked events.")
@@ -259,6 +260,7 @@ def begin(
     ],
     yes: YesOption = False,
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -268,8 +270,9 @@ def begin(
     before them never are. No process of the reaction may run meanwhile.
     """
     whole = load_app(app, having=[name])
-    beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka))
-    agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
+    past = open_archive(archive_of(archive))
+    beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka), past)
+    agreed(f"have reaction {name} continue at {since}, and act on every event after that?", yes=yes)
     offsets: dict[tuple[str, int], int] = beginnings.again(since)
     if as_json:
         emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})

@@ -11,11 +11,11 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any, Literal, NamedTuple, TypeAlias
-from urllib.error import URLError
 from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, build_opener
 from urllib.request import Request as UrlRequest
-from urllib.request import urlopen
 
 import jwt
 from fastapi import Request
@@ -170,18 +170,23 @@ class OpenIdProvider:
         return Principal(name, _roles_in(claims, self._roles_claim), claims)
 
     async def _key(self, id_: str | None) -> jwt.PyJWK:
-        if id_ in self._keys:
-            if time.monotonic() - self._fetched > _KEYS_SECONDS and self._may_fetch():
+        if id_ in self._keys and self._age() <= 2 * _KEYS_SECONDS:
+            if self._age() > _KEYS_SECONDS and self._may_fetch():
                 self._refresh = asyncio.create_task(self._fetch())
             return self._keys[id_]
+        # A key that is known may have been withdrawn since, if no caller came for a while.
         async with self._fetching:
-            if id_ not in self._keys and self._may_fetch():
+            if (id_ not in self._keys or self._age() > 2 * _KEYS_SECONDS) and self._may_fetch():
                 await self._fetch()
         if not self._keys:
             raise refusal(503, f"the keys of {self._issuer} cannot be fetched; come again in a few seconds")
         if id_ not in self._keys:
             raise refusal(401, f"the token is signed with a key that {self._issuer} does not publish")
         return self._keys[id_]
+
+    def _age(self) -> float:
+        """Seconds since the keys were fetched."""
+        return time.monotonic() - self._fetched
 
     def _may_fetch(self) -> bool:
         """Whether the keys may be fetched now; callers with invented keys must not cause more fetches."""
@@ -196,8 +201,10 @@ class OpenIdProvider:
             url = self._keys_url or (await asyncio.to_thread(_fetch_json, self._discovery()))["jwks_uri"]
             _check_address(url)
             found = jwt.PyJWKSet.from_dict(await asyncio.to_thread(_fetch_json, url))
-        except (URLError, OSError, ValueError, KeyError, TypeError, jwt.PyJWTError, ConfigurationError):
+        except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError, jwt.PyJWTError):
             return  # the caller says so, unless older keys are known
+        except ConfigurationError:
+            return
         self._keys = {key.key_id: key for key in found.keys}
         self._fetched = time.monotonic()
 
@@ -341,7 +348,15 @@ def _check_address(url: str) -> None:
         raise ConfigurationError(f"{url!r} must begin with https://: keys and tokens would not be safe on the way")
 
 
+class _SafeRedirects(HTTPRedirectHandler):
+    """Follows no redirect from https to http."""
+
+    def redirect_request(self, req: UrlRequest, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        _check_address(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _fetch_json(url: str) -> Any:
     asked = UrlRequest(url, headers={"Accept": "application/json"})  # noqa: S310  # _check_address allows http(s) alone
-    with urlopen(asked, timeout=_FETCH_SECONDS) as answer:  # noqa: S310
+    with build_opener(_SafeRedirects).open(asked, timeout=_FETCH_SECONDS) as answer:
         return json.loads(answer.read(_MOST_BYTES))

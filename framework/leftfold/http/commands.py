@@ -8,6 +8,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from leftfold.client.commands import Client
+from leftfold.engine.processing.command_wire import DELIVERY_SECONDS
 from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.http.access import Access, Permission, Principal
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal, refusal_of
@@ -33,8 +35,11 @@ __all__ = ["CommandRoutes"]
 
 _NDJSON = "application/x-ndjson"
 _MOST_KNOWN, _MOST_KNOWN_BYTES = 10_000, 67_108_864
-_ANSWERED_SECONDS = 60.0
-"""How long a stream is sure to keep an answer, so that a command may be sent again to ask for it."""
+_ANSWERED_SECONDS = 60.0 - DELIVERY_SECONDS
+"""How long after a command was sent it may be sent again to ask for its answer.
+
+A stream keeps an answer for 60 seconds, and the copy may take as long to reach the log as any command.
+"""
 _MOST_BYTES = 1_048_576
 """The longest line of a batch."""
 _CHUNK = 200
@@ -277,8 +282,13 @@ class CommandRoutes:
             self._bytes -= self._remembered.popitem(last=False)[1].size
 
 
-class _BatchSender(NamedTuple):
-    """Sends the lines of a batch while they are read, some hundred at once."""
+@dataclass
+class _BatchSender:
+    """Sends the lines of a batch while they are read, some hundred at once.
+
+    Args:
+        ends: why nothing behind these answers is sent; None = it is.
+    """
 
     client: Client
     command: type[Command]
@@ -286,22 +296,35 @@ class _BatchSender(NamedTuple):
     access: Access
     ids: Iterator[str]
     timeout: float
+    ends: ProblemError | None = None
 
     async def send(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The answers, in the order of the lines."""
-        chunk, size, last = list[bytes](), 0, list[bytes]()
+        async for chunk in self._chunks(lines):
+            if (until := self.principal.expires) is not None and time.time() > until:
+                self.ends = refusal(401, "the token has expired; nothing from here on was sent")
+            for answer in await self._send_chunk(chunk) if self.ends is None else ():
+                yield answer
+            if self.ends is not None:
+                break
+        if self.ends is not None:
+            yield _line("", self.ends)
+
+    async def _chunks(self, lines: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+        """Lines that are sent at once; `ends` is set where one is longer than a command may be."""
+        chunk, size = list[bytes](), 0
         try:
             async for line in lines:
                 chunk.append(line)
                 size += len(line)
                 if len(chunk) == _CHUNK or size > _MOST_BYTES:
-                    for answer in await self._send_chunk(chunk):
-                        yield answer
+                    yield chunk
                     chunk, size = [], 0
         except ProblemError as error:
-            last = [_line("", error)]
-        for answer in [*await self._send_chunk(chunk), *last]:
-            yield answer
+            yield chunk
+            self.ends = error
+        else:
+            yield chunk
 
     async def _send_chunk(self, lines: list[bytes]) -> list[bytes]:
         """The answers to some lines; those that are no command of the class, or not allowed, are not sent."""
@@ -323,6 +346,10 @@ class _BatchSender(NamedTuple):
             receipts = await run_in_threadpool(self.client.send_many, commands, ids=used, **options)
         except LeftfoldError as error:
             receipts = [error] * len(commands)
+        except asyncio.CancelledError:  # the server ends, and its time for running requests is over
+            why = "the gateway ends; send it again with the same Idempotency-Key"
+            receipts = [OutcomeUnknown(id_, why) for id_ in used]
+            self.ends = refusal(503, "the gateway ends; nothing from here on was sent")
         answers = iter(receipts)
         return [_line(id_, next(answers) if isinstance(one, Command) else one) for id_, one in found]
 

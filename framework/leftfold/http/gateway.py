@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
@@ -29,6 +30,7 @@ from leftfold.http.server_sent_events import add_changes, add_events
 from leftfold.http.shortcuts import Shortcut, Shortcuts
 from leftfold.http.streams import add_stream
 from leftfold.http.views import ViewRoutes
+from leftfold.model import keys as topic_names
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.model.position import Recorded
@@ -89,6 +91,28 @@ class _Routes(NamedTuple):
     rows: Mapping[str, Shortcut]
     client: FirstConnection[Client]
     views: FirstConnection[Views]
+    probe: _LogProbe
+
+
+class _LogProbe:
+    """Whether the log of an App answers, asked on a thread and at most every few seconds."""
+
+    def __init__(self, app: App, open_reader: Callable[[], LogReader]) -> None:
+        self._topics, self._open = [topic_names.events(decider.name) for decider in app.deciders[:1]], open_reader
+        self._asked: asyncio.Task[None] | None = None
+        self._at = float("-inf")
+
+    async def check(self) -> None:
+        """Waits for an answer of the last seconds. Raises LeftfoldError: there is none."""
+        if self._asked is None or (self._asked.done() and time.monotonic() - self._at > _READY_SECONDS):
+            self._asked = asyncio.ensure_future(asyncio.to_thread(self._ask))
+        await asyncio.shield(self._asked)
+
+    def _ask(self) -> None:
+        with closing(self._open()) as reader:
+            for topic in self._topics:
+                reader.partitions(topic)
+        self._at = time.monotonic()
 
 
 def _routes(app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]) -> _Routes:
@@ -109,7 +133,8 @@ def _routes(app: App, connection: AppConnection, rules: Access, operations: Mapp
     for view in app.views:
         rows.add(found, view)
         feeds.append(add_changes(found, view, views, rules).close)
-    return _Routes(found, feeds, commands.shortcuts, rows.shortcuts, client, views)
+    probe = _LogProbe(app, lambda: connection.log_reader())  # noqa: PLW0108  # once asked for
+    return _Routes(found, feeds, commands.shortcuts, rows.shortcuts, client, views, probe)
 
 
 def _operations(apps: Iterable[App]) -> Mapping[type[Command], str]:
@@ -170,7 +195,7 @@ def gateway(
     rows = {path: answer for one in made for path, answer in one.rows.items()}
     found.add_middleware(Shortcuts, commands=commands, rows=rows)
     # From the inside out: answers of limits are for pages of other origins, too.
-    found.add_middleware(_RequestLimits, max_bytes=max_bytes, body_seconds=body_seconds)
+    found.add_middleware(_RequestLimits, max_bytes=max_bytes, body_seconds=body_seconds, access=access or Access())
     found.add_middleware(GZipMiddleware, minimum_size=_GZIP_FROM)
     if origins:
         exposed = ["Leftfold-Position", "ETag", "Location", "Retry-After"]
@@ -187,10 +212,13 @@ def gateway(
 
 
 class _RequestLimits:
-    """Refuses headers and bodies that are too large or too slow; batches are read line by line, however large."""
+    """Refuses headers and bodies that are too large or too slow; batches are read line by line, however large.
 
-    def __init__(self, app: ASGIApp, max_bytes: int, body_seconds: float) -> None:
-        self._app, self._max, self._seconds = app, max_bytes, body_seconds
+    The body of a command is read for callers alone who have said who they are: others could fill what all may hold.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, body_seconds: float, access: Access) -> None:
+        self._app, self._max, self._seconds, self._access = app, max_bytes, body_seconds, access
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -223,7 +251,11 @@ class _RequestLimits:
                 raise refusal(503, "the bodies of all requests together are too large at the moment")
             return message
 
-        if (error := self._too_large(scope["headers"], is_batch=is_batch)) is not None:
+        try:
+            self._check_size(scope["headers"], is_batch=is_batch)
+            if scope["method"] == "POST" and scope["path"].startswith("/commands/"):
+                await self._access.principal(Request(scope))
+        except ProblemError as error:
             await problem_response(error, scope)(scope, receive, send)
             return
         try:
@@ -231,13 +263,12 @@ class _RequestLimits:
         finally:
             self._held -= size
 
-    def _too_large(self, headers: Iterable[tuple[bytes, bytes]], *, is_batch: bool) -> ProblemError | None:
+    def _check_size(self, headers: Iterable[tuple[bytes, bytes]], *, is_batch: bool) -> None:
         if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
-            return refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes")
+            raise refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes")
         length = dict(headers).get(b"content-length", b"")
         if length.isdigit() and (len(length) > 15 or int(length) > self._max) and not is_batch:
-            return refusal(413, f"the body has more than {self._max:,} bytes")
-        return None
+            raise refusal(413, f"the body has more than {self._max:,} bytes")
 
 
 class Health(BaseModel):
@@ -274,6 +305,7 @@ async def _wrong_with(app: App, routes: _Routes) -> list[str]:
         async with asyncio.timeout(_READY_SECONDS):
             if app.deciders:
                 await routes.client.client()
+                await routes.probe.check()
             for view in app.views:
                 with suppress(ViewNotBuilt):  # it answers, and says that it is not built
                     await (await routes.views.client())[view].adescribe()

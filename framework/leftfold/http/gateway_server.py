@@ -164,7 +164,7 @@ class _Connection(HttpToolsProtocol):
     _is_refused = False
     _part = ""
     """What of a request is being read: its head, its body, or neither."""
-    _head_bytes = 0
+    _head_bytes = _trailer_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -208,14 +208,23 @@ class _Connection(HttpToolsProtocol):
             self._head_bytes = 0
         elif self._head_bytes > MAX_HEADER_BYTES:  # the parser keeps headers of any size
             self._refuse(refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes").problem)
+        if self._trailer_bytes > MAX_HEADER_BYTES:
+            self.transport.close()
         self._watch()
 
     def on_message_begin(self) -> None:
         self._part = "head"
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # uvicorn would add the trailers of a body to its headers, which proxies and the limit above have let through.
+        if self._part == "body":
+            self._trailer_bytes += len(name) + len(value)
+        else:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._part = "body"
+        self._part, self._trailer_bytes = "body", 0
         self._stop_timer()
         super().on_headers_complete()
 

@@ -131,7 +131,9 @@ def problem_of(error: Exception, *, has_precondition: bool = False) -> Problem:
             if isinstance(error, ConflictError):
                 more = {"key": error.key, "expected": error.expected, "actual": error.actual}
             code = 412 if isinstance(error, ConflictError) and has_precondition else status
-            return Problem(title=title, status=code, detail=str(error), **more)
+            # The text of an exception of `decide` may hold anything, such as the state of the stream.
+            detail = "the log of the worker says why" if isinstance(error, DecisionFailed) else str(error)
+            return Problem(title=title, status=code, detail=detail, **more)
     return Problem(title=_TITLES[500], status=500, detail=str(error) if isinstance(error, LeftfoldError) else "")
 
 

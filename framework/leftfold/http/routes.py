@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 POSITION_HEADER = "Leftfold-Position"
+_NO_OFFSET = 1 << 63
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 C = TypeVar("C")
 
@@ -70,9 +71,12 @@ def position_in(token: str) -> Position:
         ProblemError: it is no token of a position.
     """
     try:
-        return Position.from_json(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
+        found = Position.from_json(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
+        if any(offset >= _NO_OFFSET for offset in found.by_partition().values()):
+            raise ValueError("an offset that no broker has")
     except (binascii.Error, ValueError, ContractError) as error:
         raise refusal(400, f"{token[:80]!r} is no position; use the {POSITION_HEADER} of an answer") from error
+    return found
 
 
 class ProblemRoute(APIRoute):

@@ -14,7 +14,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from leftfold.client.async_reader import AsyncWatch
 from leftfold.client.reader import Views
-from leftfold.errors import ContractError, LeftfoldError
+from leftfold.errors import ContractError, LeftfoldError, LogGap
 from leftfold.http.access import Access
 from leftfold.http.feeds import Feed, Frame, frame, id_line
 from leftfold.http.problems import EVENT_STREAM, ProblemError, error_responses, problem_event, problem_of, refusal
@@ -38,6 +38,7 @@ from leftfold.ports.protocols import LogReader, RawRecord
 __all__ = ["add_changes", "add_events"]
 
 _MOST_RECORDS = 1000
+_LEADER_SECONDS = 3.0
 _SILENCE_SECONDS = 15.0
 """How often a listener without an event is sent its position, which also shows that the connection works."""
 _EXPIRED = refusal(401, "the token has expired; come back with another one and the last id").problem
@@ -173,8 +174,24 @@ class _EventSource:
                 {self._topic: {p: after.next_offset(self._topic, p) for p in ends.offsets[self._topic]}}
             )
             reader.check(position)
+            self._check_end(reader, position)
         reader.seek(position)
         return position
+
+    def _check_end(self, reader: LogReader, position: Position) -> None:
+        """Checks that the log has been as far as a position; a new leader may know of its last events a moment late.
+
+        Raises:
+            LogGap: it has not: a listener would miss all events up to there.
+        """
+        deadline = time.monotonic() + _LEADER_SECONDS
+        while not (ends := reader.ends([self._topic])).covers(position):
+            if time.monotonic() > deadline:
+                raise LogGap(
+                    f"{self._topic} ends at {ends}, before {position}: it was deleted and created again, or restored; "
+                    f"begin without a position"
+                )
+            time.sleep(0.1)
 
     def _read(self, timeout: float) -> tuple[list[Frame], Position]:
         found, position, began = list[Frame](), self.position, time.monotonic()

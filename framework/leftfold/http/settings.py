@@ -46,6 +46,10 @@ class HttpSettings(BaseSettings):
             ConfigurationError: they are wrong; its message names the setting.
         """
         provider = certificates = None
+        if not self.issuer and (self.audience or self.keys_url):
+            raise ConfigurationError(
+                "LEFTFOLD_HTTP_AUDIENCE and LEFTFOLD_HTTP_KEYS_URL need LEFTFOLD_HTTP_ISSUER, the provider's address"
+            )
         if self.issuer:
             if not self.audience:
                 raise ConfigurationError("LEFTFOLD_HTTP_ISSUER needs LEFTFOLD_HTTP_AUDIENCE: whom tokens are for")

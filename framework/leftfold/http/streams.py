@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from math import isqrt
 from typing import Annotated, Any
@@ -13,7 +15,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from starlette.concurrency import run_in_threadpool
 
 from leftfold.http.access import Access
 from leftfold.http.problems import error_responses, refusal
@@ -24,6 +25,8 @@ from leftfold.model.position import Recorded
 __all__ = ["StreamHistory", "add_stream", "recorded_event"]
 
 _MOST, _LAST = 1000, 2**53
+_THREADS = ThreadPoolExecutor(8, "streams")
+"""Of their own: a read of a long partition takes a while, and must not keep batches from their threads."""
 
 
 class RecordedEvent(BaseModel):
@@ -139,7 +142,8 @@ def add_stream(
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
     ) -> StreamState:
         await access.check_stream(request, decider.name, key)
-        reached, state, last = await run_in_threadpool(lambda: folded(islice(read(decider.name, key), version), limit))
+        reading = partial(folded, islice(read(decider.name, key), version), limit)
+        reached, state, last = await asyncio.get_running_loop().run_in_executor(_THREADS, reading)
         if not reached:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
         events = [recorded_event(recorded) for recorded in last]

@@ -191,7 +191,7 @@ class Count(BaseModel):
     count: int
 
 
-def _ends(
+async def _ends(  # not on one of the forty threads, for which others may have to wait
     at_least: Annotated[str | None, _END] = None,
     above: Annotated[str | None, _END] = None,
     at_most: Annotated[str | None, _END] = None,

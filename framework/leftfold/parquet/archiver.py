@@ -20,7 +20,7 @@ from leftfold.parquet.file_writer import FileWriter
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan, add_manifest, merge_manifests, read_manifests
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange, raw
-from leftfold.ports.codec import header, is_last_of_decision
+from leftfold.ports.codec import UNREADABLE, header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["LEASE_SECONDS", "Archived", "Archiver", "Lease", "leased"]
@@ -28,6 +28,8 @@ __all__ = ["LEASE_SECONDS", "Archived", "Archiver", "Lease", "leased"]
 
 LEASE_SECONDS = 30.0
 _FILE = "_lease.json"
+_NO_TIMESTAMP = 0
+"""The kind of timestamp that no record in Kafka has, only what stands for a batch that cannot be decompressed."""
 
 
 class _Claim(TypedDict):
@@ -260,7 +262,14 @@ class Archiver:
 
 def _record(part: OffsetRange, record: BulkRecord) -> RawRecord:
     try:
-        return raw(part, record)
+        found = raw(part, record)
+        kind, _ = record.timestamp()
+        if kind == _NO_TIMESTAMP and (why := header(found.headers, UNREADABLE)):
+            raise ContractError(
+                f"{found.address}: the batch that ends here cannot be decompressed ({why.decode(errors='replace')}); "
+                f"nothing from there on can be archived, nor trimmed"
+            )
+        return found
     except (SystemError, UnicodeDecodeError) as error:
         raise ContractError(
             f"{part.topic}[{part.partition}]: a record has a header whose name is not UTF-8 ({error}), which no client "

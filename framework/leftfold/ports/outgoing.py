@@ -222,11 +222,13 @@ def sent_again(original: RawRecord, partition: int, *, id_: str = "", origin: st
     """The command or input of a letter as a new record, without the headers that belong to one sending.
 
     Args:
-        original: as it was sent. id_: another id than its own.
+        original: as it was sent.
+        id_: another id than its own; not for a command of a process, which knows the answer by the id.
         origin: its new source, for an input: the old source already counts as processed.
     """
     # A process still waits for its answer, and takes one only; a client has stopped waiting.
-    left_out = _LEFT_OUT if header(original.headers, "reply_key") else (*_LEFT_OUT, "reply_")
+    is_awaited = bool(header(original.headers, "reply_key"))
+    left_out, id_ = (_LEFT_OUT, "") if is_awaited else ((*_LEFT_OUT, "reply_"), id_)
     headers: HeaderList = [
         (name, id_.encode() if id_ and name == "ce_id" else value or b"")
         for name, value in original.headers

@@ -14,10 +14,11 @@ from types import FrameType
 from typing import Any
 
 from leftfold.compatibility import lock_of
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
 from leftfold.ports.protocols import Report
+from leftfold.runtime.connect import open_archive
 from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 
@@ -164,13 +165,21 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, trouble: Outage 
         trouble.report_cause("")
 
 
-def begin_reactions(app: App, settings: KafkaSettings) -> None:
+def begin_reactions(app: App, settings: KafkaSettings, archive: str, trouble: Outage) -> None:
     """Sets the start offsets of reactions that have never run, before the workers can write an event.
 
-    Errors are ignored here: the reaction's own process meets the same error and reports it, and all others work.
+    It waits for brokers. Refusals are ignored here: the reaction's own process meets the same one and reports it, and
+    all others work.
     """
-    from leftfold.kafka.reactions.start_offsets import StartOffsets
+    from leftfold.kafka.reactions.start_offsets import StartLost, StartOffsets
 
-    for reaction in app.reactions:
-        with suppress(InfrastructureError, ConfigurationError):
-            StartOffsets(app, reaction, settings).begin()
+    left = list(app.reactions)
+    while left and not trouble.is_stopping:
+        try:
+            with suppress(StartLost, LogGap, ConfigurationError):
+                StartOffsets(app, left[0], settings, open_archive(archive)).begin()
+        except InfrastructureError as error:
+            trouble.pause_after(error)
+        else:
+            del left[0]
+    trouble.report_cause("")

@@ -145,6 +145,63 @@ def test_the_end_of_an_act_of_a_dropped_partition_is_ignored() -> None:
     assert acting.frontier.offsets()[place] == 1
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["for a thread", "for its next try"])
+def test_a_stream_that_waits_when_its_partition_leaves_is_acted_on_once_when_it_comes_back(is_late: bool) -> None:
+    """A second entry of it would be another act of the same event beside the first."""
+    runs, now, place = Runs(), [0.0], ("visits.events", 0)
+    reaction = receipts_with(runs.act, attempts=5, at_once=2)
+    acting = ReactionProcessor(reaction, lambda pending, error: None, clock=lambda: now[0])
+    acting.frontier.hold(place, 0)
+    waiting, busy = paid("a", 0), [paid("b", 1), paid("c", 2)]
+    if is_late:
+        acting.take(waiting)
+        steps(acting, lambda: bool(runs.begun), "the first act")
+        runs.end("a", 0, OSError("down"))
+        steps(acting, lambda: acting.settle(None, 0.0), "its end")
+    for record in busy:
+        acting.take(record)
+    steps(acting, lambda: len(runs.begun) == len(busy) + is_late, "an act on each thread")
+    if not is_late:
+        acting.take(waiting)
+    acting.drop([place])
+    acting.frontier.hold(place, 0)
+    acting.take(waiting)
+    now[0] += 3600.0
+    for visit, number in (("b", 1), ("c", 2)):
+        runs.end(visit, number)
+    steps(acting, lambda: runs.begun.count(("a", 0)) > is_late, "its act")
+    for _ in range(5):
+        acting.step(0.01)
+    assert runs.begun.count(("a", 0)) == 1 + is_late, "once, and none beside it"
+    runs.end("a", 0)
+    steps(acting, lambda: acting.settle(None, 0.0), "its end")
+    assert acting.frontier.offsets()[place] == 1
+
+
+def test_a_retry_that_is_due_while_all_threads_are_busy_waits_for_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, now = Runs(), [0.0]
+    reaction = receipts_with(runs.act, attempts=3, at_once=1, timeout=600.0)
+    acting = ReactionProcessor(reaction, lambda pending, error: None, clock=lambda: now[0])
+    acting.frontier.hold(("visits.events", 0), 0)
+    acting.take(paid("a", 0))
+    steps(acting, lambda: bool(runs.begun), "the act")
+    runs.end("a", 0, OSError("down"))
+    steps(acting, lambda: acting.settle(None, 0.0), "its end")
+    acting.take(paid("b", 1))
+    steps(acting, lambda: ("b", 1) in runs.begun, "the act of another stream")
+    now[0] += 300.0
+    waits: list[float] = []
+
+    def ended(self: DeadlineExecutor, wait: float) -> list[Any]:
+        waits.append(wait)
+        return []
+
+    monkeypatch.setattr(DeadlineExecutor, "ended", ended)
+    acting.step(0.25)
+    assert waits == [0.25], "and does not ask all the time"
+    runs.end("b", 1)
+
+
 # how far
 
 

@@ -127,6 +127,19 @@ def test_a_console_of_this_machine_answers_to_its_own_names_only() -> None:
     called(calls, hosts=("localhost", "127.0.0.1", "::1"))
 
 
+def test_scripts_of_other_sites_get_neither_a_page_nor_its_messages() -> None:
+    """Not those either whose pages may call the gateway: they could press the buttons of a console without keys."""
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        socket = "/console/_nicegui_ws/socket.io/?EIO=4&transport=polling&implicit_handshake=true&client_id=x"
+        for path in ("/console/", "/console/views", socket):
+            foreign = await http.get(path, headers={"Origin": "https://shop.example"})
+            assert (foreign.status_code, "client_id" in foreign.text) == (403, False), path
+            assert (await http.get(path, headers={"Origin": "http://localhost"})).status_code == 200, path
+
+    called(calls)
+
+
 def test_others_are_not_served_without_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["console", "--app", "tests.http.console.kiosk:app", "--host", "192.0.2.1"]) == 2
     assert "leftfold serve --new-key" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local import java_home
+from leftfold.spark.core.job import spark_runner
 from leftfold.spark.core.jvm import private_folder, quiet_launch
 from leftfold.spark.core.session import SparkSettings, packed
 from leftfold.spark.core.task_io import cause_of
@@ -210,6 +212,24 @@ def test_ctrl_c_stays_one_even_when_the_jvm_hangs_up_on_the_way_out(
 
     with pytest.raises(reported):
         asked()
+
+
+def test_ctrl_c_in_a_job_stays_one_when_the_jvm_does_not_answer_that_the_job_is_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    def hung_up(tag: str) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr("leftfold.spark.core.job._streams", interrupted)
+    context = SimpleNamespace(addJobTag=lambda tag: None, cancelJobsWithTag=hung_up)
+    session: Any = SimpleNamespace(sparkContext=context, conf=SimpleNamespace(get=lambda *_: "127.0.0.1"))
+    plan: Any = SimpleNamespace(stream_keyed=True)
+    job: Any = None
+    with pytest.raises(KeyboardInterrupt):
+        spark_runner(session)(job, plan, lambda count: None)
 
 
 DEATH = """

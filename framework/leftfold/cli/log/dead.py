@@ -150,7 +150,8 @@ def resend(
     Each goes to the topic and partition that it was taken from. Another body is checked against its class first.
 
     A command keeps its id: if its client has sent it again meanwhile, and workers still know the answer, it counts
-    once. It does not count as late, and no client is answered. The letter stays, marked as sent again; if it fails
+    once. It does not count as late, and no client is answered. A command of a process always keeps its id, by which the
+    process knows the answer. The letter stays, marked as sent again; if it fails
     again, that makes another letter. Of two operators at work on the letters of a category, one is stopped.
     """
     why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", AllDeadLetters(kafka)
@@ -159,11 +160,11 @@ def resend(
     new_id = new_id or other is not None
     if letters:
         agreed(f"send {amount(len(letters), 'dead letter')} again, to be decided now?", yes=yes)
-    for letter, offset, id_ in burials.resend(letters, why, new_id=new_id, body=other):
+    for letter, offset, id_, is_new in burials.resend(letters, why, new_id=new_id, body=other):
         if as_json:
-            emit({"letter": str(letter.place), "offset": offset, "id": id_, "new_id": new_id})
+            emit({"letter": str(letter.place), "offset": offset, "id": id_, "new_id": is_new})
         else:
-            say(f"{letter.place} is sent again under {'the new' if new_id else 'its own'} id {id_}")
+            say(f"{letter.place} is sent again under {'the new' if is_new else 'its own'} id {id_}")
     if not letters and not as_json:
         note("no dead letter waits there")
 

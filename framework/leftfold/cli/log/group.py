@@ -28,6 +28,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.reactions.start_offsets import has_begun
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
@@ -300,8 +301,8 @@ class TrimWork:
         self._behind = behind
         self.archive = archive_needed(archive, "--archive")
         self._category = category
-        settings, self._topic = topic_of(category, kafka)
-        self._cluster, self._log = Groups(settings), KafkaBulkLog(settings)
+        self._settings, self._topic = topic_of(category, kafka)
+        self._cluster, self._log = Groups(self._settings), KafkaBulkLog(self._settings)
 
     def close(self) -> None:
         """Closes the clients."""
@@ -336,13 +337,16 @@ class TrimWork:
         return Trimming(self._topic, past, self._log, delete, listeners=listeners, tell=watch.tell)
 
     def _listeners(self) -> Mapping[str, Mapping[int, int]]:
-        """Offsets of all readers: consumer groups of any App, and this App's processes and streams without offsets."""
+        """Offsets of all readers: groups of any App, and this App's members without offsets (reactions that began)."""
         found: dict[str, Mapping[int, int]] = dict(self._cluster.listeners(self._topic))
         for app in load_apps([]).values() if find_project().apps else ():
             for kind, members in (("process", app.processes), ("stream", app.streams)):
                 for member in members:
                     if self._category in member.categories:
                         found.setdefault(f"{kind} {member.name}", {})
+            for reaction in app.reactions:
+                if self._category in reaction.categories and has_begun(self._settings, reaction.name, self._topic):
+                    found.setdefault(f"reaction {reaction.name}", {})
         return {who: offsets for who, offsets in found.items() if who.rpartition(" ")[2] not in self._behind}
 
     def _wanted(self, before: Position | datetime) -> Mapping[int, int]:

@@ -103,7 +103,7 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
     elif options.kind == "reaction":
         from leftfold.runtime.workers.processors import run_reaction
 
-        run_reaction(app, options.names[0], kafka, stop, report)
+        run_reaction(app, options.names[0], kafka, stop, report, archive=archive)
     elif options.kind == "agents":
         from leftfold.runtime.workers.view_workers import run_agents
 

@@ -46,7 +46,7 @@ def retry(
     """
     whole = load_app(app, having=[name])
     if name in {reaction.name for reaction in whole.reactions}:
-        raise typer.Exit(retry_parked(whole, name, keys or [], kafka, as_json=as_json))
+        raise typer.Exit(retry_parked(whole, name, keys or [], kafka, archive, as_json=as_json))
     if name not in (views := {view.name for view in whole.views}):
         raise unknown(f"view or reaction in app {whole.name} called", name, views | {r.name for r in whole.reactions})
     view = folded_view_of(whole, name)
@@ -61,7 +61,9 @@ def retry(
     raise typer.Exit(1 if result.parked else 0)
 
 
-def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *, as_json: bool) -> int:
+def retry_parked(
+    app: App, name: str, keys: Sequence[str], kafka: str | None, archive: str | None = None, *, as_json: bool
+) -> int:
     """Tries each parked event of a reaction once; returns the exit code.
 
     Raises:
@@ -70,7 +72,8 @@ def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *,
     if keys:
         raise Usage(f"{name} is a reaction: all that it has parked is tried again; leave out {' '.join(keys)}")
     with shown(name) as report:
-        tried = retry_reaction(app, name, kafka, lambda count: report(RebuildProgress("trying again", count, 0)))
+        tell = lambda count: report(RebuildProgress("trying again", count, 0))  # noqa: E731
+        tried = retry_reaction(app, name, kafka, tell, archive)
     if as_json:
         emit({"reaction": name, "done": tried.done, "parked": tried.parked})
     else:

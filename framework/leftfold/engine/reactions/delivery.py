@@ -93,6 +93,10 @@ class DeliveryQueue:
         """Drops the events of partitions that are assigned to another member."""
         for stream in [stream for stream in self._queues if stream[:2] in places]:
             del self._queues[stream]
+        # A stream that comes back must be there once: two entries would act on one event at once.
+        self._ready = deque(stream for stream in self._ready if stream[:2] not in places)
+        self._later = [entry for entry in self._later if entry[2][:2] not in places]
+        heapq.heapify(self._later)
 
 
 Park = Callable[[PendingDelivery, BaseException], None]
@@ -155,8 +159,8 @@ class ReactionProcessor:
             for place, offset in offsets.items()
         }
 
-    def take(self, record: RawRecord, taken: tuple[PartitionId, int] | None = None) -> None:
-        """Takes the next record of a partition.
+    def take(self, record: RawRecord, taken: tuple[PartitionId, int] | None = None) -> bool:
+        """Takes the next record of a partition; returns whether it is an event of this reaction.
 
         Args:
             taken: where it was read, if that is not its place in the log.
@@ -171,6 +175,7 @@ class ReactionProcessor:
             pending.taken = place, offset
             self._poison_pills.took(pending.place)
             self._queue.add(pending)
+        return pending is not None
 
     def step(self, most: float) -> bool:
         """Starts the next tries, and waits up to `most` seconds for one to end; returns whether any is under way."""
@@ -184,7 +189,8 @@ class ReactionProcessor:
                     self._queue.put_back(pending)
             self._starting = []
         busy = bool(self._executor.under_way())
-        self._end(self._queue.wait(self._clock(), most) if busy else 0.0)
+        # A retry that is due and was not started can only start once a try has ended.
+        self._end((self._queue.wait(self._clock(), most) or most) if busy else 0.0)
         return busy
 
     def settle(self, places: Collection[PartitionId] | None, seconds: float) -> bool:

@@ -7,10 +7,12 @@ import binascii
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from nicegui import app as pages
 from nicegui import ui
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Match
@@ -186,6 +188,12 @@ def _is_asset(scope: Scope) -> bool:
     return any(route.matches(scope)[0] is Match.FULL for route in pages.routes)
 
 
+def _is_foreign(headers: Headers) -> bool:
+    """Whether a script of another site asks: browsers name its site with such a request, and with each of a socket."""
+    origin = headers.get("origin", "")
+    return bool(origin) and urlsplit(origin).netloc != headers.get("host", "")
+
+
 class _Guard:
     """Asks a browser who its user is before any page; what pages load needs no credentials."""
 
@@ -193,6 +201,10 @@ class _Guard:
         self._app, self._access, self._console = app, access, console
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and _is_foreign(Headers(scope=scope)):
+            # Neither a page nor its messages: a script of another site could press the buttons of an open console.
+            await PlainTextResponse("the console answers to its own pages alone\n", 403)(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

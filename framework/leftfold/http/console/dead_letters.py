@@ -286,7 +286,8 @@ async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
             def tell(count: int) -> None:
                 report(RebuildProgress("trying", count))
 
-            tried = retry_parked(app, name, visitor.console.servers[0], tell)
+            kafka, _, archive = visitor.console.servers
+            tried = retry_parked(app, name, kafka, tell, archive)
             still = "".join(f"; {where}: {why}" for where, why in tried.parked.items())
             return f"{amount(tried.done, 'event')} done, {len(tried.parked):,} parked again{still}"
 

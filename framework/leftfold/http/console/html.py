@@ -53,7 +53,7 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
     """An element. In names of attributes `_` stands for `-` and `cls` for `class`; those that are None are left out."""
     named = {"cls": "class", "for_": "for"}
     given = "".join(
-        f' {named.get(key, key.replace("_", "-"))}="{html.escape(str(value))}"'
+        f' {named.get(key, key.replace("_", "-"))}="{html.escape(_sendable(str(value)))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -64,7 +64,14 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
 
 def joined(parts: Iterable[object]) -> Html:
     """Several parts one after another, text among them escaped."""
-    return Html("".join(part if isinstance(part, Html) else html.escape(str(part), quote=False) for part in parts))
+    return Html(
+        "".join(part if isinstance(part, Html) else html.escape(_sendable(str(part)), quote=False) for part in parts)
+    )
+
+
+def _sendable(text: str) -> str:
+    """Text without lone surrogates, which JSON in the log may hold and no browser can be sent."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 _COMMAND = re.compile(r"leftfold [a-z](?:'[^']*'|\"[^\"$`\\]*\"|[^;,.(\"'|&<>$`\\\r\n]|[.,](?=\S))*")
@@ -132,7 +139,7 @@ def pairs(values: Mapping[str, object]) -> Html:
 
 def json_text(value: Any) -> str:
     """A value as indented JSON."""
-    return json.dumps(to_jsonable_python(value, fallback=str), indent=2, ensure_ascii=False)
+    return _sendable(json.dumps(to_jsonable_python(value, fallback=str), indent=2, ensure_ascii=False))
 
 
 def details(summary: str, value: Any) -> Html:
@@ -188,13 +195,16 @@ def _short(value: Any) -> str:
 
 
 def time_text(moment: datetime | str | float | None) -> Html:
-    """A time with its age; text is RFC 3339, a number is milliseconds since 1970."""
+    """A time with its age; text is RFC 3339, a number is milliseconds since 1970. What is no time is shown as it is."""
     if moment in (None, "", 0):
         return Html("")
-    if isinstance(moment, int | float):
-        moment = datetime.fromtimestamp(moment / 1000, UTC)
-    found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    age = (datetime.now(UTC) - found).total_seconds()
+    try:
+        if isinstance(moment, int | float):
+            moment = datetime.fromtimestamp(moment / 1000, UTC)
+        found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        age = (datetime.now(UTC) - found).total_seconds()
+    except (ValueError, TypeError, OverflowError, OSError):
+        return joined([moment])
     ago = f"{lasting(age)} ago" if age >= 0 else f"in {lasting(-age)}"
     exact = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return tag("time", ago, datetime=exact, title=exact)

@@ -113,8 +113,8 @@ class ClusterAdmin:
 
         Deleted records do not count; `leftfold.engine.archive.gaps` also looks in the archive.
         """
+        ends = self.ends([topic]).offsets[topic]  # asked for first: what is appended from now on lies behind them
         found = self._offsets([topic], _SPEC.for_timestamp(time)).offsets[topic]
-        ends = self.ends([topic]).offsets[topic] if min(found.values(), default=0) < 0 else {}
         return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})
 
     def identity(self, topic: str) -> str:

@@ -195,9 +195,10 @@ class LetterTransactions:
             if header(original.headers, "origin") and not header(original.headers, "reply_to"):
                 marker = self._write(self._topic, handled_marker(letter, SENDING, why))
                 origin = f"{self._topic}/{letter.record.partition}/{marker}/0"
-            offset = self._write(topic, sent_again(original, home, id_=id_, origin=origin))
+            again = sent_again(original, home, id_=id_, origin=origin)
+            offset = self._write(topic, again)
             self._write(self._topic, handled_marker(letter, SENT, why))
-        return offset, id_ or header(original.headers, "ce_id").decode(errors="replace")
+        return offset, header(again.headers, "ce_id").decode(errors="replace")
 
     def discard(self, letter: Letter, why: str) -> None:
         """Marks a dead letter as discarded.

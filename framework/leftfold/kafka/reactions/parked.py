@@ -24,19 +24,23 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
-from leftfold.ports.bulk import read_whole
+from leftfold.ports.bulk import OffsetRange, OpenArchive, check_owner, read_range, read_whole
 from leftfold.ports.codec import header
-from leftfold.ports.outgoing import reason_of
+from leftfold.ports.outgoing import Outgoing, reason_of
 from leftfold.ports.protocols import PartitionId, RawRecord
 
 __all__ = ["ParkedEvents", "Parking", "ReactionRetry", "Tried"]
 
 
 class ParkedEvents:
-    """The parked events in `{reaction}.dead`: all records after the last retry's offsets."""
+    """The parked events in `{reaction}.dead`: all records after the last retry's offsets.
 
-    def __init__(self, reaction: str, settings: KafkaSettings) -> None:
-        self._topic, self._settings = names.dead(reaction), settings
+    Args:
+        open_archive: opens the archive with events that topics have lost.
+    """
+
+    def __init__(self, reaction: str, settings: KafkaSettings, open_archive: OpenArchive | None = None) -> None:
+        self._topic, self._settings, self._open_archive = names.dead(reaction), settings, open_archive
         self._places = RecordedPlaces(names.begun(reaction), settings)
 
     def count(self) -> int:
@@ -53,13 +57,15 @@ class ParkedEvents:
 
     def passed(self, offsets: Mapping[PartitionId, int]) -> None:
         """Records the offsets up to which parked events have been retried."""
-        self._places.write(offsets)
+        with ClusterAdmin(self._settings) as cluster:
+            ids = cluster.identities([self._topic]) if offsets else {}
+        self._places.write(offsets, ids)
 
     def original(self, parked: RawRecord) -> RawRecord:
         """The original event of a parked record; one that was too large to copy is read from the log.
 
         Raises:
-            ContractError: the record was not written by a reaction.
+            ContractError: the record was not written by a reaction, or neither log nor archive has the event.
         """
         source = header(parked.headers, "dead_source")
         try:
@@ -70,14 +76,35 @@ class ParkedEvents:
             ) from error
         topic, _, partition = place.rpartition("/")
         if header(parked.headers, "dead_reference"):
-            return record_at(self._settings, topic, int(partition), offset)
+            return self._looked_up(OffsetRange(topic, int(partition), offset, offset + 1))
         headers = tuple(one for one in parked.headers if one[0] not in DEAD_HEADERS)
         return RawRecord(topic, int(partition), offset, parked.key, parked.value, headers, parked.time)
+
+    def _looked_up(self, part: OffsetRange) -> RawRecord:
+        try:
+            return record_at(self._settings, part.topic, part.partition, part.start)
+        except ContractError:
+            archive = self._open_archive() if self._open_archive is not None else None
+            if archive is None or archive.ends(part.topic).get(part.partition, 0) < part.end:
+                raise
+            with ClusterAdmin(self._settings) as cluster:
+                check_owner(archive, part.topic, cluster)
+            for record in read_range(archive, part):
+                return record
+            raise
 
     def _range(self) -> tuple[Position, Position]:
         with ClusterAdmin(self._settings) as cluster:
             end, held = cluster.ends([self._topic]), cluster.starts([self._topic])
-        tried = {p: offset for (topic, p), offset in self._places.read().items() if topic == self._topic}
+            id_ = cluster.identities([self._topic]).get(self._topic, "")
+        read, ids = self._places.read(), self._places.ids
+        # Offsets of a topic that was deleted and made again mean nothing in the new one.
+        tried = {
+            p: offset
+            for (topic, p), offset in read.items()
+            if topic == self._topic and ids.get((topic, p)) in ("", None, id_)
+            if offset <= end.next_offset(topic, p)
+        }
         return held | Position({self._topic: tried}), end
 
 
@@ -106,8 +133,21 @@ class Parking:
         if code is not None:
             raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
 
+    def keep(self, record: RawRecord) -> None:
+        """Writes a parked record once more, as it is, behind the others.
+
+        Raises:
+            InfrastructureError: it is not written.
+        """
+        if code := self._send(Outgoing(record.partition, record.key, record.value, record.headers)):
+            raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
+
     def _write(self, pending: PendingDelivery, error: BaseException, *, whole: bool) -> KafkaError | None:
-        out = parked(pending, error, partition_of(pending.record.key or b"", self._partitions), whole=whole)
+        return self._send(
+            parked(pending, error, partition_of(pending.record.key or b"", self._partitions), whole=whole)
+        )
+
+    def _send(self, out: Outgoing) -> KafkaError | None:
         failures: list[KafkaError] = []
 
         def delivered(failure: KafkaError | None, message: Any) -> None:
@@ -139,17 +179,17 @@ class ReactionRetry:
     """Retries each parked event once, with its original idempotency key.
 
     As in the reaction itself, `at_once` streams are processed in parallel, and the events of one stream in order. A
-    failed event is parked again, after the others. After a kill the next retry starts at the oldest event that was not
-    done, so later ones that were done are repeated.
+    failed event is parked again, after the others; so is one that this code cannot read or has no handler for. After a
+    kill the next retry starts at the oldest event that was not done, so later ones that were done are repeated.
     """
 
-    def __init__(self, app: App, name: str, settings: KafkaSettings) -> None:
+    def __init__(self, app: App, name: str, settings: KafkaSettings, open_archive: OpenArchive | None = None) -> None:
         once = copy(app.reaction(name))
         once.attempts = 1
-        self._events = ParkedEvents(name, settings)
+        self._events = ParkedEvents(name, settings, open_archive)
         with ClusterAdmin(settings) as cluster:
-            parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._processor = ReactionProcessor(once, parking.park, report_failure=self._failed)
+            self._parking = Parking(name, settings, cluster.partitions(names.dead(name)))
+        self._processor = ReactionProcessor(once, self._parking.park, report_failure=self._failed)
         self._taken = self._passed = 0
         self._parked: dict[str, str] = {}
 
@@ -169,11 +209,24 @@ class ReactionRetry:
         return Tried(self._taken - len(self._parked), self._parked)
 
     def _take(self, record: RawRecord) -> None:
-        place = record.place
-        if not self._processor.frontier.holds(place):
+        place, frontier = record.place, self._processor.frontier
+        if not frontier.holds(place):
             self._processor.hold(place, Handoff(record.offset, CLEAN))
-        self._processor.take(self._events.original(record), (place, record.offset))
         self._taken += 1
+        try:
+            original = self._events.original(record)
+            if self._processor.take(original, (place, record.offset)):
+                return
+            where, why = str(original.address), "it is no event of this reaction any more"
+        except ContractError as error:
+            where, why = (
+                header(record.headers, "dead_source").decode(errors="replace") or str(record.address),
+                str(error),
+            )
+        self._parking.keep(record)
+        self._parked[where] = why
+        if frontier.reached(place) <= record.offset:
+            frontier.take(place, record.offset, is_open=False)
 
     def _step(self, wait: float, tell: Callable[[int], None]) -> bool:
         """Does one step; returns whether any delivery was in progress."""

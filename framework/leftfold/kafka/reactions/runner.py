@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 
 from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 from leftfold.engine.reactions.pending import PendingDelivery
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import translated
 from leftfold.kafka.group_member import GroupMember
@@ -20,6 +20,7 @@ from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
+from leftfold.ports.bulk import OpenArchive
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import PartitionId, Report
 from leftfold.ports.telemetry import CONSUMED, member
@@ -35,16 +36,28 @@ class ReactionRunner:
 
     An offset is committed when all events before it are done or parked. A kill at any point loses no event, and events
     done after the committed offset are done again with the same keys.
+
+    Args:
+        open_archive: as of `StartOffsets`.
     """
 
-    def __init__(self, app: App, name: str, settings: KafkaSettings, *, stop: threading.Event, report: Report) -> None:
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        settings: KafkaSettings,
+        *,
+        stop: threading.Event,
+        report: Report,
+        open_archive: OpenArchive | None = None,
+    ) -> None:
         self._reaction, self._stop, self._report = app.reaction(name), stop, report
         with ClusterAdmin(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
         self._processor = ReactionProcessor(
             self._reaction, parking.park, note=self._noted, report_failure=self._report_failure
         )
-        self._start_offsets = StartOffsets(app, self._reaction, settings)
+        self._start_offsets = StartOffsets(app, self._reaction, settings, open_archive)
         self._starts: dict[PartitionId, Handoff] = {}
         self._paused: set[PartitionId] = set()
         self._due, self._is_settled = 0.0, False
@@ -97,10 +110,17 @@ class ReactionRunner:
         if messages:
             acting = {"messaging.system": "kafka", "messaging.operation.name": "act"}
             CONSUMED.record(len(messages), {**member("reaction", self._reaction.name), **acting})
-        frontier = self._processor.frontier
+        frontier, refused = self._processor.frontier, dict[PartitionId, ContractError]()
         for record in map(raw, messages):
-            if record.offset >= frontier.reached(record.place):
+            if record.place in refused or record.offset < frontier.reached(record.place):
+                continue
+            try:
                 self._processor.take(record)
+            except ContractError as error:
+                refused[record.place] = error
+        if refused:
+            self._finish()
+            raise next(iter(refused.values()))
         for place, offset in self._member.ends.items():
             frontier.reach(place, offset)
         full = {place for place in self.served if frontier.is_full(place)}
@@ -108,6 +128,13 @@ class ReactionRunner:
             self._member.pause(full - self._paused)
             self._member.resume((self._paused - full) & self.served)
         self._paused = full
+
+    def _finish(self) -> None:
+        """Acts on what was taken, for at most ten seconds, and commits how far that went: this process will end."""
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while self._processor.frontier.open and time.monotonic() < deadline:
+            self._processor.step(_BUSY)
+        self._member.commit_moved(self._processor.left(), wait=True)
 
     def _serve(self) -> None:
         """Starts reading new partitions where their last owner stopped; a rebalance meanwhile delays it."""

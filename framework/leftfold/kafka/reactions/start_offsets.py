@@ -25,11 +25,11 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
-from leftfold.ports.bulk import read_whole
+from leftfold.ports.bulk import OpenArchive, read_whole
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 
-__all__ = ["RecordedPlaces", "StartOffsets", "has_members"]
+__all__ = ["RecordedPlaces", "StartLost", "StartOffsets", "has_begun", "has_members"]
 
 _SECONDS = 20.0
 
@@ -84,17 +84,35 @@ class RecordedPlaces:
         write_records(self._settings, self._topic, records, doing=doing)
 
 
+def has_begun(settings: KafkaSettings, reaction: str, topic: str) -> bool:
+    """Whether a reaction has ever begun to read a topic, also where Kafka has deleted its offsets."""
+    begun = names.begun(reaction)
+    with ClusterAdmin(settings) as cluster:
+        is_there = bool(cluster.partition_counts([begun]))
+    return is_there and any(read == topic for read, _ in RecordedPlaces(begun, settings).read())
+
+
 _HAS_MEMBERS = frozenset(
     {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS,
      KafkaError.NON_EMPTY_GROUP}
 )  # fmt: skip
 
 
-class StartOffsets:
-    """The start offsets of a reaction's partitions: the group's offsets, set once and recorded in a topic."""
+class StartLost(InfrastructureError):
+    """A reaction has begun, and Kafka has deleted its offset."""
 
-    def __init__(self, app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
-        self._app, self._reaction, self._settings = app, reaction, settings
+
+class StartOffsets:
+    """The start offsets of a reaction's partitions: the group's offsets, set once and recorded in a topic.
+
+    Args:
+        open_archive: opens the archive, for a start at a time whose events a topic has lost.
+    """
+
+    def __init__(
+        self, app: App, reaction: Reaction[Any], settings: KafkaSettings, open_archive: OpenArchive | None = None
+    ) -> None:
+        self._app, self._reaction, self._settings, self._open_archive = app, reaction, settings, open_archive
         self._places = RecordedPlaces(names.begun(reaction.name), settings)
         self._known: dict[PartitionId, int] = {}
 
@@ -105,7 +123,8 @@ class StartOffsets:
 
         Raises:
             ConfigurationError: a topic is not the one that was read, or ends before the committed offset.
-            InfrastructureError: the group has no offset although the reaction has begun; or no broker answers.
+            StartLost: the group has no offset although the reaction has begun.
+            InfrastructureError: no broker answers.
         """
         doing = f"asking where reaction {self._reaction.name} stands"
         try:
@@ -126,7 +145,7 @@ class StartOffsets:
             return found
         missing = [place for place in places if place not in found]
         if lost := sorted(self._known.keys() & set(missing)):
-            raise InfrastructureError(self._is_lost(lost[0]))
+            raise StartLost(self._is_lost(lost[0]))
         starts = self.starts(consumer, missing, self._reaction.since)
         if starts:
             self._commit(consumer, starts)
@@ -147,7 +166,7 @@ class StartOffsets:
             return {place: self._end(consumer, place) for place in places}
         moment, topics = int(since.timestamp() * 1000), sorted({topic for topic, _ in places})
         with ClusterAdmin(self._settings) as cluster:
-            position = Position.union(offsets_for_time(cluster, topic, moment) for topic in topics)
+            position = Position.union(offsets_for_time(cluster, topic, moment, self._open_archive) for topic in topics)
         return {(topic, partition): position.next_offset(topic, partition) for topic, partition in places}
 
     def record(self, offsets: Mapping[PartitionId, int]) -> None:
@@ -183,7 +202,7 @@ class StartOffsets:
         """Sets the start offsets of a reaction that has never run, before the events for it are written.
 
         Raises:
-            InfrastructureError: its offset is lost; or no broker answers.
+            StartLost: its offset is lost. InfrastructureError: no broker answers.
         """
         with self._bystander() as consumer:
             try:

@@ -172,11 +172,14 @@ class AllDeadLetters:
         Raises:
             Usage: there is no such letter.
         """
-        found: dict[Any, Letter] = {}
+        found: dict[RecordAddress, Letter] = {}
+        read: dict[str, dict[RecordAddress, Letter]] = {}
         for text in dict.fromkeys(which):
             place = None if text in self._known else read_address(text, "a dead letter; see: leftfold dead list")
             category = text if place is None else place.topic.removesuffix(_DEAD)
-            letters = {letter.place: letter for letter in self.letters(category)}
+            if category not in read:
+                read[category] = {letter.place: letter for letter in self.letters(category)}
+            letters = read[category]
             if place is not None and place not in letters:
                 raise Usage(f"{place} is no dead letter; those there are: leftfold dead list {category} --all")
             found |= letters if place is None else {place: letters[place]}
@@ -211,18 +214,21 @@ class AllDeadLetters:
 
     def resend(
         self, letters: Sequence[Letter], why: str, *, new_id: bool = False, body: bytes | None = None
-    ) -> Iterator[tuple[Letter, int, str]]:
-        """Sends letters again, each in a transaction; gives each with the offset and the id under which it was sent.
+    ) -> Iterator[tuple[Letter, int, str, bool]]:
+        """Sends letters again, each in a transaction; gives each with its new offset, its id, and whether that is new.
 
         Args:
-            new_id: each under an id of its own. body: another body of the only letter.
+            new_id: each under a new id, except commands of processes: a process knows the answer by the id.
+            body: another body of the only letter.
 
         Raises:
             ContractError: one of them does not wait any more; nothing was changed.
             Fenced: another operator is at work on them, and the rest is left alone.
         """
         for letter, handler in self._handled(letters):
-            yield letter, *handler.resend(letter, why, id_=command_id() if new_id else "", body=body)
+            fresh = command_id() if new_id else ""
+            offset, id_ = handler.resend(letter, why, id_=fresh, body=body)
+            yield letter, offset, id_, id_ == fresh
 
     def discard(self, letters: Sequence[Letter], why: str) -> Iterator[Letter]:
         """Marks letters as discarded; gives each behind it.

@@ -8,7 +8,8 @@ from typing import Any
 from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry, Tried
 from leftfold.model.app import App
 from leftfold.ports.codec import header
-from leftfold.runtime.connect import kafka_settings
+from leftfold.runtime.connect import kafka_settings, open_archive
+from leftfold.runtime.project import archive_of
 
 __all__ = ["parked_events", "retry_parked"]
 
@@ -29,10 +30,15 @@ def parked_events(reaction: str, kafka: str | None) -> list[dict[str, Any]]:
     return rows
 
 
-def retry_parked(app: App, reaction: str, kafka: str | None, tell: Callable[[int], None]) -> Tried:
+def retry_parked(
+    app: App, reaction: str, kafka: str | None, tell: Callable[[int], None], archive: str | None = None
+) -> Tried:
     """Tries each parked event of a reaction once, in this process; `tell` is called with the number tried so far.
+
+    Args:
+        archive: as `--archive`; it has the events that were too large to copy and that topics have lost.
 
     Raises:
         InfrastructureError: no broker answers.
     """
-    return ReactionRetry(app, reaction, kafka_settings(kafka)).run(tell)
+    return ReactionRetry(app, reaction, kafka_settings(kafka), open_archive(archive_of(archive))).run(tell)

@@ -22,16 +22,20 @@ from leftfold.runtime.servers import skipped_letters
 __all__ = ["decide", "route_events", "run_reaction"]
 
 
-def run_reaction(app: App, name: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+def run_reaction(
+    app: App, name: str, settings: KafkaSettings, stop: threading.Event, report: Report, *, archive: str = ""
+) -> None:
     """Runs the consumer of a reaction until `stop` is set; reconnects when the broker fails.
 
     Raises:
         Fenced: this process must end and be restarted. ContractError: an event has a newer version than this code.
     """
-    trouble = Outage(report, stop)
+    trouble, past = Outage(report, stop), open_archive(archive)
 
     def work() -> None:
-        ReactionRunner(app, name, settings, stop=stop, report=trouble.ended_by("reacting")).run(trouble.report_cause)
+        started = trouble.ended_by("reacting")
+        runner = ReactionRunner(app, name, settings, stop=stop, report=started, open_archive=past)
+        runner.run(trouble.report_cause)
 
     trouble.reconnecting(work)
 

@@ -100,7 +100,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Progres
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         tasks = _streams if plan.stream_keyed else _sorted
-        with listening(spark, tell) as address, tagged(spark.sparkContext), job_errors():
+        with job_errors(), listening(spark, tell) as address, tagged(spark.sparkContext):
             return results_of(tasks(spark, job, plan, address))
 
     return run
@@ -110,7 +110,7 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
     """A PassRunner that runs a pass over the log on a Spark session."""
 
     def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
-        with listening(spark, tell) as address, tagged(spark.sparkContext), job_errors():
+        with job_errors(), listening(spark, tell) as address, tagged(spark.sparkContext):
             return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
 
     return run
