@@ -18,10 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leftfold.errors import ContractError, Fenced, InfrastructureError
+from leftfold.kafka.records import StandIn
 from leftfold.model.position import Position
-from leftfold.parquet.archiver import LEASE_SECONDS, Lease, leased
+from leftfold.parquet.archiver import LEASE_SECONDS, Lease, _record, leased
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan, end_of, pieces_of
+from leftfold.ports.bulk import OffsetRange
+from leftfold.ports.codec import UNREADABLE
+from leftfold.ports.protocols import RawRecord
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
 from tests.worker.raw_headers import produce_with_header
 
@@ -144,6 +148,17 @@ def test_a_header_that_cannot_be_read_stops_the_archive(make_topic: MakeTopic) -
     produce_with_header(topic.kafka.bootstrap_servers, topic.name, 0, b"k", b"2", b"\xff")
     with pytest.raises(ContractError, match="header whose name is not UTF-8"):
         topic.archive()
+
+
+def test_a_batch_that_cannot_be_decompressed_stops_the_archive(make_topic: MakeTopic) -> None:
+    """A record in its place would pass for what it held, and what it held would be trimmed."""
+    topic = make_topic(1)
+    topic.write(decision(b"1"))
+    unreadable = StandIn(RawRecord(topic.name, 0, 7, None, None, [(UNREADABLE, b"lz4: broken")]))
+    with pytest.raises(
+        ContractError, match=r"\[0\]@7: the batch that ends here cannot be decompressed \(lz4: broken\)"
+    ):
+        _record(OffsetRange(topic.name, 0, 0, 8), unreadable)
 
 
 def test_a_topic_that_was_made_again_or_has_lost_its_beginning_is_not_archived(make_topic: MakeTopic) -> None:

@@ -252,7 +252,7 @@ def test_while_the_provider_is_down_known_keys_stay_in_use(provider: Provider, m
     called(calls, access=Access(provider=OpenIdProvider(provider.issuer, "shop")))
 
 
-def test_a_key_that_was_withdrawn_while_nobody_called_counts_no_more(
+def test_a_key_that_was_withdrawn_without_any_call_counts_no_more(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access_module, "_AGAIN_SECONDS", 0.0)

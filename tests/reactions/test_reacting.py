@@ -17,6 +17,7 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces, StartOffsets
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from tests.domains.visits import Paid
 from tests.process.trading import committed
@@ -217,3 +218,8 @@ def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSe
     assert b"no visits.Paid.v1" in header(dead.headers, "dead_reason")
     at = [r for r in committed(settings, EVENTS) if header(r.headers, "ce_type") == b"visits.Paid.v2"][-1]
     assert done_up_to(settings, names.reacting(app.name, "newer"))[at.partition] <= at.offset
+    elsewhere = next(v for v in map("v{}".format, range(99)) if partition_of(v.encode(), PARTITIONS) != at.partition)
+    write(settings, *numbered(elsewhere, 1))
+    with acting(app, "newer", settings, fails=True) as again:
+        wait_until(lambda: bool(again.failures), "the end")
+    assert post.numbers(elsewhere) == [1], "what was read together with it is done before the process ends"

@@ -9,15 +9,19 @@ from threading import BrokenBarrierError
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from leftfold import Delivery
+from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from tests.domains.visits import Paid
+from leftfold.ports.outgoing import Outgoing
+from tests.domains.visits import Paid, app_with, receipts_with
 from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, made, notes, write
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -78,6 +82,49 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
         assert post.numbers("good") == [1]
     finally:
         is_over.set()
+
+
+def fails(event: Paid, delivery: Delivery) -> None:
+    raise OSError("down")
+
+
+def test_what_cannot_be_read_is_parked_again_and_what_is_behind_it_is_tried(settings: KafkaSettings) -> None:
+    app = made(settings, "strange", fails, attempts=1)
+    events = ParkedEvents("strange", settings)
+    with acting(app, "strange", settings):
+        write(settings, Paid(visit="before"))
+        wait_until(lambda: events.count() == 1, "the first to be parked")
+        foreign = partition_of(b"before", PARTITIONS)
+        write_record(settings, names.dead("strange"), Outgoing(foreign, b"before", b"{}", ()))
+        write(settings, Paid(visit="before", number=2))
+        wait_until(lambda: events.count() == 3, "the second to be parked")
+    post = Post()
+    corrected = app_with(receipts_with(post.act, name="strange"), partitions=PARTITIONS)
+    for done, numbers in ((2, [1, 2]), (0, [1, 2])):
+        tried = ReactionRetry(corrected, "strange", settings).run()
+        assert (tried.done, post.numbers("before")) == (done, numbers)
+        (why,) = tried.parked.values()
+        assert "dead_source is b''" in why
+        assert events.count() == 1
+
+
+def test_offsets_of_a_deleted_topic_of_parked_events_hide_none_in_the_next_one(settings: KafkaSettings) -> None:
+    app, dead = made(settings, "again", fails, attempts=1), names.dead("again")
+    with acting(app, "again", settings):
+        for number in range(3):
+            write(settings, Paid(visit="v", number=number))
+        events = ParkedEvents("again", settings)
+        wait_until(lambda: events.count() == 3, "them to be parked")
+    post = Post()
+    corrected = app_with(receipts_with(post.act, name="again"), partitions=PARTITIONS)
+    assert ReactionRetry(corrected, "again", settings).run().done == 3
+    admin = AdminClient(settings.librdkafka())
+    admin.delete_topics([dead])[dead].result(WAIT_SECONDS)
+    wait_until(lambda: dead not in admin.list_topics(timeout=WAIT_SECONDS).topics, "the end of the topic")
+    ensure(app, settings)
+    with acting(app, "again", settings):
+        write(settings, Paid(visit="v", number=4))
+        wait_until(lambda: events.count() == 1, lambda: f"the next one to be parked: {events.count()}")
 
 
 def left_behind(settings: KafkaSettings, group: str, note: str) -> None:

@@ -28,7 +28,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.bulk_log import KafkaBulkLog
-from leftfold.kafka.reactions.start_offsets import has_begun
+from leftfold.kafka.reactions.start_offsets import is_started
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
@@ -345,7 +345,7 @@ class TrimWork:
                     if self._category in member.categories:
                         found.setdefault(f"{kind} {member.name}", {})
             for reaction in app.reactions:
-                if self._category in reaction.categories and has_begun(self._settings, reaction.name, self._topic):
+                if self._category in reaction.categories and is_started(self._settings, reaction.name, self._topic):
                     found.setdefault(f"reaction {reaction.name}", {})
         return {who: offsets for who, offsets in found.items() if who.rpartition(" ")[2] not in self._behind}
 

@@ -28,7 +28,7 @@ from leftfold.ports.telemetry import CONSUMED, member
 __all__ = ["ReactionRunner"]
 
 _LIMIT, _COMMIT_SECONDS, _IDLE, _BUSY = 500, 0.5, 0.2, 0.02
-_LEAVE_SECONDS = 10.0
+_LEAVE_SECONDS, _REFUSED_SECONDS = 10.0, 5.0
 
 
 class ReactionRunner:
@@ -60,6 +60,9 @@ class ReactionRunner:
         self._start_offsets = StartOffsets(app, self._reaction, settings, open_archive)
         self._starts: dict[PartitionId, Handoff] = {}
         self._paused: set[PartitionId] = set()
+        self._refused: dict[PartitionId, ContractError] = {}
+        """Partitions whose next event this code cannot read, and why."""
+        self._ends_at = 0.0
         self._due, self._is_settled = 0.0, False
         self._member = GroupMember(
             settings.librdkafka(),
@@ -96,6 +99,7 @@ class ReactionRunner:
                 self._take(0.0 if busy else _IDLE)
                 busy = self._processor.step(_BUSY)
                 self._commit()
+                self._check_refused()
                 report_trouble(self.trouble)
             self._processor.settle(None, _LEAVE_SECONDS)
             self._is_settled = True
@@ -110,31 +114,37 @@ class ReactionRunner:
         if messages:
             acting = {"messaging.system": "kafka", "messaging.operation.name": "act"}
             CONSUMED.record(len(messages), {**member("reaction", self._reaction.name), **acting})
-        frontier, refused = self._processor.frontier, dict[PartitionId, ContractError]()
+        frontier = self._processor.frontier
         for record in map(raw, messages):
-            if record.place in refused or record.offset < frontier.reached(record.place):
+            if record.place in self._refused or record.offset < frontier.reached(record.place):
                 continue
             try:
                 self._processor.take(record)
             except ContractError as error:
-                refused[record.place] = error
-        if refused:
-            self._finish()
-            raise next(iter(refused.values()))
+                self._refused[record.place] = error
         for place, offset in self._member.ends.items():
-            frontier.reach(place, offset)
-        full = {place for place in self.served if frontier.is_full(place)}
+            if place not in self._refused:
+                frontier.reach(place, offset)
+        full = {place for place in self.served if place in self._refused or frontier.is_full(place)}
         if full != self._paused & self.served:
             self._member.pause(full - self._paused)
             self._member.resume((self._paused - full) & self.served)
         self._paused = full
 
-    def _finish(self) -> None:
-        """Acts on what was taken, for at most ten seconds, and commits how far that went: this process will end."""
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        while self._processor.frontier.open and time.monotonic() < deadline:
-            self._processor.step(_BUSY)
-        self._member.commit_moved(self._processor.left(), wait=True)
+    def _check_refused(self) -> None:
+        """Ends this process some seconds after it met an event that it cannot read: until then it acts on the others.
+
+        Raises:
+            ContractError: of that event.
+        """
+        if not self._refused:
+            self._ends_at = 0.0
+            return
+        now = time.monotonic()
+        self._ends_at = self._ends_at or now + _REFUSED_SECONDS
+        if now >= self._ends_at:
+            self._member.commit_moved(self._processor.left(), wait=True)
+            raise next(iter(self._refused.values()))
 
     def _serve(self) -> None:
         """Starts reading new partitions where their last owner stopped; a rebalance meanwhile delays it."""
@@ -176,6 +186,7 @@ class ReactionRunner:
         self._paused.difference_update(places)
         for place in places:
             self._starts.pop(place, None)
+            self._refused.pop(place, None)
 
     def _report_failure(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
         details = {"reaction": self._reaction.name, "at": str(pending.record.address), "attempt": pending.tries}

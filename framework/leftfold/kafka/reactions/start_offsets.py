@@ -29,7 +29,7 @@ from leftfold.ports.bulk import OpenArchive, read_whole
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 
-__all__ = ["RecordedPlaces", "StartLost", "StartOffsets", "has_begun", "has_members"]
+__all__ = ["RecordedPlaces", "StartLost", "StartOffsets", "has_members", "is_started"]
 
 _SECONDS = 20.0
 
@@ -84,7 +84,7 @@ class RecordedPlaces:
         write_records(self._settings, self._topic, records, doing=doing)
 
 
-def has_begun(settings: KafkaSettings, reaction: str, topic: str) -> bool:
+def is_started(settings: KafkaSettings, reaction: str, topic: str) -> bool:
     """Whether a reaction has ever begun to read a topic, also where Kafka has deleted its offsets."""
     begun = names.begun(reaction)
     with ClusterAdmin(settings) as cluster:
