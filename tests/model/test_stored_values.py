@@ -339,3 +339,34 @@ def test_truth_values_enums_and_ids_sort_too() -> None:
 def test_what_has_no_order_is_refused(value: object) -> None:
     with pytest.raises(ContractError, match="cannot be indexed"):
         ordered(value)
+
+
+@dataclass(frozen=True)
+class Typed:
+    day: date = date(2026, 1, 1)
+    amount: Decimal = Decimal(1)
+    count: int = 1
+    is_good: bool = True
+    id: UUID = UUID(int=1)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"day": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"day": "2026-01-01"},
+        {"amount": 1.5},
+        {"amount": True},
+        {"amount": "1.5"},
+        {"count": 2.7},
+        {"count": Decimal(2)},
+        {"is_good": "no"},
+        {"id": "x"},
+    ],
+)
+def test_a_row_with_a_value_of_another_type_is_not_stored(values: dict[str, Any]) -> None:
+    """It would be read as another value, or not at all."""
+    codec = RowCodec(Typed, (), "test")
+    codec.encode(Typed())
+    with pytest.raises((ContractError, TypeError)):
+        codec.encode(Typed(**values))

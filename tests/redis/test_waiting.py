@@ -10,14 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
 
 from leftfold import InfrastructureError, Position
 from leftfold.client import Reader
-from leftfold.ports.flush import BucketFlush, Generation
-from leftfold.redis import RedisViewStore, flusher
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Snapshot
+from leftfold.redis import RedisSettings, RedisViewStore, flusher
 from leftfold.redis import pubsub as subscriber
 from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.redis.pubsub import Subscriber
@@ -175,6 +176,28 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Generation]:
 
     monkeypatch.setattr(Subscriber, "_poll_generation", counted_look)
     return seen
+
+
+def test_who_waits_is_woken_once_for_each_change_also_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = Generation("v", "g", "hash", False, 1, {TOPIC: 1}, Phase.LIVE)
+    tokens, woken = ["1"], list[Position]()
+
+    async def ask(query: object) -> Snapshot:
+        return Snapshot("g", {0: Checkpoint(Position(), 0, token=tokens[0])}, ())
+
+    client: Any = SimpleNamespace(ask=ask)
+    topology: Any = None
+    waiting = Subscriber(RedisSettings(), client, topology)
+    monkeypatch.setattr(waiting.notifier, "reached", lambda view, id_, position: woken.append(position))
+
+    async def look() -> None:
+        for count in range(1, 4):
+            tokens[0] = str(count)
+            for _ in range(3):
+                await waiting._poll_generation(generation)
+            assert len(woken) == count
+
+    asyncio.run(look())
 
 
 def _longer(looks: list[Generation], count: int) -> bool:

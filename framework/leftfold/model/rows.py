@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -70,14 +71,25 @@ def _time(value: datetime) -> bytes:
     return value.astimezone(UTC).isoformat().encode()
 
 
+def _of_type(write: Callable[[Any], bytes], *types: type, but: tuple[type, ...] = ()) -> Callable[[Any], bytes]:
+    """A writer of values of these types alone: another value could not be read again as what it was."""
+
+    def checked(value: Any) -> bytes:
+        if not isinstance(value, types) or isinstance(value, but):
+            raise ContractError(f"{value!r} is {type(value).__name__}, and the field holds {types[0].__name__}")
+        return write(value)
+
+    return checked
+
+
 _WRITE: dict[type, Callable[[Any], bytes]] = {
     str: str.encode,
-    int: lambda v: b"%d" % v,
-    bool: lambda v: b"true" if v else b"false",
-    Decimal: lambda v: str(v).encode(),
+    int: lambda v: b"%d" % operator.index(v),
+    bool: _of_type(lambda v: b"true" if v else b"false", bool),
+    Decimal: _of_type(lambda v: str(v).encode(), Decimal, int, but=(bool,)),
     datetime: _time,
-    date: lambda v: v.isoformat().encode(),
-    UUID: lambda v: str(v).encode(),
+    date: _of_type(lambda v: v.isoformat().encode(), date, but=(datetime,)),
+    UUID: _of_type(lambda v: str(v).encode(), UUID),
 }
 _READ: dict[type, Callable[[bytes], Any]] = {
     str: bytes.decode,

@@ -19,7 +19,7 @@ from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.file_writer import FileWriter
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan, add_manifest, merge_manifests, read_manifests
-from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange, raw
+from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
 from leftfold.ports.codec import UNREADABLE, header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
@@ -262,8 +262,8 @@ class Archiver:
 
 def _record(part: OffsetRange, record: BulkRecord) -> RawRecord:
     try:
-        found = raw(part, record)
-        kind, _ = record.timestamp()
+        (kind, time_), headers = record.timestamp(), record.headers() or ()
+        found = RawRecord(part.topic, part.partition, record.offset(), record.key(), record.value(), headers, time_)
         if kind == _NO_TIMESTAMP and (why := header(found.headers, UNREADABLE)):
             raise ContractError(
                 f"{found.address}: the batch that ends here cannot be decompressed ({why.decode(errors='replace')}); "

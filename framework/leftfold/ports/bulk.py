@@ -97,13 +97,19 @@ def raw(part: OffsetRange, record: BulkRecord) -> RawRecord:
     return raw_all(part, (record,))[0]
 
 
-def raw_all(part: OffsetRange, records: Iterable[BulkRecord]) -> list[RawRecord]:
-    """The RawRecords of a range, with all parts decoded."""
-    topic, partition = part.topic, part.partition
-    return [
-        _new(RawRecord, (topic, partition, r.offset(), r.key(), r.value(), r.headers() or (), r.timestamp()[1]))
-        for r in records
-    ]
+def raw_all(part: OffsetRange, given: Iterable[BulkRecord]) -> list[RawRecord]:
+    """The RawRecords of a range, with all parts decoded; without headers where a name of one is not UTF-8."""
+    topic, partition, records = part.topic, part.partition, list(given)
+    try:
+        return [
+            _new(RawRecord, (topic, partition, r.offset(), r.key(), r.value(), r.headers() or (), r.timestamp()[1]))
+            for r in records
+        ]
+    except (SystemError, UnicodeDecodeError):
+        if len(records) > 1:
+            return [raw(part, record) for record in records]
+        (one,) = records
+        return [RawRecord(topic, partition, one.offset(), one.key(), one.value(), ())]
 
 
 def type_of(record: RawRecord) -> bytes:

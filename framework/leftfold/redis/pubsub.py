@@ -136,7 +136,7 @@ class Subscriber:
             return
         tokens = tuple([checkpoint.token for checkpoint in snapshot.checkpoints.values()])
         if self._tokens.get(generation.id) != tokens:
-            self._tokens = {generation.id: tokens} | self._tokens
+            self._tokens = self._tokens | {generation.id: tokens}
             position = Position.union(checkpoint.position for checkpoint in snapshot.checkpoints.values())
             self.notifier.reached(generation.view, generation.id, position)
 

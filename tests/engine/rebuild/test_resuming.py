@@ -183,6 +183,19 @@ def test_a_rebuild_that_was_interrupted_after_the_seal_only_swaps(world: World) 
     assert ranges == []
 
 
+def test_a_pinned_rebuild_of_another_place_begins_anew(world: World) -> None:
+    """What was begun stays where its plan ends, and that is not what was asked for now."""
+    ends = world.log.reader().ends(["ledgers.events"])
+    begun = interrupt_rebuild(world, pin="then")
+    half = Position({topic: {p: end // 2 for p, end in found.items()} for topic, found in ends.offsets.items()})
+    work = rebuild(world, summary, fold="v1", pin="then")
+    plan = work.plan(half)
+    result = work.run(plan)
+    assert result.generation != begun.id
+    assert begun.id not in world.store.registry(summary.name).generations
+    assert world.views.as_of(summary, "then").describe().position == plan.ends
+
+
 def test_a_pinned_rebuild_continues_under_its_name(world: World) -> None:
     begun = interrupt_rebuild(world, pin="then")
     assert rebuild(world, summary, fold="v1", pin="then").run().generation == begun.id

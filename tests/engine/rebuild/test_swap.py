@@ -38,9 +38,10 @@ from tests.domains.ledger import (
     summarise,
     summary,
 )
-from tests.domains.ledger_world import VIEWS, folded, ledger_world, live, rebuild, rows_of, send
+from tests.domains.ledger_world import VIEWS, folded, ledger_world, live, parked, rebuild, rows_of, send
 from tests.domains.shop import household_spend
 from tests.engine.fold_bench import FoldBench, out
+from tests.engine.verify.test_parked_retry import corrected
 from tests.waiting import step_until
 
 
@@ -130,6 +131,44 @@ def test_a_fold_that_parks_more_rows_does_not_go_live(world: World) -> None:
     assert rebuild(world, broken, swap_anyway=True).run().swapped
     assert rebuild(world, summary).run().swapped, "a corrected fold parks less, and goes live unasked"
     assert rows_of(world, summary) == rows
+
+
+def test_a_fold_that_frees_rows_and_changes_others_does_not_go_live(poisoned_world: World) -> None:
+    """A row that is parked no more must not keep the others from being compared."""
+    world = poisoned_world
+    waiting, old = parked(world), live(world, summary)
+    assert waiting
+
+    def wrong(row: Summary | None, event: LedgerEvent) -> Summary | None:
+        after = corrected(row, event)
+        return replace(after, balance=after.balance + 1) if after is not None else None
+
+    view = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=wrong)
+    result = rebuild(world, view).run()
+    assert (result.agreement, result.swapped, result.parked) == (Agreement.DIFFERENT, False, {})
+    assert live(world, summary) == old
+    result = rebuild(world, FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=corrected)).run()
+    assert (result.agreement, result.swapped, result.parked) == (Agreement.UNKNOWN, True, {})
+
+
+def test_more_rows_may_be_parked_while_catching_up_than_usual(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = ProjectionWriter.__init__.__kwdefaults__ or {}
+    monkeypatch.setattr(ProjectionWriter.__init__, "__kwdefaults__", {**usual, "max_parked": 3})
+    broken = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=never)
+    work = interfering(world, after=lambda job: send(world, 7, 30))
+    work.view, work.options = broken, replace(work.options, max_parked=10_000, swap_anyway=True)
+    assert len(work.run().parked) > 3
+
+
+def test_a_leftover_that_went_live_meanwhile_is_not_removed(world: World) -> None:
+    first = live(world, summary)
+    rebuild(world, summary, keep=3600.0).run()
+    kept = world.store.registry(summary.name).generations[first.id]
+    change(world.store, summary.name, lambda registry: registry.pointed(kept))
+    assert live(world, summary).id == first.id
+    remove(world.store, kept)
+    assert live(world, summary).id == first.id
+    assert rows_of(world, summary) == folded(world, summary)
 
 
 def test_a_replaced_generation_is_kept_for_its_time_and_removed_by_a_later_rebuild(world: World) -> None:

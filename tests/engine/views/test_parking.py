@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView
+from leftfold.engine.verify.history import RowRetry
 from leftfold.engine.views.folded_rows import NO_KEY
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
+from leftfold.ports.bulk import CommittedLog
 from leftfold.testing import fold
 from tests.domains.ledger import Move, Moved, Total, add, by_owner, by_tag
 from tests.domains.ledger_world import folded, ledger_world, live, rebuild, retry, rows_of, steps_of, verify
@@ -80,6 +82,9 @@ def test_an_event_whose_key_cannot_be_read_parks_under_a_key_of_its_own(bench: F
     bench.fold(None, opened("c"))
     assert list(parked(bench)) == ([open_baskets.keys.encode(repr(key))] if key else [open_baskets.keys.encode(NO_KEY)])
     assert bench.views[open_baskets].get("c") == Summary()
+    retry = RowRetry(open_baskets, bench.store, lambda: CommittedLog(bench.log.reader()))
+    result = retry.run(bench.live(open_baskets))
+    assert (result.freed, list(result.parked)) == ((), list(parked(bench))), "no retry frees it: no event has this key"
 
 
 @pytest.mark.parametrize("bad", [b"{", b'{"basket_id":"b","household":"unkeyed","total":"1","lines":[]}'])

@@ -179,6 +179,9 @@ class Rebuild:
             ids = self._ids()
             before = unfinished(self._store, self.view, self.options)
             before = None if before and log_mismatch(before, ids) else before
+            if before and self.options.pin:  # which stays where its plan ends
+                plan = plan or self.plan()
+                before = before if before.ends == plan.ends else None
             sweep(self._store, self.view, self.options.keep, but=before)
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
             # Planning may have taken long, or this process was paused during it.

@@ -163,7 +163,7 @@ class Refresh(Rebuild):
             return Agreement.ALONE, 0, ""
         if log_mismatch(old, sealed.ids):
             return Agreement.UNKNOWN, 0, f"{old.id} was computed from other topics"
-        before, comparison = self._store.checkpoints(old), Comparison(old, sealed)
+        before, comparison = self._store.checkpoints(old), Comparison(self.view, old, sealed, self._store)
         one, other = (Position.union(checkpoint.position for checkpoint in found.values()) for found in (before, new))
         if not other.covers(one):
             raise Fenced(f"view {self.view.name}: generation {old.id} at {one} is ahead of {other}; another was faster")

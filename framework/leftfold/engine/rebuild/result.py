@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, checksum_of
+from leftfold.ports.protocols import ViewStore
 from leftfold.safety import printable
 
 __all__ = ["Agreement", "Comparison", "RebuildResult"]
@@ -112,9 +115,11 @@ class Comparison:
     """Compares two generations bucket by bucket, each when both of its checkpoints have equal positions.
 
     Generations with different numbers of buckets are compared as a whole, which needs all checkpoints at one position.
+    Checksums leave out parked rows: where the new generation parks fewer, those rows are left out of its sum, too.
     """
 
-    def __init__(self, old: Generation, new: Generation) -> None:
+    def __init__(self, view: View[Any, Any], old: Generation, new: Generation, store: ViewStore) -> None:
+        self._view, self._new, self._store = view, new, store
         self._alike = old.buckets == new.buckets
         self._open = set(range(new.buckets)) if self._alike else {0}
         self._sums: dict[int, tuple[int, int]] = {}
@@ -122,19 +127,34 @@ class Comparison:
 
     def look(self, old: Mapping[int, Checkpoint], new: Mapping[int, Checkpoint]) -> bool:
         """Compares the buckets that can be compared now; True when none is left."""
+        tokens = {bucket: checkpoint.token for bucket, checkpoint in new.items()}
         if not self._alike:
             old, new = _whole(old), _whole(new)
         for bucket in list(self._open):
             one, other = old.get(bucket), new.get(bucket)
             if one is None or other is None or not _same(one.position, other.position):
                 continue
-            self._open.discard(bucket)
-            if one.parked.keys() == other.parked.keys():
-                self._sums[bucket] = one.checksum, other.checksum
-            else:
+            if one.parked.keys() != other.parked.keys():
                 self.why = "other keys are parked than before"
-                self._worse = self._worse or not other.parked.keys() <= one.parked.keys()
+            if not other.parked.keys() <= one.parked.keys():
+                self._worse = True
+            elif (freed := self._digests(one.parked.keys() - other.parked.keys(), tokens)) is None:
+                continue  # they were written meanwhile
+            else:
+                self._sums[bucket] = one.checksum, (other.checksum - freed) % CHECKSUM_MODULUS
+            self._open.discard(bucket)
         return not self._open
+
+    def _digests(self, keys: Collection[str], tokens: Mapping[int, str]) -> int | None:
+        """The sum of the digests of some rows of the new generation; None if their buckets have moved on."""
+        if not keys:
+            return 0
+        rows, places = self._view.rows, [place_of(self._new, key) for key in keys]
+        found = self._store.read(self._new, places)
+        if any(found.checkpoints[bucket].token != tokens[bucket] for bucket, _ in places):
+            return None
+        there = ((key, fields) for (_, key), fields in zip(places, found.rows, strict=True) if fields is not None)
+        return sum(rows.digest(key, tuple([fields[column] for column in rows.columns])) for key, fields in there)
 
     @property
     def sums(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from leftfold.engine.views.cleanup import predecessor, remove
 from leftfold.engine.views.code_claims import may_fold
 from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch
 from leftfold.engine.views.leases import check_attempt, members
-from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.engine.views.shared_subscription import SharedSubscription
 from leftfold.errors import ContractError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
@@ -43,7 +43,7 @@ class CatchUp:
     Args:
         generations: the new one first. The others are folded too if that is possible.
         fold: the hash of the fold code; generations that another code has claimed are left to its projectors.
-        patience: seconds to wait for a projector.
+        patience: seconds to wait for a projector. max_parked: how many keys may be parked before the view stops.
         tell: called with the number of events that were folded here.
     """
 
@@ -56,8 +56,10 @@ class CatchUp:
         *,
         fold: str = "",
         patience: float = 1.5,
+        max_parked: int = MAX_PARKED,
         tell: Callable[[int], None] = lambda count: None,
     ) -> None:
+        self._max_parked = max_parked
         self._view, self._generations, self._store, self._open = view, list(generations), store, open_reader
         self._patience, self._tell, self._fold_hash = patience, tell, fold
         self._group: SharedSubscription | None = None
@@ -110,12 +112,15 @@ class CatchUp:
         self._tokens = tokens
 
     def _writers(self) -> Iterator[ProjectionWriter]:
-        yield ProjectionWriter(self._view, self._generations[0], self._store)
+        yield self._writer(self._generations[0])
         for generation in self._generations[1:]:
             with suppress(ViewNotBuilt):
-                writer = ProjectionWriter(self._view, generation, self._store)
+                writer = self._writer(generation)
                 if self._is_mine(generation):
                     yield writer
+
+    def _writer(self, generation: Generation) -> ProjectionWriter:
+        return ProjectionWriter(self._view, generation, self._store, max_parked=self._max_parked)
 
     def _is_mine(self, generation: Generation) -> bool:
         """Whether this code may fold it, as the registry says now; asked after each look at its checkpoints."""
@@ -206,9 +211,8 @@ class Swap:
         self._watch.begin("catch up")
         pair = [self._new] if old is None or ends.ahead_of(self._position(old)) > _NEAR else [self._new, old]
         options, tell = self._options, self._watch.tell
-        catch_up = CatchUp(
-            self._view, pair, self._store, self._open, fold=options.fold, patience=options.patience, tell=tell
-        )
+        limits: dict[str, Any] = {"patience": options.patience, "max_parked": options.max_parked}
+        catch_up = CatchUp(self._view, pair, self._store, self._open, fold=options.fold, tell=tell, **limits)
         try:
             catch_up.wait(lambda: self._past(old, ends), timeout=self._options.timeout, awaited=_AWAITED[old is None])
             yield pair[1] if len(pair) > 1 else None, catch_up
@@ -232,7 +236,7 @@ class Swap:
         if near is None:
             return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and no projector follows it"
         self._watch.begin("compare")
-        comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
+        comparison, deadline = Comparison(self._view, old, self._new, self._store), time.monotonic() + _COMPARE_SECONDS
         while not comparison.look(self._store.checkpoints(old), self._checkpoints()):
             if catch_up.alone:
                 return Agreement.UNKNOWN, comparison.sums, f"{old.id} does not move on"

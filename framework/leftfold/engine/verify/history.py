@@ -241,6 +241,7 @@ class RowRetry:
             if key not in parked:
                 there = f"parked are {', '.join(sorted(parked))}" if parked else "nothing is parked there"
                 raise ContractError(f"{key} is not parked in view {self.view.name}; {there}")
+        unread = "no event has this key, as far as keys can be read; correct the log or rebuild"
         unknown, why = NO_ROW, "its events name no row; if they belong to rows, correct key= and rebuild"
         if generation.stream_keyed:
             unknown, why = self.view.keys.encode(NO_KEY), "its events have no readable key; correct the log or rebuild"
@@ -253,6 +254,9 @@ class RowRetry:
                 rows = RowsFold(self.view, generation, log, dict.fromkeys(mine, checkpoints[bucket].position))
                 freed += self._free(generation, bucket, rows)
                 still |= {key: row.parked.error for key, row in rows.rows.items() if row.parked is not None}
+                still |= dict.fromkeys(
+                    (k for k, row in rows.rows.items() if not row.parked and not row.good_at), unread
+                )
         return Retried(tuple(sorted(freed)), still)
 
     def _free(self, generation: Generation, bucket: int, fold: RowsFold) -> list[str]:
@@ -261,7 +265,9 @@ class RowRetry:
         while time.monotonic() < deadline:
             checkpoint = self._store.checkpoints(generation)[bucket]
             fold.go_on(checkpoint.position)
-            whole = {k: r for k, r in fold.rows.items() if r.parked is None and k in checkpoint.parked}
+            # A parked key without any event is the name of one whose key cannot be read.
+            folded = {key: row for key, row in fold.rows.items() if row.parked is None and row.good_at is not None}
+            whole = {key: row for key, row in folded.items() if key in checkpoint.parked}
             if not whole or self._store.flush([self._flush(generation, bucket, checkpoint, whole)]):
                 return list(whole)
         raise InfrastructureError(

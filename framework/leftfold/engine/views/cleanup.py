@@ -113,9 +113,14 @@ def _is_removed(store: BulkStore, orphan: Generation) -> bool:
 
 
 def remove(store: ViewStore, generation: Generation) -> None:
-    """Removes a generation and everything in it, unless another rebuild has taken it over since it was read."""
-    left = change(store, generation.view, lambda r: r.without(generation.id) if is_of_attempt(r, generation) else r)
-    if generation.id not in left.generations:
+    """Removes a generation and everything in it, unless since it was read another rebuild took it, or it went live."""
+
+    def without(registry: Registry) -> Registry:
+        now = registry.generations.get(generation.id)
+        went_live = now is not None and now.phase is Phase.LIVE and generation.phase is not Phase.LIVE
+        return registry if went_live or not is_of_attempt(registry, generation) else registry.without(generation.id)
+
+    if generation.id not in change(store, generation.view, without).generations:
         store.unlink(generation)
 
 

@@ -12,7 +12,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from leftfold.engine.processing.stream_state import MARK, StreamCodec
 from leftfold.engine.rebuild.tasks import tuned_gc
-from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Event
@@ -146,14 +145,8 @@ def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: SkippedValues 
 
 
 def _record_of(fields: Mapping[str, Any]) -> RawRecord:
-    """The record in a row of Spark's Kafka source.
-
-    Raises:
-        ContractError: it has no key.
-    """
+    """The record in a row of Spark's Kafka source."""
     headers = [(header["key"], header["value"] or b"") for header in fields["headers"] or ()]
-    if fields["key"] is None:
-        raise ContractError(f"{fields['topic']}[{fields['partition']}]@{fields['offset']} has no key")
     return RawRecord(fields["topic"], fields["partition"], fields["offset"], fields["key"], fields["value"], headers)
 
 
