@@ -347,7 +347,7 @@ class Typed:
     amount: Decimal = Decimal(1)
     count: int = 1
     is_good: bool = True
-    id: UUID = UUID(int=1)
+    id: UUID | None = None
 
 
 @pytest.mark.parametrize(
