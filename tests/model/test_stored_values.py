@@ -341,13 +341,16 @@ def test_what_has_no_order_is_refused(value: object) -> None:
         ordered(value)
 
 
+ID = UUID(int=1)
+
+
 @dataclass(frozen=True)
 class Typed:
     day: date = date(2026, 1, 1)
     amount: Decimal = Decimal(1)
     count: int = 1
     is_good: bool = True
-    id: UUID | None = None
+    id: UUID = ID
 
 
 @pytest.mark.parametrize(

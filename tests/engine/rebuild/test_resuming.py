@@ -183,7 +183,7 @@ def test_a_rebuild_that_was_interrupted_after_the_seal_only_swaps(world: World) 
     assert ranges == []
 
 
-def test_a_pinned_rebuild_of_another_place_begins_anew(world: World) -> None:
+def test_a_pinned_rebuild_of_another_place_does_not_continue_the_first(world: World) -> None:
     """What was begun stays where its plan ends, and that is not what was asked for now."""
     ends = world.log.reader().ends(["ledgers.events"])
     begun = interrupt_rebuild(world, pin="then")
