@@ -78,8 +78,14 @@ class Connection:
     only sends commands needs no Redis.
     """
 
-    def __init__(self, app: App, kafka: str | KafkaSettings | None, redis: str | RedisSettings | None) -> None:
-        self.app, self._kafka, self._redis = app, kafka, redis
+    def __init__(
+        self,
+        app: App,
+        kafka: str | KafkaSettings | None,
+        redis: str | RedisSettings | None,
+        archive: str | None = None,
+    ) -> None:
+        self.app, self._kafka, self._redis, self._archive = app, kafka, redis, archive
         self._lock, self._closed = threading.Lock(), False
         self._client: KafkaClient | None = None
         self._store: RedisViewStore | None = None
@@ -142,7 +148,7 @@ class Connection:
         Raises:
             ConfigurationError: no address of Kafka is configured. InfrastructureError: no broker answers.
         """
-        return open_reader(kafka_settings(self._kafka), archive_dir())()
+        return open_reader(kafka_settings(self._kafka), archive_dir(self._archive))()
 
     def close(self) -> None:
         """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress."""
@@ -166,15 +172,21 @@ class Connection:
 
 
 def connect(
-    app: App, /, *, kafka: str | KafkaSettings | None = None, redis: str | RedisSettings | None = None
+    app: App,
+    /,
+    *,
+    kafka: str | KafkaSettings | None = None,
+    redis: str | RedisSettings | None = None,
+    archive: str | None = None,
 ) -> Connection:
     """A connection to a running App: `with connect(app) as lf: lf.client.send(...); lf.views[view].get(...)`.
 
     Args:
         kafka: `host:port` or settings; None = the environment, then the servers that `leftfold up` announced.
         redis: a URL or settings; None = the same.
+        archive: the directory with events that topics have lost; None = LEFTFOLD_ARCHIVE_DIR, '' = none.
     """
-    return Connection(app, kafka, redis)
+    return Connection(app, kafka, redis, archive)
 
 
 def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -9,9 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold.http.console.dead_letters import group_of
-from leftfold.http.console.html import Edge, Html, Node, changes, commands_in, drawn_graph, sentence, table, tag
+from leftfold.http.console.html import (
+    Edge,
+    Html,
+    Node,
+    changes,
+    commands_in,
+    details,
+    drawn_graph,
+    json_text,
+    sentence,
+    table,
+    tag,
+    time_text,
+)
 from leftfold.http.console.log import csv_text
-from leftfold.http.console.overview import is_about
+from leftfold.http.console.overview import empty_text, graph_of, is_about, server_problems, state_of
+from leftfold.http.console.state import Console, SurveyResult, Visitor
+from tests.http.console.kiosk import app
 
 
 class _Text(HTMLParser):
@@ -109,3 +126,29 @@ def test_letters_of_one_failure_are_one_group_whatever_values_they_name() -> Non
 
 def test_no_cell_of_a_download_is_a_formula() -> None:
     assert csv_text(["a", "=b"], [["=1+1", 2], ["x,y", None]]) == "a,'=b\r\n'=1+1,2\r\n\"x,y\",\r\n"
+
+
+@pytest.mark.parametrize("moment", ["2026-01-01T00:00:00", "now", 10**17, "2026-01-01T00:00:00Z"])
+def test_a_time_that_is_none_is_shown_as_it_is(moment: str | int) -> None:
+    """A foreign client may send any, and its dead letter is looked at for that."""
+    assert ("<time" in time_text(moment)) is (moment == "2026-01-01T00:00:00Z")
+
+
+def test_half_of_a_surrogate_pair_is_shown_as_json_writes_it() -> None:
+    """No browser can be sent it, and JSON of the log may hold it."""
+    value = json.loads('{"order": "\\ud800"}')
+    shown = details("order", value) + tag("p", value["order"], title=value["order"])
+    assert shown.encode().count(b"\\ud800") == 3
+    assert json.loads(json_text(value)) == value
+
+
+def test_nothing_is_said_of_a_member_that_could_not_be_looked_at() -> None:
+    visitor = Visitor(Console({"kiosk": app}, {}, None))
+    outage = SurveyResult([{"kind": "server", "name": "kafka"}], ["no broker answers at k:9092"], 1.0)
+    assert "unknown" in state_of(outage, "decider", "orders")
+    assert empty_text(visitor, outage, "There is none.") != "There is none."
+    assert "no broker answers" in server_problems(visitor, outage)
+    drawn = graph_of(visitor, outage)
+    assert "unknown" in drawn
+    assert not re.search(r"\b0 (?:worker|offset|timer|parked)|not built|fine", drawn)
+    assert empty_text(visitor, SurveyResult(), "There is none.") == "There is none."

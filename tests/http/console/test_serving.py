@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +16,14 @@ import pytest
 from fastapi import FastAPI
 from nicegui.testing.general import nicegui_reset_globals
 from starlette.requests import Request
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from leftfold import memory
+from leftfold.cli.main import app as command_line_app
 from leftfold.cli.main import run
+from leftfold.cli.run.serve import command_line
+from leftfold.errors import InfrastructureError
 from leftfold.http import Access, Principal, gateway, hash_of
 from leftfold.http.console import Console, mount_console
 from leftfold.http.settings import HttpSettings
@@ -26,6 +33,8 @@ from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.dead_letters import checked_value
 from leftfold.runtime.project import Usage
 from tests.http.console.kiosk import app
+
+COMMANDS: Any = get_command(command_line_app)
 
 Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
 KEYS = Access({hash_of("secret"): Principal("anna", frozenset({"operator"})), hash_of("other"): "ben"})
@@ -178,3 +187,43 @@ def test_another_body_of_a_letter_is_checked_against_its_class_and_keeps_its_key
         checked_value([app], letter(b"?", type_=b"orders.Other.v1"), "{}")
     with pytest.raises(Usage, match="which no App here has"):
         checked_value([app], letter(b"?", name="stock"), "{}")
+
+
+APPS = {"shop": "a.b:app", "stock": "c.d:app"}
+OPTIONS = {"--kafka": "k:9092", "--redis": "REDIS_URL", "--archive": "folder"}
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        (["dead", "discard", "x.dead[0]@1", "--reason", "a b", "--by", "ann"], "--by ann --kafka=k:9092"),
+        (["dead", "resend", "x.dead[0]@1", "--new-id", "--body", "{}"], "--body '{}' --app=a.b:app --kafka=k:9092"),
+        (["explain", "v", "-5"], "--app=a.b:app --kafka=k:9092 --redis=REDIS_URL --archive=folder -- v -5"),
+        (["timers", "fire", "p", "-5", "t", "--reason", "R"], "--reason R --app=a.b:app --kafka=k:9092 -- p -5 t"),
+        (["topics", "ensure"], "--app=a.b:app --kafka=k:9092"),
+        (["rebuild", "v", "--engine", "local", "--hold"], "--redis=REDIS_URL --archive=folder"),
+        (["promote", "v"], "--archive=folder"),
+        (["rollback", "v"], "--archive=folder"),
+        (["verify", "v", "--deep"], "--archive=folder"),
+        (["retry", "v", "k"], "--archive=folder"),
+        (["log", "sql", "select 1"], "--app=a.b:app --kafka=k:9092 --archive=folder"),
+        (["log", "trace", "id"], "--archive=folder"),
+        (["check", "--write"], "--archive=folder"),
+        (["console", "--metrics", "127.0.0.1:9464"], "--archive=folder"),
+    ],
+    ids=lambda words: " ".join(words[:2]) if isinstance(words, list) else "",
+)
+def test_each_line_that_a_page_shows_is_taken_by_the_command_line(words: list[str], ends: str) -> None:
+    line = command_line(words, "shop", apps=APPS, options=OPTIONS)
+    assert line.endswith(ends)
+    command: Any = COMMANDS
+    rest = shlex.split(line)[1:]
+    while isinstance(command, TyperGroup):
+        command, rest = command.get_command(command.make_context("", [], resilient_parsing=True), rest[0]), rest[1:]
+    with suppress(InfrastructureError):  # its options are known by then; no broker is there
+        command.make_context(words[0], rest)
+
+
+def test_a_line_about_no_app_names_all_of_them_where_it_can() -> None:
+    shown = command_line(["topics", "ensure"], "", apps=APPS, options={})
+    assert shown == "leftfold topics ensure --app=a.b:app --app=c.d:app"

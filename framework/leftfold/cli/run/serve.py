@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import resource
 import secrets
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +22,7 @@ from leftfold.model.app import App
 from leftfold.runtime.connect import Connection, connect, extras
 from leftfold.runtime.console import note, say
 from leftfold.runtime.logging import open_report
-from leftfold.runtime.project import Usage, find_project, load_apps
+from leftfold.runtime.project import Usage, archive_of, find_project, load_apps
 from leftfold.runtime.telemetry import TelemetrySettings, check_address, collected
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def serve(
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     app: AppsOption = None,
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
 ) -> None:
@@ -81,12 +84,13 @@ def serve(
     apps = _load(app or [], is_silent=with_parent)
     with ExitStack() as opened:
         shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
-        connections = [(one, opened.enter_context(connect(one, kafka=kafka, redis=redis))) for one in apps.values()]
+        to: dict[str, Any] = {"kafka": kafka, "redis": redis, "archive": archive_of(archive)}
+        connections = [(one, opened.enter_context(connect(one, **to))) for one in apps.values()]
         hosts = local_names(host) if access.is_open and not insecure else ()
         api = gateway(connections, access=access, origins=origin or (), metrics=shown if metrics else None, hosts=hosts)
         if console:
             named, roles = {one.name: connection for one, connection in connections}, (console_role, acts_role)
-            servers = kafka, redis, None
+            servers = kafka, redis, archive
             scraped = TelemetrySettings().metrics
             _add_console(
                 api, "/console", apps, named, servers, access, roles, allow_acts=allow_acts, specs=app, metrics=scraped
@@ -178,7 +182,8 @@ def console(
     if metrics:
         check_address(metrics)
     with ExitStack() as opened:
-        connections = {a.name: opened.enter_context(connect(a, kafka=kafka, redis=redis)) for a in apps.values()}
+        to: dict[str, Any] = {"kafka": kafka, "redis": redis, "archive": archive_of(archive)}
+        connections = {one.name: opened.enter_context(connect(one, **to)) for one in apps.values()}
         servers, roles = (kafka, redis, archive), (role, acts_role)
         hosts = local_names(host) if access.is_open else ()
         api = FastAPI(title="Leftfold console", openapi_url=None)
@@ -188,6 +193,36 @@ def console(
         )  # fmt: skip
         note(f"the console of {', '.join(one.name for one in apps.values())}: http://{host}:{port}")
         uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
+
+
+def command_line(words: Sequence[str], app: str, *, apps: Mapping[str, str], options: Mapping[str, str]) -> str:
+    """The command line of some words for an App ('' = all), with the options that the command has of those given.
+
+    Args:
+        apps: the `module:name` of Apps by name, where they were named.
+    """
+    from leftfold.cli.main import app as main_app
+
+    command: Any = typer.main.get_command(main_app)  # it bundles its own copy of click
+    count = 0
+    while hasattr(command, "get_command") and count < len(words):
+        inner = command.make_context("", [], resilient_parsing=True)
+        command, count = command.get_command(inner, words[count]), count + 1
+    known: dict[str, Any] = {name: one for one in command.params for name in one.opts if name.startswith("-")}
+    rest, arguments, chosen = list(words[count:]), list[str](), list[str]()
+    while rest:
+        word = rest.pop(0)
+        if (option := known.get(word)) is None:
+            arguments.append(word)
+        else:
+            chosen += [word] if option.is_flag else [word, rest.pop(0)]
+    if (named := known.get("--app")) is not None and apps:
+        wanted = [apps[app]] if app in apps else list(apps.values()) if named.multiple else list(apps.values())[:1]
+        chosen += [f"--app={spec}" for spec in wanted]
+    chosen += [f"{name}={value}" for name, value in options.items() if name in known]
+    if any(argument.startswith("-") for argument in arguments):
+        return shlex.join(["leftfold", *words[:count], *chosen, "--", *arguments])
+    return shlex.join(["leftfold", *words[:count], *arguments, *chosen])
 
 
 def _add_console(
@@ -225,11 +260,17 @@ def _add_console(
         )
     project = find_project()
     locks = {spec: project.lock_of(one, spec) for spec, one in apps.items()}
-    kafka, redis, _ = servers
-    named = {"--kafka": kafka or "", "--redis": "" if redis is None or "@" in redis else redis}
-    given = [f"--app={one}" for one in specs or ()] + [f"{option}={value}" for option, value in named.items() if value]
+    kafka, redis, archive = servers
+    # A login in a URL is on no page: whoever copies the line puts in their own.
+    hidden = "REDIS_URL" if redis is not None and "@" in redis else redis
+    named = {"--kafka": kafka, "--redis": hidden, "--archive": archive}
+    line = partial(
+        command_line,
+        apps={one.name: spec for spec, one in apps.items()} if specs else {},
+        options={option: value for option, value in named.items() if value},
+    )
     state = Console(
-        apps, connections, servers, locks=locks, given=given, metrics=metrics,
+        apps, connections, servers, locks=locks, shell=line, metrics=metrics,
         may_look=lambda who: not looking or looking in who.roles,
         may_act=lambda who: allow_acts and (not acting or acting in who.roles),
     )  # fmt: skip

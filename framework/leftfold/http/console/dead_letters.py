@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -16,6 +16,7 @@ from leftfold.compatibility.schema import message_schema
 from leftfold.engine.progress import ProgressReport, RebuildProgress
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, survey_html
 from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, table, tag, time_text
+from leftfold.http.console.overview import empty_text
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -30,6 +31,8 @@ __all__ = ["dead_letters", "group_of"]
 _LISTED = 30
 _MOST = 2_000
 """How many offsets of each partition are read, the last ones: a flood of letters must not end the console."""
+_EDITABLE = 300_000
+"""Characters of a payload that is edited on a page: a browser sends no message of a million."""
 _AT_ONCE = 10
 """Up to so many letters are handled while the visitor waits."""
 _DEAD = names.dead("")
@@ -82,12 +85,27 @@ class _Letters:
         with self._section:
             await fetched(self._read, self._shown, what="reading dead letters")
 
+    def _apps(self) -> Sequence[App]:
+        return tuple(self._console.apps.values())
+
+    def _owners(self) -> dict[str, str]:
+        """The App of each decider, process and reaction, by its name."""
+        found: dict[str, str] = {}
+        for app in self._apps():
+            found |= {decider.name: app.name for decider in app.deciders}
+            found |= {process.name: app.name for process in app.processes}
+            found |= {reaction.name: app.name for reaction in app.reactions}
+        return found
+
     def _burials(self) -> AllDeadLetters:
-        return AllDeadLetters(self._console.servers[0])
+        """The dead letters of the Apps of this console."""
+        return AllDeadLetters(self._console.servers[0], self._owners())
 
     def _read(self) -> tuple[_LetterList, tuple[Letter, bytes] | None]:
         burials = self._burials()
-        found = _LetterList(list(burials.letters(self._name, _MOST)), burials.kept(self._name))
+        # Without their payloads: a page that is open holds them all.
+        letters = [replace(one, record=one.record._replace(value=None)) for one in burials.letters(self._name, _MOST)]
+        found = _LetterList(letters, burials.kept(self._name))
         if not self._letter:
             return found, None
         (opened,) = burials.chosen([self._letter])
@@ -172,8 +190,14 @@ class _Letters:
             with panel("Payload"):
                 if letter.handled or not letter.is_input or not self._visitor.may_act:
                     html(tag("pre", text, tabindex="0"))
-                    return
-                self._show_editor(letter, text)
+                elif len(text) > _EDITABLE:
+                    line = self._shell("resend", [str(letter.place)], "", "--body", "JSON")
+                    why = f"A payload of more than {_EDITABLE:,} characters is corrected in a shell: {line}"
+                    html(tag("p", sentence(why), cls="lf-quiet") + tag("pre", text, tabindex="0"))
+                    with ui.element("div").classes("lf-buttons"):
+                        self._show_buttons(letter, lambda: None)
+                else:
+                    self._show_editor(letter, text)
 
     def _facts(self, letter: Letter, leaves: float | None) -> Html:
         id_ = letter.text("ce_id")
@@ -203,11 +227,11 @@ class _Letters:
         editor.on_value_change(check)
         check()
         with ui.element("div").classes("lf-buttons"):
-            act_button(
-                self._visitor, "Resend", lambda: self._resend([letter], editor.value if editor.value != text else None),
-                self._again, kind="main",
-            )  # fmt: skip
-            act_button(self._visitor, "Discard", lambda: self._discard([letter]), self._again, kind="danger")
+            self._show_buttons(letter, lambda: editor.value if editor.value != text else None)
+
+    def _show_buttons(self, letter: Letter, corrected: Callable[[], str | None]) -> None:
+        act_button(self._visitor, "Resend", lambda: self._resend([letter], corrected()), self._again, kind="main")
+        act_button(self._visitor, "Discard", lambda: self._discard([letter]), self._again, kind="danger")
 
     def _resend(self, letters: Sequence[Letter], body: str | None = None) -> Act:
         """Sends letters again, each under a new id; one letter also with another body."""
@@ -216,8 +240,8 @@ class _Letters:
         which = [str(one.place) for one in letters]
 
         def line(reason: str) -> str:
-            options = ["--new-id", *(["--body", compact] if compact else []), "--reason", reason or "WHY"]
-            return self._console.shell("dead", "resend", *which, *options)
+            options = ["--new-id", *(["--body", compact] if compact else [])]
+            return self._shell("resend", which, reason, *options)
 
         def do(who: str, reason: str, report: ProgressReport) -> str:
             burials, ids = self._burials(), list[str]()
@@ -226,13 +250,19 @@ class _Letters:
                 report(RebuildProgress("letters", len(ids), len(which)))
             return f"{amount(len(ids), 'letter')} sent again, the last one under the id {ids[-1]}"
 
-        changed = " with the corrected payload" if other is not None else ""
+        changed = "with the corrected payload" if other is not None else "with its payload unchanged"
         where = letters[0].record.topic.removesuffix(_DEAD)
         happens = (
-            f"{amount(len(letters), 'letter')} of {where} will be sent{changed} under a new id, and decided as new. It "
-            "counts even if the old one was decided meanwhile. The letter stays, marked as sent again."
+            f"{amount(len(letters), 'letter')} of {where} will be sent {changed} under a new id, and decided as new. "
+            "It counts even if the old one was decided meanwhile. A command of a process keeps its id, by which the "
+            "process knows the answer. The letter stays, marked as sent again."
         )
         return Act(f"Resend {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+
+    def _shell(self, word: str, which: Sequence[str], reason: str, *options: str) -> str:
+        by = ["--by", self._visitor.name] if self._visitor.name else []
+        app = self._owners().get(which[0].partition(_DEAD)[0], "")
+        return self._console.shell("dead", word, *which, *options, "--reason", reason or "WHY", *by, app=app)
 
     def _discard(self, letters: Sequence[Letter]) -> Act:
         which = [str(one.place) for one in letters]
@@ -245,7 +275,7 @@ class _Letters:
             return f"{amount(len(which), 'letter')} discarded"
 
         def line(reason: str) -> str:
-            return self._console.shell("dead", "discard", *which, "--reason", reason or "WHY")
+            return self._shell("discard", which, reason)
 
         counted = amount(len(letters), "letter")
         happens = f"{counted} will be marked as discarded; the bytes stay until retention deletes them."
@@ -259,7 +289,7 @@ def name_of(cls: Any) -> str:
 
 
 def _named(which: Sequence[str]) -> str:
-    return which[0] if len(which) == 1 else f"{len(which):,} letters"
+    return which[0] if len(which) == 1 else f"{len(which):,} letters of {which[0].partition(_DEAD)[0]}"
 
 
 def _checked(visitor: Visitor, letter: Letter, text: str) -> Html:
@@ -291,7 +321,7 @@ async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
             still = "".join(f"; {where}: {why}" for where, why in tried.parked.items())
             return f"{amount(tried.done, 'event')} done, {len(tried.parked):,} parked again{still}"
 
-        line = visitor.console.shell("retry", name)
+        line = visitor.console.shell("retry", name, app=app.name)
         happens = "Each parked event is tried once, by this console, with the same idempotency keys as before."
         return Act(f"Retry {name}", happens, lambda reason: line, do, is_long=True)
 
@@ -327,6 +357,7 @@ def _parked_rows(visitor: Visitor, result: SurveyResult) -> Html:
         for key in row.get("parked", ())[:_LISTED]
         for start in [f"view {row['name']} parks {key}: "]
     ]
-    shown = table(("view", "row", "error"), rows, label="Parked rows", empty="Nothing is parked.")
+    nothing = empty_text(visitor, result, "Nothing is parked.")
+    shown = table(("view", "row", "error"), rows, label="Parked rows", empty=nothing)
     others = sum(len(row.get("parked", ())) for row in live) - len(rows)
     return shown + tag("p", f"{others:,} more on the pages of their views", cls="lf-quiet") if others else shown

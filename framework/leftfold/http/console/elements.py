@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -43,6 +44,7 @@ __all__ = [
 T = TypeVar("T")
 E = TypeVar("E", bound=ui.element)
 _LOOK_SECONDS = 0.5
+_log = logging.getLogger("leftfold.console")
 
 
 def html(content: str = "", *, cls: str = "", element: str = "div") -> ui.html:
@@ -197,7 +199,7 @@ def act_button(
             return
         finally:
             made.enable()
-        await ask(visitor, found, done)
+        await ask(visitor, found, lambda: None if made.is_deleted else done())
 
     made = button(text, pressed, kind=kind, label=label)
     return made
@@ -250,13 +252,16 @@ async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Ca
     who, reason = signed
     try:
         visitor.check_may_act()
+        _log.info("%s, by %s", act.title, who or "a visitor")
         if act.is_long:
-            visitor.console.start(act.title, lambda report: act.do(who, reason, report))
+            work = visitor.console.start(act.title, lambda report: act.do(who, reason, report))
+            while not work.outcome:  # noqa: ASYNC110  # it is on a thread, and pages look at it in the same way
+                await asyncio.sleep(_LOOK_SECONDS)
         else:
             say(await asyncio.to_thread(act.do, who, reason, lambda progress: None))
     except Exception as error:  # noqa: BLE001  # the page shows every error
         await _refuse(act.title, error)
-        return
+    # Also after an error: some of it may have been done.
     visitor.console.survey.hasten()
     finished = done()
     if asyncio.iscoroutine(finished):

@@ -12,15 +12,15 @@ from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
 from leftfold.runtime.console import amount, lasting
 
-__all__ = ["graph_of", "is_about", "overview", "state_of"]
+__all__ = ["empty_text", "graph_of", "is_about", "overview", "server_problems", "state_of"]
 
 Row = Mapping[str, Any]
 _PAGES = {"decider": "/workers", "process": "/processes", "reaction": "/dead", "stream": "/workers"}
 """Where each kind of member is looked at; views have pages of their own."""
 _DETAILS: Mapping[str, Callable[[Row], str]] = {
-    "process": lambda row: amount(row.get("timers") or 0, "timer"),
-    "reaction": lambda row: f"{row.get('parked', 0):,} parked",
-    "stream": lambda row: amount(row.get("running", 0), "process"),
+    "process": lambda row: "unknown timers" if row.get("timers") is None else amount(row["timers"], "timer"),
+    "reaction": lambda row: f"{row['parked']:,} parked" if "parked" in row else "unknown",
+    "stream": lambda row: amount(row["running"], "process") if "running" in row else "unknown",
 }
 """What the graph says of a member besides its kind."""
 
@@ -106,8 +106,24 @@ def is_about(problem: str, kind: str, name: str) -> bool:
 
 def state_of(result: SurveyResult, kind: str, name: str) -> Html:
     """Whether a member needs attention, as a badge."""
-    bad = _tone(result, kind, name)
-    return tag("span", "needs attention" if bad else "fine", cls=f"lf-badge lf-{bad or 'good'}")
+    if _tone(result, kind, name):
+        return tag("span", "needs attention", cls="lf-badge lf-bad")
+    if not _row(result.rows, kind, name):
+        return tag("span", "unknown", cls="lf-badge")
+    return tag("span", "fine", cls="lf-badge lf-good")
+
+
+def server_problems(visitor: Visitor, result: SurveyResult) -> Html:
+    """The problems that are about no member, such as servers that do not answer."""
+    parts = [part for app in visitor.console.apps.values() for part in _parts(app).items()]
+    members = [(kind, one.name) for kind, found in parts for one in found]
+    others = [p for p in dict.fromkeys(result.problems) if not any(is_about(p, *member) for member in members)]
+    return tag("ul", *(tag("li", sentence(one)) for one in others), cls="lf-problems") if others else Html()
+
+
+def empty_text(visitor: Visitor, result: SurveyResult, text: str) -> str:
+    """What a table without rows says: that nothing is known, while a server does not answer."""
+    return "Unknown: a server does not answer." if server_problems(visitor, result) else text
 
 
 def graph_of(visitor: Visitor, result: SurveyResult, *, narrow: bool = False) -> Html:
@@ -146,9 +162,10 @@ def _nodes(visitor: Visitor, app: App, result: SurveyResult, *, narrow: bool) ->
     rows, last = result.rows, 1 if narrow else 2
     for decider in app.deciders:
         row, name = _row(rows, "decider", decider.name), decider.name
-        workers, tone = amount(row.get("workers", 0), "worker"), _tone(result, "decider", decider.name)
+        workers = amount(row["workers"], "worker") if "workers" in row else "unknown"
+        tone = _tone(result, "decider", decider.name)
         dead = f", {row['dead']} dead" if row.get("dead") else ""
-        events = f"{row.get('offsets', 0):,} offsets"
+        events = f"{row['offsets']:,} offsets" if "offsets" in row else "unknown"
         href = visitor.href("/streams", category=name)
         if narrow:
             yield Node(f"category {name}", name, f"{workers}{dead}", "decider", 0, href, tone)
@@ -161,7 +178,8 @@ def _nodes(visitor: Visitor, app: App, result: SurveyResult, *, narrow: bool) ->
             yield Node(f"{kind} {name}", name, detail, "", last, visitor.href(_PAGES[kind]), _tone(result, kind, name))
     for view in app.views:
         row, name = _row(rows, "view", view.name), view.name
-        detail = f"view, {row['rows']:,} rows" if "rows" in row else "view, not built"
+        nothing = "view, unknown" if empty_text(visitor, result, "") else "view, not built"
+        detail = f"view, {row['rows']:,} rows" if "rows" in row else nothing
         column = last + (app.keeper(view) is not None)
         yield Node(
             f"view {name}", name, detail, "", column, visitor.href(f"/views/{name}"), _tone(result, "view", name)

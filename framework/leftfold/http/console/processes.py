@@ -34,7 +34,7 @@ from leftfold.http.console.html import (
     tag,
     time_text,
 )
-from leftfold.http.console.overview import state_of
+from leftfold.http.console.overview import empty_text, server_problems, state_of
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
 from leftfold.model.process import Process
@@ -90,7 +90,13 @@ def _backlog(visitor: Visitor, result: SurveyResult) -> Html:
         "timers#",
         "overdue#",
     )
-    return table((*columns, "dead#"), rows, label="Processes", empty="No process has run yet.")
+    nothing = empty_text(visitor, result, "No process has run yet.")
+    return server_problems(visitor, result) + table((*columns, "dead#"), rows, label="Processes", empty=nothing)
+
+
+def _by(visitor: Visitor) -> list[str]:
+    """The option that names who acts, as the page does."""
+    return ["--by", visitor.name] if visitor.name else []
 
 
 class _Found(NamedTuple):
@@ -183,7 +189,7 @@ class _Timers:
 
         def line(reason: str) -> str:
             words = ("timers", action.value, name, timer.key, timer.name, "--reason", reason or "WHY")
-            return self._visitor.console.shell(*words)
+            return self._visitor.console.shell(*words, *_by(self._visitor), app=self._app.name)
 
         def do(who: str, reason: str, report: Any) -> str:
             with TimerWork(self._app, self._process, self._visitor.console.servers[0], timer.key) as work:
@@ -227,7 +233,9 @@ def _deciders(visitor: Visitor, result: SurveyResult) -> Html:
         if row["kind"] == "decider"
     ]
     columns = ("decider", "state", "version#", "partitions#", "workers#", "offsets#", "growth", "state/command#")
-    return table((*columns, "answers dropped#", "dead#"), rows, label="Deciders", empty="These Apps decide nothing.")
+    nothing = empty_text(visitor, result, "These Apps decide nothing.")
+    shown = table((*columns, "answers dropped#", "dead#"), rows, label="Deciders", empty=nothing)
+    return server_problems(visitor, result) + shown
 
 
 def _reactions(visitor: Visitor, result: SurveyResult) -> Html:
@@ -246,7 +254,8 @@ def _reactions(visitor: Visitor, result: SurveyResult) -> Html:
         if row["kind"] in ("reaction", "stream")
     ]
     columns = ("name", "state", "kind", "reads", "processes#", "lag#", "course of lag", "parked#")
-    return table(columns, rows, label="Reactions and streams", empty="These Apps have neither.")
+    nothing = empty_text(visitor, result, "These Apps have neither.")
+    return table(columns, rows, label="Reactions and streams", empty=nothing)
 
 
 def _views(visitor: Visitor, result: SurveyResult) -> Html:
@@ -264,7 +273,7 @@ def _views(visitor: Visitor, result: SurveyResult) -> Html:
         if row["kind"] == "view" and row.get("live")
     ]
     columns = ("view", "state", "projectors#", "lag#", "behind#", "course of lag", "last event")
-    return table(columns, rows, label="Projectors", empty="No view is live.")
+    return table(columns, rows, label="Projectors", empty=empty_text(visitor, result, "No view is live."))
 
 
 def _members(visitor: Visitor, result: SurveyResult) -> Html:
@@ -280,7 +289,8 @@ def _members(visitor: Visitor, result: SurveyResult) -> Html:
         for row in result.rows
         for member in row.get("members", ())
     ]
-    return table(("of", "group", "member", "at", "partitions"), rows, label="Members", empty="Nothing is at work.")
+    nothing = empty_text(visitor, result, "Nothing is at work.")
+    return table(("of", "group", "member", "at", "partitions"), rows, label="Members", empty=nothing)
 
 
 def _numbers(partitions: Sequence[int]) -> str:

@@ -177,7 +177,7 @@ async def explain_row(visitor: Visitor, view: View[Any, Any], key: str) -> None:
         for step in reversed(steps):
             html(_step(visitor, step), cls="lf-step")
         if count > len(steps):
-            line = visitor.console.shell("explain", view.name, key)
+            line = visitor.console.shell("explain", view.name, key, app=visitor.console.view(view.name)[0].name)
             more = f"{amount(count - len(steps), 'earlier step')} are left out here; all: {line}"
             html(tag("p", sentence(more), cls="lf-quiet"))
 

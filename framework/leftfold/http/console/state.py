@@ -134,7 +134,8 @@ class Console:
         may_look: whether a principal may see the pages, which show everything; by default everybody.
         may_act: whether a principal may change something; by default only reading is allowed.
         locks: the lock file of each App, by its `module:name`.
-        given: options that commands need to reach the same Apps and servers, such as `--app shop.app:app`.
+        shell: the command line of some words for an App ('' = all), with the options that it needs to reach the same
+            servers.
         metrics: `HOST:PORT` at which `leftfold run --metrics` answers; '' = nowhere.
     """
 
@@ -147,12 +148,12 @@ class Console:
         may_look: May = lambda principal: True,
         may_act: May = lambda principal: False,
         locks: Mapping[str, Path] = MappingProxyType({}),
-        given: Sequence[str] = (),
+        shell: Callable[[Sequence[str], str], str] = lambda words, app: shlex.join(["leftfold", *words]),
         metrics: str = "",
     ) -> None:
         self.locks, self.metrics, self._rates = locks, metrics, Rates()
         self.apps, self.connections, self.may_look, self.may_act = dict(apps), dict(connections), may_look, may_act
-        self._servers, self._given = servers, tuple(given)
+        self._servers, self._shell = servers, shell
         self.survey = SharedSurvey(self._look)
         self.works: dict[str, Work] = {}
         self._lock = threading.Lock()
@@ -226,9 +227,9 @@ class Console:
             raise unknown("view called", name, found)
         return found[name]
 
-    def shell(self, *words: str) -> str:
-        """A command line of `leftfold` that does the same in a shell."""
-        return shlex.join(["leftfold", *words, *self._given])
+    def shell(self, *words: str, app: str = "") -> str:
+        """A command line of `leftfold` that does the same in a shell; of one App, where it is about one."""
+        return self._shell(words, app)
 
     def start(self, name: str, do: Callable[[ProgressReport], str]) -> Work:
         """Begins long work on a thread; it ends with the sentence that `do` returns, or with its error.

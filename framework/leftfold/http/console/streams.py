@@ -18,6 +18,7 @@ from leftfold.http.console.html import (
     drawn_graph,
     json_text,
     pairs,
+    sentence,
     table,
     tag,
     time_text,
@@ -34,6 +35,8 @@ __all__ = ["streams", "trace", "trace_graph"]
 
 _RECENT = 25
 _DRAWN = 150
+_LISTED = 2_000
+"""Most records of a trace that are listed: each is written while every other page waits."""
 _LISTED = 400
 _MARKED = 40
 _KEPT = 10_000
@@ -339,17 +342,26 @@ def _href(visitor: Visitor, node: TraceNode) -> str:
 
 def _tree(visitor: Visitor, found: Trace, wanted: str) -> Html:
     """The same as a list, for phones and screen readers, with places and reasons in full."""
+    listed = 0
 
     def lines(nodes: Sequence[TraceNode], depth: int) -> Html:
+        nonlocal listed
         if depth > _DRAWN:
             return tag("p", "deeper than can be shown here", cls="lf-quiet")
-        items = [
-            tag("li", _line(visitor, node, wanted), lines(node.children, depth + 1) if node.children else Html())
-            for node in nodes
-        ]
+        items = list[Html]()
+        for node in nodes:
+            listed += 1
+            if listed > _LISTED:
+                break
+            inner = lines(node.children, depth + 1) if node.children else Html()
+            items.append(tag("li", _line(visitor, node, wanted), inner))
         return tag("ul", *items, cls=f"lf-tree{'' if depth else ' lf-root'}")
 
-    return lines(found.roots, 0)
+    shown = lines(found.roots, 0)
+    if listed <= _LISTED:
+        return shown
+    line = visitor.console.shell("log", "trace", wanted)
+    return shown + tag("p", sentence(f"These are the first {_LISTED:,} of many; all of them: {line}"), cls="lf-quiet")
 
 
 def _line(visitor: Visitor, node: TraceNode, wanted: str) -> Html:

@@ -24,7 +24,7 @@ from leftfold.http.console.elements import (
     survey_html,
 )
 from leftfold.http.console.html import Html, age_text, details, number_text, pairs, sentence, table, tag, time_text
-from leftfold.http.console.overview import is_about, state_of
+from leftfold.http.console.overview import empty_text, is_about, server_problems, state_of
 from leftfold.http.console.rows import browse, compare_generation, explain_row
 from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
@@ -81,14 +81,15 @@ def views(visitor: Visitor) -> None:
                     app.name,
                     kind_of(view),
                     ", ".join(view.categories),
-                    f"{row['rows']:,}" if "rows" in row else "not built",
+                    f"{row['rows']:,}" if "rows" in row else empty_text(visitor, result, "not built"),
                     number_text(row.get("lag")),
                     age_text(row.get("behind")),
                     len(row.get("parked", ())),
                 )
             )
         columns = ("view", "state", "app", "kind", "reads", "rows#", "lag#", "behind#", "parked#")
-        return table(columns, rows, label="Views", empty="these Apps have no views")
+        shown = table(columns, rows, label="Views", empty="these Apps have no views")
+        return server_problems(visitor, result) + shown
 
     with panel():
         survey_html(visitor, listed)
@@ -140,7 +141,8 @@ def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
 
     def show(result: SurveyResult) -> None:
         rows = _rows(result, view.name)
-        listed.set_content(_generations(rows))
+        nothing = empty_text(visitor, result, "There is no generation yet; run the App, or rebuild the view.")
+        listed.set_content(server_problems(visitor, result) + _generations(rows, nothing))
         wrong = [problem for problem in result.problems if is_about(problem, "view", view.name)]
         problems.set_content(
             tag("ul", *(tag("li", sentence(one)) for one in wrong), cls="lf-problems") if wrong else ""
@@ -153,7 +155,7 @@ def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
     show_surveys(visitor, show)
 
 
-def _generations(rows: Sequence[Row]) -> Html:
+def _generations(rows: Sequence[Row], nothing: str) -> Html:
     found = [
         (
             tag("code", row["generation"]),
@@ -182,9 +184,7 @@ def _generations(rows: Sequence[Row]) -> Html:
         "ends",
         "position",
     )
-    return table(
-        columns, found, label="Generations", empty="There is no generation yet; run the App, or rebuild the view."
-    )
+    return table(columns, found, label="Generations", empty=nothing)
 
 
 def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.button | None]:
@@ -193,13 +193,15 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
     def nothing() -> None:
         """The bar of long work shows what becomes of it."""
 
+    shell = partial(visitor.console.shell, app=app.name)
+
     def rebuild(*, hold: bool) -> Act:
         plan = plan_locally(view, visitor.console.servers)
 
         def do(who: str, reason: str, report: Any) -> str:
             return str(rebuild_locally(app, view, visitor.console.servers, hold=hold, keep=_KEEP, report=report))
 
-        line = visitor.console.shell("rebuild", view.name, "--engine", "local", *(["--hold"] if hold else []))
+        line = shell("rebuild", view.name, "--engine", "local", *(["--hold"] if hold else []))
         happens = f"A new generation is folded from the whole log in this process. {_HELD if hold else _SHOWN_AT_ONCE}"
         details = (tag("pre", str(plan), tabindex="0"),)
         return Act(f"Rebuild {view.name}", happens, lambda reason: line, do, is_long=True, details=details)
@@ -213,7 +215,7 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
             kept = f" {result.kept} is kept for {lasting(_KEEP)}." if result.kept else ""
             return f"Readers see {result.generation} now, {amount(result.rows, 'row')}.{kept}"
 
-        line = visitor.console.shell(word.lower(), view.name)
+        line = shell(word.lower(), view.name)
         which = f"It is {meant}; if it is another one by then, nothing is changed."
         return Act(f"{word} {view.name}", f"{happens} {which}", lambda reason: line, do, is_long=True)
 
@@ -228,7 +230,7 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
             folded = f"{view.name} {result.generation}: up to {amount(result.events, 'event')} folded"
             return f"{folded}: {verified_as(result)}{advice}"
 
-        line = visitor.console.shell("verify", view.name, "--deep")
+        line = shell("verify", view.name, "--deep")
         happens = (
             "The whole log is folded again by this console, and compared with every stored row. Nothing is written."
         )
@@ -236,7 +238,7 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
 
     if not view.folded:
         if visitor.may_act:
-            line = visitor.console.shell("rebuild", view.name)
+            line = shell("rebuild", view.name)
             why = f"Spark or a stream computes this view; to compute it again, type: {line}"
             html(tag("p", sentence(why), cls="lf-quiet"))
         return {}
@@ -281,7 +283,7 @@ async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
             return f"{amount(len(result.freed), 'row')} freed, {len(result.parked)} still parked{still}"
 
         typed = [unquote(key) for key in keys]
-        line = visitor.console.shell("retry", view.name, *typed)
+        line = visitor.console.shell("retry", view.name, *typed, app=visitor.console.view(view.name)[0].name)
         happens = "The rows are folded again from the beginning, by this console. Those that fail again stay parked."
         return Act(f"Retry {', '.join(typed) or 'all parked rows'}", happens, lambda reason: line, do)
 

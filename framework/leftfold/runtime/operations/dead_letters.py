@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -134,13 +134,18 @@ def checked_value(apps: Iterable[App], letter: Letter, text: str) -> bytes:
 
 
 class AllDeadLetters:
-    """Dead letters of every category and process: commands, inputs, and events of which routers made no input."""
+    """Dead letters of every category and process: commands, inputs, and events of which routers made no input.
 
-    def __init__(self, kafka: str | None) -> None:
+    Args:
+        only: of these names; None = of all that the cluster has.
+    """
+
+    def __init__(self, kafka: str | None, only: Collection[str] | None = None) -> None:
         self._settings = kafka_settings(kafka)
         with ClusterAdmin(self._settings) as cluster:
             topics: dict[str, int] = cluster.topics()
-        self._known = sorted(name.removesuffix(_DEAD) for name in topics if name.endswith(_DEAD))
+        known = sorted(name.removesuffix(_DEAD) for name in topics if name.endswith(_DEAD))
+        self._known = [name for name in known if only is None or name in only]
 
     def letters(self, category: str = "", most: int = sys.maxsize) -> Iterator[Letter]:
         """Dead letters of one category or process, or of all, among the last `most` offsets of each partition.
