@@ -261,7 +261,7 @@ def _add_console(
     project = find_project()
     locks = {spec: project.lock_of(one, spec) for spec, one in apps.items()}
     kafka, redis, archive = servers
-    # A login in a URL is on no page: whoever copies the line puts in their own.
+    # A login in a URL is on no page: who copies the line puts in their own.
     hidden = "REDIS_URL" if redis is not None and "@" in redis else redis
     named = {"--kafka": kafka, "--redis": hidden, "--archive": archive}
     line = partial(
