@@ -202,7 +202,7 @@ def test_an_age_is_the_time_so_long_ago(text: str, ago: float) -> None:
 def test_a_time_is_read_with_its_zone_and_an_age_before_all_records_is_the_beginning() -> None:
     assert read_time("9999999d") == datetime(1970, 1, 1, tzinfo=UTC), "before all records"
     assert read_time("2026-11-01T12:00:00Z") == read_time("2026-11-01T13:00:00+01:00")
-    with pytest.raises(typer.BadParameter, match="write 2026-11-01Z for UTC"):
+    with pytest.raises(typer.BadParameter, match="write 2026-11-01T00:00:00Z for UTC"):
         read_time("2026-11-01")
 
 

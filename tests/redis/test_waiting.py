@@ -158,7 +158,7 @@ def test_a_dead_server_fails_those_who_wait(server: RedisServer, stores: Stores)
         (read,), _ = begin_to_read(pool, server, stores(server.settings))
         server.kill()
         try:
-            with pytest.raises(InfrastructureError, match="leftfold up"):
+            with pytest.raises(InfrastructureError, match="is the address right"):
                 read.result(SOON)
         finally:
             server.start()

@@ -120,8 +120,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
-    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 verification mismatch, 4 not caught up in time, 69 unavailable, "
-    "75 fenced, 78 configuration, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 no, 2 usage, 3 differs or incomplete, 4 not in time, 69 a server is missing, 75 try "
+    "again, 78 configuration, 130 Ctrl-C, 141 closed pipe.",
 )
 
 
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command line and returns its exit code; docs/specification.md lists the codes."""
+    """Runs a command line and returns its exit code; docs/reference.md lists the codes."""
     whole = "--traceback" in arguments or os.environ.get(TRACEBACK, "") not in ("", "0")
     # Only `run` and `dev` show the adapters' log messages, and set up logging; elsewhere errors are raised.
     logging.getLogger("leftfold").addHandler(logging.NullHandler())

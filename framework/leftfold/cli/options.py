@@ -92,7 +92,7 @@ def read_time(text: str) -> datetime:
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no time; write 2026-01-01T00:00:00Z, or an age: 12h, 90d") from error
     if found.tzinfo is None:
-        raise typer.BadParameter(f"{text!r} has no time zone; write {text}Z for UTC")
+        raise typer.BadParameter(f"{text!r} has no time zone; write {found.isoformat()}Z for UTC")
     return found
 
 
@@ -146,8 +146,7 @@ AppsOption: TypeAlias = Annotated[
         "--app",
         envvar="LEFTFOLD_APP",
         metavar="MODULE:NAME",
-        help="An App to run; may be repeated. Else all that `app` under [tool.leftfold] in the nearest pyproject.toml "
-        "names.",
+        help="An App; may be repeated. Else all that `app` under [tool.leftfold] in the nearest pyproject.toml names.",
     ),
 ]
 KafkaOption: TypeAlias = Annotated[

@@ -29,7 +29,7 @@ class Streaming:
     Args:
         name: lower case; part of its consumer groups and of the changelog topics of its tables.
         events: a closed union of the events its agents read, of any category.
-        work: called with a `leftfold.faust.EventStreams` and with `StreamedRows` for each view, in their order; it
+        work: called with a `leftfold.faust.EventStreams` and with `ExternalRows` for each view, in their order; it
             makes tables and agents and returns.
         views: the views it writes; with views, one process at a time runs it.
         settings: of Faust, such as `{"store": "rocksdb://"}`.

@@ -251,7 +251,7 @@ def _settings(settings: type[S], field: str, given: str | Mapping[str, str] | S 
         details = error.errors(include_url=False, include_input=False) if hasattr(error, "errors") else ()
         found = "; ".join(f"{'.'.join(map(str, d['loc'])) or field}: {d['msg']}" for d in details)
         raise ConfigurationError(
-            f"the settings of {settings.__module__} are wrong: {veiled(found or str(error))}"
+            f"the settings of {settings.__name__.removesuffix('Settings')} are wrong: {veiled(found or str(error))}"
         ) from error
 
 

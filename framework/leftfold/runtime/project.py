@@ -92,9 +92,13 @@ class Project:
         """The file `leftfold.lock`, committed to the repository, of the App that pyproject.toml names."""
         return self.root / "leftfold.lock"
 
-    def lock_of(self, app: App, spec: str) -> Path:
-        """The lock file of the App that `spec` names: `leftfold.lock` of the first, `locks/{app}.lock` of others."""
-        if not spec or not self.app or spec == self.app:
+    def lock_of(self, app: App, spec: str, *, is_alone: bool = True) -> Path:
+        """The lock file of the App that `spec` names: `leftfold.lock` of the first, `locks/{app}.lock` of others.
+
+        Args:
+            is_alone: whether it is the only App that was named; where pyproject.toml names none, that has the first.
+        """
+        if not spec or spec == self.app or (not self.app and is_alone):
             return self.lock
         return self.root / "locks" / f"{app.name}.lock"
 
@@ -331,7 +335,10 @@ def note_apps(text: str, specs: Iterable[str]) -> None:
     known = [*_own(), *os.environ.get("LEFTFOLD_APP", "").split()]
     others = [spec for spec in specs if spec and spec not in known]
     if others and "leftfold " in text:
-        note(f"for these commands: export LEFTFOLD_APP={' or '.join(others)}")
+        if len(others) == 1:
+            note(f"for these commands: export LEFTFOLD_APP={others[0]}")
+        else:
+            note(f"for these commands name the App that each is about: {' or '.join(f'--app {one}' for one in others)}")
 
 
 def _own() -> tuple[str, ...]:

@@ -129,7 +129,9 @@ def test_an_address_where_no_server_listens_is_named(locked: RedisServer) -> Non
     nowhere = RedisViewStore(RedisSettings(url="redis://127.0.0.1:1/0"))
 
     async def ask() -> None:
-        with pytest.raises(InfrastructureError, match=r"redis at 127\.0\.0\.1:1 is not reachable: .*leftfold up"):
+        with pytest.raises(
+            InfrastructureError, match=r"redis at 127\.0\.0\.1:1 is not reachable: .*is the address right"
+        ):
             await nowhere.aask(Rows(new_generation(), ((0, "a"),)))
 
     asyncio.run(ask())
@@ -138,6 +140,6 @@ def test_an_address_where_no_server_listens_is_named(locked: RedisServer) -> Non
         lambda: nowhere.checkpoints(new_generation()),
         lambda: nowhere.flush([flush_of(new_generation(), 0, "", "t", row("a"))]),
     ):
-        with pytest.raises(InfrastructureError, match="leftfold up"):
+        with pytest.raises(InfrastructureError, match="is the address right"):
             blocked()
     nowhere.close()

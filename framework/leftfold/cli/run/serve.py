@@ -259,7 +259,7 @@ def _add_console(
             "those who may look: --role ROLE, or --console-role ROLE of leftfold serve"
         )
     project = find_project()
-    locks = {spec: project.lock_of(one, spec) for spec, one in apps.items()}
+    locks = {spec: project.lock_of(one, spec, is_alone=len(apps) == 1) for spec, one in apps.items()}
     kafka, redis, archive = servers
     # A login in a URL is on no page: who copies the line puts in their own.
     hidden = "REDIS_URL" if redis is not None and "@" in redis else redis

@@ -149,7 +149,7 @@ class RedisSettings(BaseSettings):
     timeout: float = Field(default=10.0, gt=0)
     connections: int = Field(default=64, gt=0)
     history: int = Field(default=1000, gt=0)
-    advice: str = "start it: leftfold up"
+    advice: str = "is the address right, and does it run?"
 
     @model_validator(mode="before")
     @classmethod
