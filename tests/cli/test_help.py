@@ -118,11 +118,11 @@ def test_options_have_the_engines_defaults() -> None:
     assert options.MAX_PARKED == writer.MAX_PARKED
 
 
-def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Typing) -> None:
+def test_the_exit_codes_of_the_help_are_those_of_the_page_about_them(typed: Typing) -> None:
     result = re.findall(r"(\d+) ", typed("--help").out.partition("Exit codes:")[2])
-    table = (ROOT / "docs" / "reference.md").read_text("utf-8").partition("## Exit codes")[2]
+    table = (ROOT / "docs" / "settings.md").read_text("utf-8").partition("## Exit codes")[2]
     assert result == re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
-    assert {"0", "1", "2", "3", "4", "69", "75", "78", "130"} == set(result)
+    assert {"0", "1", "2", "3", "4", "69", "75", "78", "130", "141"} == set(result)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,11 @@ def test_an_unknown_name_comes_with_near_ones_and_all() -> None:
     ("text", "specs", "printed"),
     [
         ("no workers; start: leftfold run booking", [SPEC], f"for these commands: export LEFTFOLD_APP={SPEC}\n"),
-        ("see: leftfold run a", [SPEC, "b:app"], f"for these commands: export LEFTFOLD_APP={SPEC} or b:app\n"),
+        (
+            "see: leftfold run a",
+            [SPEC, "b:app"],
+            f"for these commands name the App that each is about: --app {SPEC} or --app b:app\n",
+        ),
         ("see: leftfold run a", [""], ""),
         ("no command is in it", [SPEC], ""),
     ],

@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command line and returns its exit code; docs/reference.md lists the codes."""
+    """Runs a command line and returns its exit code; docs/settings.md lists the codes."""
     whole = "--traceback" in arguments or os.environ.get(TRACEBACK, "") not in ("", "0")
     # Only `run` and `dev` show the adapters' log messages, and set up logging; elsewhere errors are raised.
     logging.getLogger("leftfold").addHandler(logging.NullHandler())

@@ -170,7 +170,7 @@ class PartitionProcessor(ABC, Generic[G]):
             if partition in self.held:
                 self.held[partition].end = end
 
-    def tell(self, checkpoint: Watermark) -> None:
+    def tell(self, watermark: Watermark) -> None:
         """Takes a watermark; a processor without timers ignores it."""
 
     def due(self, nexts: Mapping[int, int]) -> Batch:

@@ -142,10 +142,10 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         self.timers.pop(partition, None)
         self.times.pop(partition, None)
 
-    def tell(self, checkpoint: Watermark) -> None:
+    def tell(self, watermark: Watermark) -> None:
         """Takes a watermark for all partitions."""
         for partition, time in self.times.items():
-            time.tell(partition, checkpoint)
+            time.tell(partition, watermark)
 
     def due(self, nexts: Mapping[int, int]) -> Batch:
         """The due records of timers by log time, to be written into the process's own topic."""

@@ -123,8 +123,8 @@ class Worker:
 
     def _fire(self) -> None:
         """Writes due timers, in a transaction that consumes no input."""
-        for checkpoint in self._times.poll() if self._times else ():
-            self._processor.tell(checkpoint)
+        for watermark in self._times.poll() if self._times else ():
+            self._processor.tell(watermark)
         # A commit without progress would erase the attempts of the next input, so such partitions wait.
         batch = self._processor.due({p: served.next for p, served in self._served.items() if not served.attempts})
         nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
