@@ -119,7 +119,7 @@ def test_options_have_the_engines_defaults() -> None:
 
 
 def test_the_exit_codes_of_the_help_are_those_of_the_page_about_them(typed: Typing) -> None:
-    result = re.findall(r"(\d+) ", typed("--help").out.partition("Exit codes:")[2])
+    result = re.findall(r"(\d+)\s", typed("--help").out.partition("Exit codes:")[2])
     table = (ROOT / "docs" / "settings.md").read_text("utf-8").partition("## Exit codes")[2]
     assert result == re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
     assert {"0", "1", "2", "3", "4", "69", "75", "78", "130", "141"} == set(result)
