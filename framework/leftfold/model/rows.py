@@ -82,9 +82,16 @@ def _of_type(write: Callable[[Any], bytes], *types: type, but: tuple[type, ...] 
     return checked
 
 
+def _whole(value: Any) -> bytes:
+    try:
+        return b"%d" % operator.index(value)
+    except TypeError as error:
+        raise ContractError(f"{value!r} is {type(value).__name__}, and the field holds int") from error
+
+
 _WRITE: dict[type, Callable[[Any], bytes]] = {
     str: str.encode,
-    int: lambda v: b"%d" % operator.index(v),
+    int: _whole,
     bool: _of_type(lambda v: b"true" if v else b"false", bool),
     Decimal: _of_type(lambda v: str(v).encode(), Decimal, int, but=(bool,)),
     datetime: _time,

@@ -8,17 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
 from leftfold.compatibility import lock_of
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
 from leftfold.ports.protocols import Report
-from leftfold.runtime.connect import open_archive
 from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 
@@ -165,21 +163,23 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, trouble: Outage 
         trouble.report_cause("")
 
 
-def begin_reactions(app: App, settings: KafkaSettings, archive: str, trouble: Outage) -> None:
+def begin_reactions(app: App, settings: KafkaSettings, trouble: Outage) -> None:
     """Sets the start offsets of reactions that have never run, before the workers can write an event.
 
-    It waits for brokers. Refusals are ignored here: the reaction's own process meets the same one and reports it, and
-    all others work.
+    It waits for brokers that do not answer. Other errors are ignored here: the reaction's own process meets the same
+    one and reports it, and all others work.
     """
-    from leftfold.kafka.reactions.start_offsets import StartLost, StartOffsets
+    from leftfold.kafka.errors import Unreachable
+    from leftfold.kafka.reactions.start_offsets import StartOffsets
 
     left = list(app.reactions)
     while left and not trouble.is_stopping:
         try:
-            with suppress(StartLost, LogGap, ConfigurationError):
-                StartOffsets(app, left[0], settings, open_archive(archive)).begin()
-        except InfrastructureError as error:
+            StartOffsets(app, left[0], settings).begin()
+        except Unreachable as error:
             trouble.pause_after(error)
-        else:
-            del left[0]
+            continue
+        except (InfrastructureError, ConfigurationError):
+            pass
+        del left[0]
     trouble.report_cause("")

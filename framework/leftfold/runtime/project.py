@@ -98,9 +98,9 @@ class Project:
         Args:
             is_alone: whether it is the only App that was named; where pyproject.toml names none, that has the first.
         """
-        if not spec or spec == self.app or (not self.app and is_alone):
-            return self.lock
-        return self.root / "locks" / f"{app.name}.lock"
+        own = self.root / "locks" / f"{app.name}.lock"
+        is_first = not spec or spec == self.app or (not self.app and is_alone and not own.exists())
+        return self.lock if is_first else own
 
 
 def find_project(start: Path | None = None) -> Project:

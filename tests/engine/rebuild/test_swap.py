@@ -12,7 +12,7 @@ from leftfold import FoldView
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.promotion import Promotion
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
-from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
 from leftfold.engine.verify.row_differences import diff
@@ -149,6 +149,20 @@ def test_a_fold_that_frees_rows_and_changes_others_does_not_go_live(poisoned_wor
     assert live(world, summary) == old
     result = rebuild(world, FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=corrected)).run()
     assert (result.agreement, result.swapped, result.parked) == (Agreement.UNKNOWN, True, {})
+
+
+def test_rows_that_were_parked_are_compared_only_where_nothing_was_written_meanwhile(poisoned_world: World) -> None:
+    """A row may be newer than the checkpoint that was read with it: then the bucket is looked at again."""
+    world = poisoned_world
+    old, store = live(world, summary), world.store
+    view = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=corrected)
+    new = rebuild(world, view, hold=True).run().generation
+    generation = store.registry(summary.name).generations[new]
+    comparison = Comparison(view, old, generation, store)
+    stale = {b: replace(checkpoint, token="earlier") for b, checkpoint in store.checkpoints(generation).items()}
+    assert not comparison.look(store.checkpoints(old), stale)
+    assert comparison.look(store.checkpoints(old), store.checkpoints(generation))
+    assert comparison.agreement is Agreement.UNKNOWN
 
 
 def test_more_rows_may_be_parked_while_catching_up_than_usual(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,7 @@ def run(
         end_with_parent(stopping.event.set)
     ensure_topics(apps.values(), settings, Outage(report, stopping.event))
     for one in wanted.values():
-        begin_reactions(one, settings, archive_of(archive), Outage(report, stopping.event))
+        begin_reactions(one, settings, Outage(report, stopping.event))
     called = ", ".join(one.name for one in wanted.values())
     report("starting", {"app": called, "parts": ", ".join(part.name for part in parts)})
     with measured_run(metrics, [part.name for part in parts], observed) as shared:

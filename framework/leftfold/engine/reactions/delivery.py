@@ -169,6 +169,8 @@ class ReactionProcessor:
             ContractError: it is of a newer version than this code knows.
         """
         pending = self._reader.read(record)
+        if pending is None and taken is not None:
+            return False  # the caller decides what becomes of it
         place, offset = taken or (record.place, record.offset)
         self.frontier.take(place, offset, is_open=pending is not None)
         if pending is not None:

@@ -151,7 +151,8 @@ class Comparison:
             return 0
         rows, places = self._view.rows, [place_of(self._new, key) for key in keys]
         found = self._store.read(self._new, places)
-        if any(found.checkpoints[bucket].token != tokens[bucket] for bucket, _ in places):
+        now = self._store.checkpoints(self._new)  # a row may be newer than the checkpoint that was read with it
+        if any(bucket not in now or now[bucket].token != tokens[bucket] for bucket, _ in places):
             return None
         there = ((key, fields) for (_, key), fields in zip(places, found.rows, strict=True) if fields is not None)
         return sum(rows.digest(key, tuple([fields[column] for column in rows.columns])) for key, fields in there)

@@ -225,8 +225,7 @@ class ReactionRetry:
             )
         self._parking.keep(record)
         self._parked[where] = why
-        if frontier.reached(place) <= record.offset:
-            frontier.take(place, record.offset, is_open=False)
+        frontier.take(place, record.offset, is_open=False)  # only now: it is written once more
 
     def _step(self, wait: float, tell: Callable[[int], None]) -> bool:
         """Does one step; returns whether any delivery was in progress."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -100,7 +101,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Progres
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         tasks = _streams if plan.stream_keyed else _sorted
-        with job_errors(), listening(spark, tell) as address, tagged(spark.sparkContext):
+        with listening(spark, tell) as address, tagged(spark.sparkContext), job_errors():
             return results_of(tasks(spark, job, plan, address))
 
     return run
@@ -110,7 +111,7 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
     """A PassRunner that runs a pass over the log on a Spark session."""
 
     def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
-        with job_errors(), listening(spark, tell) as address, tagged(spark.sparkContext):
+        with listening(spark, tell) as address, tagged(spark.sparkContext), job_errors():
             return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
 
     return run
@@ -123,9 +124,13 @@ def tagged(context: SparkContext) -> Iterator[None]:
     context.addJobTag(tag)
     try:
         yield
-    finally:
-        context.cancelJobsWithTag(tag)
-        context.removeJobTag(tag)
+    except BaseException:
+        with suppress(Py4JError, OSError):  # the JVM may hang up after Ctrl-C, which must stay one
+            context.cancelJobsWithTag(tag)
+            context.removeJobTag(tag)
+        raise
+    context.cancelJobsWithTag(tag)
+    context.removeJobTag(tag)
 
 
 def _streams(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> list[str]:

@@ -62,7 +62,7 @@ def query_runner(
             raise ConfigurationError(f"view {view.name} is folded, not computed; rebuild it with the fold's runner")
         session = own_session(spark, shuffles=max(2 * plan.cores, plan.events // _EVENTS_PER_PART))
         misfits = SkippedValues(spark)
-        with job_errors(), listening(spark, tell) as address, tagged(spark.sparkContext):
+        with listening(spark, tell) as address, tagged(spark.sparkContext):
             frame = compute(session, view, _opener(plan, job, address, misfits))
             results = write_frame(frame, job, 2 * plan.cores, misfits)
         if misfits.found:
