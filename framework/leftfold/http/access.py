@@ -27,6 +27,7 @@ from leftfold.http.problems import problem_response, refusal
 from leftfold.model.messages import Command
 
 __all__ = [
+    "LEEWAY_SECONDS",
     "Access",
     "Authorize",
     "CertificateHeader",
@@ -41,7 +42,7 @@ __all__ = [
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Only such with a public key: a secret that both sides know could be confused with one."""
-_LEEWAY_SECONDS = 10
+LEEWAY_SECONDS = 10
 _FETCH_SECONDS, _KEYS_SECONDS, _AGAIN_SECONDS = 5.0, 300.0, 10.0
 """How long fetching keys may take, how long they are used, and how soon an unknown key may cause another fetch."""
 _MOST_BYTES = 262_144
@@ -144,7 +145,7 @@ class OpenIdProvider:
         self._issuer, self._audience, self._keys_url = issuer, audience, keys_url
         self._name_claim, self._roles_claim = name_claim, roles_claim
         self._keys: Mapping[str | None, jwt.PyJWK] = {}
-        self._fetched = self._tried = float("-inf")
+        self._fetched = self._tried = self._failed = float("-inf")
         self._fetching = asyncio.Lock()
         self._refresh: asyncio.Task[None] | None = None
         for url in filter(None, (issuer, keys_url)):
@@ -160,7 +161,7 @@ class OpenIdProvider:
             key = await self._key(jwt.get_unverified_header(token).get("kid"))
             claims = jwt.decode(
                 token, key, algorithms=_ALGORITHMS, audience=self._audience, issuer=self._issuer,
-                leeway=_LEEWAY_SECONDS, options={"require": ["exp", "iss", "aud"]},
+                leeway=LEEWAY_SECONDS, options={"require": ["exp", "iss", "aud"]},
             )  # fmt: skip
         except jwt.PyJWTError as error:
             raise refusal(401, f"the token is not valid: {error}") from error
@@ -170,19 +171,23 @@ class OpenIdProvider:
         return Principal(name, _roles_in(claims, self._roles_claim), claims)
 
     async def _key(self, id_: str | None) -> jwt.PyJWK:
-        if id_ in self._keys and self._age() <= 2 * _KEYS_SECONDS:
+        if id_ in self._keys and not self._may_be_withdrawn():
             if self._age() > _KEYS_SECONDS and self._may_fetch():
                 self._refresh = asyncio.create_task(self._fetch())
             return self._keys[id_]
         # A key that is known may have been withdrawn since, if no caller came for a while.
         async with self._fetching:
-            if (id_ not in self._keys or self._age() > 2 * _KEYS_SECONDS) and self._may_fetch():
+            if (id_ not in self._keys or self._may_be_withdrawn()) and self._may_fetch():
                 await self._fetch()
         if not self._keys:
             raise refusal(503, f"the keys of {self._issuer} cannot be fetched; come again in a few seconds")
         if id_ not in self._keys:
             raise refusal(401, f"the token is signed with a key that {self._issuer} does not publish")
         return self._keys[id_]
+
+    def _may_be_withdrawn(self) -> bool:
+        """Whether the keys are old, and the provider has not failed to give others since."""
+        return self._age() > 2 * _KEYS_SECONDS and self._failed <= self._fetched
 
     def _age(self) -> float:
         """Seconds since the keys were fetched."""
@@ -202,8 +207,10 @@ class OpenIdProvider:
             _check_address(url)
             found = jwt.PyJWKSet.from_dict(await asyncio.to_thread(_fetch_json, url))
         except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError, jwt.PyJWTError):
+            self._failed = self._tried = time.monotonic()
             return  # the caller says so, unless older keys are known
         except ConfigurationError:
+            self._failed = self._tried = time.monotonic()
             return
         self._keys = {key.key_id: key for key in found.keys}
         self._fetched = time.monotonic()

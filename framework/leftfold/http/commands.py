@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from leftfold.client.commands import Client
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS
 from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
-from leftfold.http.access import Access, Permission, Principal
+from leftfold.http.access import LEEWAY_SECONDS, Access, Permission, Principal
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal, refusal_of
 from leftfold.http.routes import POSITION_HEADER, FirstConnection, ResponseInParts, token_of
 from leftfold.http.shortcuts import PlainRequest, Shortcut
@@ -301,7 +301,8 @@ class _BatchSender:
     async def send(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The answers, in the order of the lines."""
         async for chunk in self._chunks(lines):
-            if (until := self.principal.expires) is not None and time.time() > until:
+            until = self.principal.expires
+            if chunk and until is not None and time.time() > until + LEEWAY_SECONDS:
                 self.ends = refusal(401, "the token has expired; nothing from here on was sent")
             for answer in await self._send_chunk(chunk) if self.ends is None else ():
                 yield answer

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
@@ -100,6 +100,7 @@ class _LogProbe:
     def __init__(self, app: App, open_reader: Callable[[], LogReader]) -> None:
         self._topics, self._open = [topic_names.events(decider.name) for decider in app.deciders[:1]], open_reader
         self._asked: asyncio.Task[None] | None = None
+        self._reader: LogReader | None = None
         self._at = float("-inf")
 
     async def check(self) -> None:
@@ -109,10 +110,18 @@ class _LogProbe:
         await asyncio.shield(self._asked)
 
     def _ask(self) -> None:
-        with closing(self._open()) as reader:
-            for topic in self._topics:
-                reader.partitions(topic)
+        if self._reader is None:
+            self._reader = self._open()
+        for topic in self._topics:
+            self._reader.partitions(topic)
         self._at = time.monotonic()
+
+    async def close(self) -> None:
+        """Closes the reader, behind the last answer."""
+        if self._asked is not None:
+            await asyncio.gather(self._asked, return_exceptions=True)
+        if self._reader is not None:
+            await asyncio.to_thread(self._reader.close)
 
 
 def _routes(app: App, connection: AppConnection, rules: Access, operations: Mapping[type[Command], str]) -> _Routes:
@@ -175,7 +184,8 @@ def gateway(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for close in (*feeds, *(close for one in made for close in one.router.on_shutdown)):
+            probes = [one.probe.close for one in made]
+            for close in (*feeds, *probes, *(close for one in made for close in one.router.on_shutdown)):
                 stack.push_async_callback(close)
             yield
 

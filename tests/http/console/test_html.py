@@ -144,11 +144,11 @@ def test_half_of_a_surrogate_pair_is_shown_as_json_writes_it() -> None:
 
 def test_nothing_is_said_of_a_member_that_could_not_be_looked_at() -> None:
     visitor = Visitor(Console({"kiosk": app}, {}, None))
-    outage = SurveyResult([{"kind": "server", "name": "kafka"}], ["no broker answers at k:9092"], 1.0)
+    outage = SurveyResult([{"kind": "server", "name": "kafka"}], ["no broker answers at k:9092"], 1.0, is_missing=True)
     assert "unknown" in state_of(outage, "decider", "orders")
-    assert empty_text(visitor, outage, "There is none.") != "There is none."
+    assert empty_text(outage, "There is none.") != "There is none."
     assert "no broker answers" in server_problems(visitor, outage)
     drawn = graph_of(visitor, outage)
     assert "unknown" in drawn
     assert not re.search(r"\b0 (?:worker|offset|timer|parked)|not built|fine", drawn)
-    assert empty_text(visitor, SurveyResult(), "There is none.") == "There is none."
+    assert empty_text(SurveyResult(), "There is none.") == "There is none."

@@ -19,7 +19,7 @@ from leftfold.cli.options import AppsOption, ArchiveOption, KafkaOption, RedisOp
 from leftfold.cli.run.child_process import end_with_parent
 from leftfold.errors import LeftfoldError
 from leftfold.model.app import App
-from leftfold.runtime.connect import Connection, connect, extras
+from leftfold.runtime.connect import Connection, connect, extras, open_archive
 from leftfold.runtime.console import note, say
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, archive_of, find_project, load_apps
@@ -85,6 +85,7 @@ def serve(
     with ExitStack() as opened:
         shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
         to: dict[str, Any] = {"kafka": kafka, "redis": redis, "archive": archive_of(archive)}
+        open_archive(to["archive"])  # says at once that its extra is not installed
         connections = [(one, opened.enter_context(connect(one, **to))) for one in apps.values()]
         hosts = local_names(host) if access.is_open and not insecure else ()
         api = gateway(connections, access=access, origins=origin or (), metrics=shown if metrics else None, hosts=hosts)
@@ -183,6 +184,7 @@ def console(
         check_address(metrics)
     with ExitStack() as opened:
         to: dict[str, Any] = {"kafka": kafka, "redis": redis, "archive": archive_of(archive)}
+        open_archive(to["archive"])  # says at once that its extra is not installed
         connections = {one.name: opened.enter_context(connect(one, **to)) for one in apps.values()}
         servers, roles = (kafka, redis, archive), (role, acts_role)
         hosts = local_names(host) if access.is_open else ()
@@ -212,7 +214,7 @@ def command_line(words: Sequence[str], app: str, *, apps: Mapping[str, str], opt
     rest, arguments, chosen = list(words[count:]), list[str](), list[str]()
     while rest:
         word = rest.pop(0)
-        if (option := known.get(word)) is None:
+        if (option := known.get(word)) is None or not (option.is_flag or rest):
             arguments.append(word)
         else:
             chosen += [word] if option.is_flag else [word, rest.pop(0)]

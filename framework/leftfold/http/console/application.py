@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from leftfold.runtime.project import Usage
 
 __all__ = ["frame", "mount_console"]
 
+_log = logging.getLogger("leftfold.console")
 _STYLE = Path(__file__).with_name("style.css")
 _THEME = "leftfold-theme"
 _PRINCIPAL = "leftfold.principal"
@@ -190,8 +192,21 @@ def _is_asset(scope: Scope) -> bool:
 
 def _is_foreign(headers: Headers) -> bool:
     """Whether a script of another site asks: browsers name its site with such a request, and with each of a socket."""
-    origin = headers.get("origin", "")
-    return bool(origin) and urlsplit(origin).netloc != headers.get("host", "")
+    origin, host = headers.get("origin", ""), urlsplit(f"//{headers.get('host', '')}")
+    if not origin:
+        return False
+    site = urlsplit(origin)
+    try:
+        usual = {None, 443 if site.scheme == "https" else 80}
+        is_port = host.port is None or host.port == site.port or {host.port, site.port} <= usual
+    except ValueError:
+        is_port = False
+    if site.hostname == host.hostname and is_port:
+        return False
+    _log.warning(
+        "a page of %r was refused: it asked for %r; a proxy must leave the Host as it was", origin, host.netloc
+    )
+    return True
 
 
 class _Guard:

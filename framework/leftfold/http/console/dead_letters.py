@@ -167,9 +167,14 @@ class _Letters:
             with ui.element("div").classes("lf-buttons"):
                 if sendable:
                     text = f"Resend {len(sendable):,}"
-                    act_button(self._visitor, text, lambda: self._resend(sendable), self._again)
+                    act_button(self._visitor, text, lambda: self._resend(sendable), self._listed_again)
                 text = f"Discard {len(letters):,}"
-                act_button(self._visitor, text, lambda: self._discard(letters), self._again, kind="danger")
+                act_button(self._visitor, text, lambda: self._discard(letters), self._listed_again, kind="danger")
+
+    async def _listed_again(self) -> None:
+        """Reads the list again, unless a letter is opened: what was typed there would be lost."""
+        if not self._letter:
+            await self._again()
 
     def _show_letter(self, letter: Letter, value: bytes, kept: Mapping[str, Retention]) -> None:
         """One letter: its error, its payload beside, and what can be done about it."""
@@ -357,7 +362,7 @@ def _parked_rows(visitor: Visitor, result: SurveyResult) -> Html:
         for key in row.get("parked", ())[:_LISTED]
         for start in [f"view {row['name']} parks {key}: "]
     ]
-    nothing = empty_text(visitor, result, "Nothing is parked.")
+    nothing = empty_text(result, "Nothing is parked.")
     shown = table(("view", "row", "error"), rows, label="Parked rows", empty=nothing)
     others = sum(len(row.get("parked", ())) for row in live) - len(rows)
     return shown + tag("p", f"{others:,} more on the pages of their views", cls="lf-quiet") if others else shown

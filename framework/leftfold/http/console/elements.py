@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from nicegui import ui
+from nicegui import Client, ui
 
 from leftfold.engine.progress import ProgressReport, RebuildProgress
 from leftfold.http.console.html import Html, command, sentence, tag
@@ -199,7 +199,7 @@ def act_button(
             return
         finally:
             made.enable()
-        await ask(visitor, found, lambda: None if made.is_deleted else done())
+        await ask(visitor, found, lambda: done() if made.client.id in Client.instances else None)
 
     made = button(text, pressed, kind=kind, label=label)
     return made
@@ -261,7 +261,8 @@ async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Ca
             say(await asyncio.to_thread(act.do, who, reason, lambda progress: None))
     except Exception as error:  # noqa: BLE001  # the page shows every error
         await _refuse(act.title, error)
-    # Also after an error: some of it may have been done.
+        if not act.is_long:
+            return  # what was typed stays; of long work some may have been done
     visitor.console.survey.hasten()
     finished = done()
     if asyncio.iscoroutine(finished):

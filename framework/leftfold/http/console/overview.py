@@ -121,9 +121,9 @@ def server_problems(visitor: Visitor, result: SurveyResult) -> Html:
     return tag("ul", *(tag("li", sentence(one)) for one in others), cls="lf-problems") if others else Html()
 
 
-def empty_text(visitor: Visitor, result: SurveyResult, text: str) -> str:
+def empty_text(result: SurveyResult, text: str) -> str:
     """What a table without rows says: that nothing is known, while a server does not answer."""
-    return "Unknown: a server does not answer." if server_problems(visitor, result) else text
+    return "Unknown: a server does not answer." if result.is_missing else text
 
 
 def graph_of(visitor: Visitor, result: SurveyResult, *, narrow: bool = False) -> Html:
@@ -178,7 +178,7 @@ def _nodes(visitor: Visitor, app: App, result: SurveyResult, *, narrow: bool) ->
             yield Node(f"{kind} {name}", name, detail, "", last, visitor.href(_PAGES[kind]), _tone(result, kind, name))
     for view in app.views:
         row, name = _row(rows, "view", view.name), view.name
-        nothing = "view, unknown" if empty_text(visitor, result, "") else "view, not built"
+        nothing = "view, unknown" if result.is_missing else "view, not built"
         detail = f"view, {row['rows']:,} rows" if "rows" in row else nothing
         column = last + (app.keeper(view) is not None)
         yield Node(

@@ -90,7 +90,7 @@ def _backlog(visitor: Visitor, result: SurveyResult) -> Html:
         "timers#",
         "overdue#",
     )
-    nothing = empty_text(visitor, result, "No process has run yet.")
+    nothing = empty_text(result, "No process has run yet.")
     return server_problems(visitor, result) + table((*columns, "dead#"), rows, label="Processes", empty=nothing)
 
 
@@ -233,7 +233,7 @@ def _deciders(visitor: Visitor, result: SurveyResult) -> Html:
         if row["kind"] == "decider"
     ]
     columns = ("decider", "state", "version#", "partitions#", "workers#", "offsets#", "growth", "state/command#")
-    nothing = empty_text(visitor, result, "These Apps decide nothing.")
+    nothing = empty_text(result, "These Apps decide nothing.")
     shown = table((*columns, "answers dropped#", "dead#"), rows, label="Deciders", empty=nothing)
     return server_problems(visitor, result) + shown
 
@@ -254,7 +254,7 @@ def _reactions(visitor: Visitor, result: SurveyResult) -> Html:
         if row["kind"] in ("reaction", "stream")
     ]
     columns = ("name", "state", "kind", "reads", "processes#", "lag#", "course of lag", "parked#")
-    nothing = empty_text(visitor, result, "These Apps have neither.")
+    nothing = empty_text(result, "These Apps have neither.")
     return table(columns, rows, label="Reactions and streams", empty=nothing)
 
 
@@ -273,7 +273,7 @@ def _views(visitor: Visitor, result: SurveyResult) -> Html:
         if row["kind"] == "view" and row.get("live")
     ]
     columns = ("view", "state", "projectors#", "lag#", "behind#", "course of lag", "last event")
-    return table(columns, rows, label="Projectors", empty=empty_text(visitor, result, "No view is live."))
+    return table(columns, rows, label="Projectors", empty=empty_text(result, "No view is live."))
 
 
 def _members(visitor: Visitor, result: SurveyResult) -> Html:
@@ -289,7 +289,7 @@ def _members(visitor: Visitor, result: SurveyResult) -> Html:
         for row in result.rows
         for member in row.get("members", ())
     ]
-    nothing = empty_text(visitor, result, "Nothing is at work.")
+    nothing = empty_text(result, "Nothing is at work.")
     return table(("of", "group", "member", "at", "partitions"), rows, label="Members", empty=nothing)
 
 

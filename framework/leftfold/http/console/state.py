@@ -45,7 +45,8 @@ class SurveyResult(NamedTuple):
     """The rows and problems of one survey; `time` is when it ended, in seconds since 1970.
 
     `scrape` has what the parts of a run record themselves; None = it was not asked for, or nothing answered.
-    `rates` has a row for each member with its rate and durations since the survey before.
+    `rates` has a row for each member with its rate and durations since the survey before. `is_missing`: a server does
+    not answer, so that what has no row is unknown.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
@@ -53,6 +54,7 @@ class SurveyResult(NamedTuple):
     time: float = 0.0
     scrape: Scrape | None = None
     rates: Sequence[Mapping[str, Any]] = ()
+    is_missing: bool = False
 
 
 def explain_error(error: BaseException) -> str:
@@ -97,7 +99,7 @@ class SharedSurvey:
         try:
             self.latest = await asyncio.to_thread(self._look)
         except Exception as error:  # noqa: BLE001  # every page shows it, and the pause stays
-            self.latest = SurveyResult((), [explain_error(error)], time.time())
+            self.latest = SurveyResult((), [explain_error(error)], time.time(), is_missing=True)
         self.history = [*self.history, self.latest._replace(problems=(), scrape=None)][-_REMEMBERED:]
         ended = time.monotonic()
         self._due = 0.0 if self._is_hastened else ended + max(_PAUSE, _SHARE * (ended - begun))
@@ -206,7 +208,8 @@ class Console:
             survey.problems.append(
                 f"nothing answers at {self.metrics}/metrics; start: leftfold run --metrics {self.metrics}"
             )
-        return SurveyResult(rows, list(map(veiled, survey.problems)), time.time(), scrape, rates)
+        problems = list(map(veiled, survey.problems))
+        return SurveyResult(rows, problems, time.time(), scrape, rates, survey.missing)
 
     def deciders(self) -> dict[str, tuple[App, Decider[Any, Any, Any]]]:
         """Every decider with its App, by its category."""

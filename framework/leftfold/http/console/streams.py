@@ -35,7 +35,7 @@ __all__ = ["streams", "trace", "trace_graph"]
 
 _RECENT = 25
 _DRAWN = 150
-_LISTED = 2_000
+_LISTED_STEPS = 2_000
 """Most records of a trace that are listed: each is written while every other page waits."""
 _LISTED = 400
 _MARKED = 40
@@ -351,17 +351,19 @@ def _tree(visitor: Visitor, found: Trace, wanted: str) -> Html:
         items = list[Html]()
         for node in nodes:
             listed += 1
-            if listed > _LISTED:
+            if listed > _LISTED_STEPS:
                 break
             inner = lines(node.children, depth + 1) if node.children else Html()
             items.append(tag("li", _line(visitor, node, wanted), inner))
         return tag("ul", *items, cls=f"lf-tree{'' if depth else ' lf-root'}")
 
     shown = lines(found.roots, 0)
-    if listed <= _LISTED:
+    if listed <= _LISTED_STEPS:
         return shown
     line = visitor.console.shell("log", "trace", wanted)
-    return shown + tag("p", sentence(f"These are the first {_LISTED:,} of many; all of them: {line}"), cls="lf-quiet")
+    return shown + tag(
+        "p", sentence(f"These are the first {_LISTED_STEPS:,} of many; all of them: {line}"), cls="lf-quiet"
+    )
 
 
 def _line(visitor: Visitor, node: TraceNode, wanted: str) -> Html:

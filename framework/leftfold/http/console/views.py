@@ -81,7 +81,7 @@ def views(visitor: Visitor) -> None:
                     app.name,
                     kind_of(view),
                     ", ".join(view.categories),
-                    f"{row['rows']:,}" if "rows" in row else empty_text(visitor, result, "not built"),
+                    f"{row['rows']:,}" if "rows" in row else empty_text(result, "not built"),
                     number_text(row.get("lag")),
                     age_text(row.get("behind")),
                     len(row.get("parked", ())),
@@ -141,7 +141,7 @@ def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
 
     def show(result: SurveyResult) -> None:
         rows = _rows(result, view.name)
-        nothing = empty_text(visitor, result, "There is no generation yet; run the App, or rebuild the view.")
+        nothing = empty_text(result, "There is no generation yet; run the App, or rebuild the view.")
         listed.set_content(server_problems(visitor, result) + _generations(rows, nothing))
         wrong = [problem for problem in result.problems if is_about(problem, "view", view.name)]
         problems.set_content(
