@@ -16,10 +16,10 @@ from leftfold.engine.verify.verification import Verify
 from leftfold.memory import World
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.testing import fold
 from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import FoldBench
 
 __all__ = [

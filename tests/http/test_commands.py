@@ -18,7 +18,8 @@ from fastapi import APIRouter, FastAPI
 from leftfold import memory
 from leftfold.errors import InfrastructureError, OutcomeUnknown
 from leftfold.http import Access, Principal, hash_of, router
-from leftfold.http.commands import _MOST_BATCHES, CommandRoutes, _BatchSender, _Sent
+from leftfold.http.batches import MOST_BATCHES, _BatchSender
+from leftfold.http.commands import CommandRoutes, _Sent
 from leftfold.http.routes import FirstConnection, ProblemRoute
 from leftfold.http.streams import add_stream
 from leftfold.memory import World
@@ -248,7 +249,7 @@ def test_batches_whose_commands_take_long_leave_threads_for_the_reads_of_others(
         client = _Held(world)
         async with asked_of(client, world, **({} if limited else {"batches": 1000})) as http:
             threads = current_default_thread_limiter()
-            count = _MOST_BATCHES if limited else int(threads.total_tokens)
+            count = MOST_BATCHES if limited else int(threads.total_tokens)
             sent = [
                 asyncio.ensure_future(http.post(f"{BASKETS}/Open:batch", content=json.dumps(OPEN), headers=NDJSON))
                 for _ in range(count)

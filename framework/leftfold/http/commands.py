@@ -1,68 +1,44 @@
-"""Commands over HTTP: one route for each class, batches, and what became of a command."""
+"""Commands over HTTP: one route for each class, and what became of a command."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from itertools import count
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
-from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive, Scope, Send
 
 from leftfold.client.commands import Client
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS
 from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
-from leftfold.http.access import LEEWAY_SECONDS, Access, Permission, Principal
-from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal, refusal_of
-from leftfold.http.routes import POSITION_HEADER, FirstConnection, ResponseInParts, token_of
+from leftfold.http.access import Access
+from leftfold.http.batches import MOST_BATCHES, BatchRoutes
+from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
+from leftfold.http.routes import POSITION_HEADER, TIMEOUT, WAIT_SECONDS, AcceptedCommand, FirstConnection
 from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
 
 __all__ = ["CommandRoutes"]
 
-_NDJSON = "application/x-ndjson"
 _MOST_KNOWN, _MOST_KNOWN_BYTES = 10_000, 67_108_864
 _ANSWERED_SECONDS = 60.0 - DELIVERY_SECONDS
 """How long after a command was sent it may be sent again to ask for its answer.
 
 A stream keeps an answer for 60 seconds, and the copy may take as long to reach the log as any command.
 """
-_MOST_BYTES = 1_048_576
-"""The longest line of a batch."""
-_CHUNK = 200
-"""Commands of a batch that are sent at once; fewer when they have as many bytes as the longest line may have."""
-_MOST_BATCHES = 32
-"""Batches at once; each may take one of the forty threads of all requests."""
 _MOST_UNDER_WAY = 1000
 """Commands that are sent without a request that waits for them."""
-_TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
-_WAIT_SECONDS = 10.0
 _ID = re.compile(rb"[!-~]{1,200}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_BATCH_KEY = Header(min_length=1, max_length=180, description="Line n has this key with /n behind it.")
-_BATCH_LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
-
-
-class AcceptedCommand(BaseModel):
-    """The receipt of an accepted command; `position` is the token for `after=` of a read."""
-
-    id: str
-    version: int
-    events: int
-    position: str
 
 
 class UnknownOutcome(BaseModel):
@@ -112,7 +88,7 @@ class CommandRoutes:
         *,
         clock: Callable[[], float] = time.monotonic,
         most: int = _MOST_UNDER_WAY,
-        batches: int = _MOST_BATCHES,
+        batches: int = MOST_BATCHES,
     ) -> None:
         self._client, self._access, self._clock, self._most = client, access, clock, most
         self.shortcuts: dict[str, Shortcut] = {}
@@ -121,7 +97,7 @@ class CommandRoutes:
         """By route and id: the right to send one command is no right to learn of another."""
         self._bytes = 0
         self._under_way: set[asyncio.Task[Receipt]] = set()
-        self._batches = asyncio.Semaphore(batches)
+        self._batches = BatchRoutes(client, access, most=batches)
 
     def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
         """Adds the routes of a command class.
@@ -140,7 +116,7 @@ class CommandRoutes:
             idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
             if_match: Annotated[str | None, Header(description='The expected version: "7"; "0" = no stream.')] = None,
             prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
-            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
+            timeout: Annotated[float, TIMEOUT] = WAIT_SECONDS,
         ) -> Response:
             principal = await self._access.check_command(request, command, body)
             text = await request.body()
@@ -155,7 +131,7 @@ class CommandRoutes:
         async def status(
             request: Request,
             id_: Annotated[str, Path(alias="id", max_length=200)],
-            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
+            timeout: Annotated[float, TIMEOUT] = WAIT_SECONDS,
         ) -> Response:
             principal = await self._access.check_command(request, command)
             sent = self._remembered.get((path, id_))
@@ -182,7 +158,7 @@ class CommandRoutes:
             principal = await self._access.check_command(plain.request, command, body)
             name = str(uuid4()) if id_ is None else id_.decode()
             sent = _Sent(body, None, principal.name, len(plain.body), self._clock())
-            return await self._answer((path, name), plain.request, sent, _WAIT_SECONDS)
+            return await self._answer((path, name), plain.request, sent, WAIT_SECONDS)
 
         self.shortcuts[path] = send_plainly
         send.__annotations__["body"] = command
@@ -200,34 +176,7 @@ class CommandRoutes:
             f"{path}/{{id:text}}", summary=f"What became of a {spec.name}", operation_id=f"get_outcome_of_{operation}",
             name=f"outcome of {spec.name}", responses={**answers, **error_responses(*common_errors, 404)}, **common,
         )(status)  # fmt: skip
-        self._add_batch(router, command, operation)
-
-    def _add_batch(self, router: APIRouter, command: type[Command], operation: str) -> None:
-        spec, lines = command.__leftfold__, {"schema": {"type": "string", "description": _BATCH_LINE}}
-
-        async def batch(
-            request: Request,
-            idempotency_key: Annotated[str | None, _BATCH_KEY] = None,
-            timeout: Annotated[float, _TIMEOUT] = _WAIT_SECONDS,
-        ) -> StreamingResponse:
-            principal = await self._access.check_command(request, command)
-            # As with one command: without this type, a page of another site may send lines unasked (no CORS preflight).
-            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _NDJSON:
-                raise refusal(415, f"send one command per line, with the header Content-Type: {_NDJSON}")
-            if self._batches.locked():
-                raise refusal(503, "as many batches as may be are sent already; send it again in a second")
-            client = await self._client.client()
-            ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
-            sender = _BatchSender(client, command, principal, self._access, ids, timeout)
-            return _BatchLines(sender.send(_lines(request)), self._batches)
-
-        router.post(
-            f"/commands/{spec.category}/{spec.name}:batch", summary=f"Send many {spec.name}, in order",
-            operation_id=f"send_many_{operation}",
-            name=f"batch of {spec.name}", tags=[f"commands of {spec.category}"], response_class=StreamingResponse,
-            responses={200: {"content": {_NDJSON: lines}}, **error_responses(400, 401, 403, 415, 431, 500, 503)},
-            openapi_extra={"requestBody": {"content": {_NDJSON: lines}}},
-        )(batch)  # fmt: skip
+        self._batches.add(router, command, operation)
 
     async def close(self) -> None:
         """Cancels waiting for commands without a request for their outcome; they may happen."""
@@ -270,7 +219,7 @@ class CommandRoutes:
             if isinstance(error, InfrastructureError) and sent.task is not None:
                 self._remember(place, sent._replace(task=None))
             raise ProblemError(problem_of(error, has_precondition=sent.expected is not None)) from error
-        body = _accepted(id_, receipt)
+        body = AcceptedCommand.of(id_, receipt)
         headers = {POSITION_HEADER: body.position, "ETag": f'"{body.version}"'}
         return JSONResponse(body.model_dump(), headers=headers)
 
@@ -280,79 +229,6 @@ class CommandRoutes:
         self._bytes += sent.size - (before.size if before else 0)
         while len(self._remembered) > _MOST_KNOWN or self._bytes > _MOST_KNOWN_BYTES:
             self._bytes -= self._remembered.popitem(last=False)[1].size
-
-
-@dataclass
-class _BatchSender:
-    """Sends the lines of a batch while they are read, some hundred at once.
-
-    Args:
-        ends: why nothing behind these answers is sent; None = it is.
-    """
-
-    client: Client
-    command: type[Command]
-    principal: Principal
-    access: Access
-    ids: Iterator[str]
-    timeout: float
-    ends: ProblemError | None = None
-
-    async def send(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """The answers, in the order of the lines."""
-        async for chunk in self._chunks(lines):
-            until = self.principal.expires
-            if chunk and until is not None and time.time() > until + LEEWAY_SECONDS:
-                self.ends = refusal(401, "the token has expired; nothing from here on was sent")
-            for answer in await self._send_chunk(chunk) if self.ends is None else ():
-                yield answer
-            if self.ends is not None:
-                break
-        if self.ends is not None:
-            yield _line("", self.ends)
-
-    async def _chunks(self, lines: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-        """Lines that are sent at once; `ends` is set where one is longer than a command may be."""
-        chunk, size = list[bytes](), 0
-        try:
-            async for line in lines:
-                chunk.append(line)
-                size += len(line)
-                if len(chunk) == _CHUNK or size > _MOST_BYTES:
-                    yield chunk
-                    chunk, size = [], 0
-        except ProblemError as error:
-            yield chunk
-            self.ends = error
-        else:
-            yield chunk
-
-    async def _send_chunk(self, lines: list[bytes]) -> list[bytes]:
-        """The answers to some lines; those that are no command of the class, or not allowed, are not sent."""
-        spec = self.command.__leftfold__
-        found: list[tuple[str, Command | ProblemError]] = []
-        for line in lines:
-            id_ = next(self.ids)
-            try:
-                one = self.command.model_validate_json(line)
-                await self.access.check(self.principal, Permission("command", f"{spec.category}.{spec.name}", one))
-                found.append((id_, one))
-            except ValidationError as error:
-                found.append(("", refusal_of(error.errors(include_url=False, include_context=False))))
-            except ProblemError as error:
-                found.append(("", error))
-        commands, used = [one for _, one in found if isinstance(one, Command)], [id_ for id_, _ in found if id_]
-        options: dict[str, Any] = {"principal": self.principal.name, "timeout": self.timeout}
-        try:
-            receipts = await run_in_threadpool(self.client.send_many, commands, ids=used, **options)
-        except LeftfoldError as error:
-            receipts = [error] * len(commands)
-        except asyncio.CancelledError:  # the server ends, and its time for running requests is over
-            why = "the gateway ends; send it again with the same Idempotency-Key"
-            receipts = [OutcomeUnknown(id_, why) for id_ in used]
-            self.ends = refusal(503, "the gateway ends; nothing from here on was sent")
-        answers = iter(receipts)
-        return [_line(id_, next(answers) if isinstance(one, Command) else one) for id_, one in found]
 
 
 def _headers(*names: str) -> dict[str, Any]:
@@ -378,50 +254,8 @@ def _version_in(if_match: str | None) -> int | None:
     return int(text)
 
 
-def _accepted(id_: str, receipt: Receipt) -> AcceptedCommand:
-    return AcceptedCommand(id=id_, version=receipt.version, events=receipt.events, position=token_of(receipt.position))
-
-
 def _not_known(request: Request, id_: str, why: str) -> Response:
     path: str = request.scope["path"]
     link = quote(path if request.method == "GET" else f"{path}/{id_}")
     body = UnknownOutcome(id=id_, status=link, why=why)
     return JSONResponse(body.model_dump(), 202, headers={"Location": link, "Retry-After": "1"})
-
-
-def _line(id_: str, answer: Receipt | LeftfoldError | ProblemError) -> bytes:
-    if isinstance(answer, Receipt):
-        fields = _accepted(id_, answer).model_dump()
-    else:
-        fields = {**({"id": id_} if id_ else {}), **problem_of(answer).model_dump()}
-    return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
-
-
-class _BatchLines(ResponseInParts):
-    """An answer that is written while the body is read: nothing else may take messages from the body."""
-
-    def __init__(self, lines: AsyncGenerator[bytes, None], batches: asyncio.Semaphore) -> None:
-        super().__init__(lines, _NDJSON)
-        self._batches = batches
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._batches:
-            await self.stream_response(send)
-
-
-async def _lines(request: Request) -> AsyncIterator[bytes]:
-    """The lines of a body that are not empty.
-
-    Raises:
-        ProblemError: a line is longer than a command may be; nothing behind it is read.
-    """
-    rest = b""
-    async for part in request.stream():
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield line
-        if len(rest) > _MOST_BYTES:
-            raise refusal(413, f"a line has more than {_MOST_BYTES:,} bytes; nothing from it on was sent")
-    if rest.strip():
-        yield rest

@@ -1,4 +1,4 @@
-"""What routes share: names of operations, tokens of positions, problems as answers, HEAD, parts, connections."""
+"""What routes share: names, tokens of positions, receipts, problems as answers, HEAD, parts, connections."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
@@ -21,10 +22,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.http.problems import problem_response, refusal
-from leftfold.model.position import Position
+from leftfold.model.position import Position, Receipt
 
 __all__ = [
     "POSITION_HEADER",
+    "TIMEOUT",
+    "WAIT_SECONDS",
+    "AcceptedCommand",
     "FirstConnection",
     "ProblemRoute",
     "ResponseInParts",
@@ -35,6 +39,8 @@ __all__ = [
 ]
 
 POSITION_HEADER = "Leftfold-Position"
+TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
+WAIT_SECONDS = 10.0
 _NO_OFFSET = 1 << 63
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 C = TypeVar("C")
@@ -77,6 +83,21 @@ def position_in(token: str) -> Position:
     except (binascii.Error, ValueError, ContractError) as error:
         raise refusal(400, f"{token[:80]!r} is no position; use the {POSITION_HEADER} of an answer") from error
     return found
+
+
+class AcceptedCommand(BaseModel):
+    """The receipt of an accepted command; `position` is the token for `after=` of a read."""
+
+    id: str
+    version: int
+    events: int
+    position: str
+
+    @classmethod
+    def of(cls, id_: str, receipt: Receipt) -> AcceptedCommand:
+        """The answer to a command with this id."""
+        position = token_of(receipt.position)
+        return cls(id=id_, version=receipt.version, events=receipt.events, position=position)
 
 
 class ProblemRoute(APIRoute):

@@ -19,12 +19,11 @@ from leftfold.ports.protocols import Headers, LogReader, RawRecord, ViewStore
 
 __all__ = [
     "Archive", "BucketResult", "BulkLog", "BulkRecord", "BulkRow", "BulkSink", "BulkStore", "ColumnarRecords",
-    "CommittedLog", "OffsetRange", "OpenArchive", "OpenBulkLog", "OpenBulkSink", "Owner", "ReadRecord", "Registries",
+    "OffsetRange", "OpenArchive", "OpenBulkLog", "OpenBulkSink", "Owner", "ReadRecord", "Registries",
     "Stored", "Suspect", "check_owner", "raw", "raw_all", "read_range", "read_to", "read_whole", "type_of",
 ]  # fmt: skip
 
 
-_BATCH = 100
 _LOG_APPEND_TIME = 2
 # `OffsetRange._make` costs twice as much.
 _new: Any = tuple.__new__
@@ -184,39 +183,6 @@ def read_whole(reader: LogReader, start: Position, ends: Position, *, patience: 
             f"nothing could be read for {patience:g} s before {ends}: no broker answers, or a transaction is open "
             f"there; see: leftfold doctor"
         )
-
-
-class CommittedLog:
-    """A BulkLog over a LogReader of a log whose every record is committed, such as the one in memory."""
-
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
-
-    def partitions(self, topic: str) -> int:
-        """How many partitions the topic has."""
-        return self._reader.partitions(topic)
-
-    def stable_ends(self, topics: Iterable[str]) -> Position:
-        """The end offsets; no transaction is ever open here."""
-        return self._reader.ends(topics)
-
-    def starts(self, topics: Iterable[str]) -> Position:
-        """Offset 0 of every partition; no record is ever deleted here."""
-        return Position({topic: dict.fromkeys(range(self.partitions(topic)), 0) for topic in topics})
-
-    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """The topic ids that the reader has."""
-        return self._reader.identities(topics)
-
-    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
-        """The records of a range."""
-        start, end = (Position.at(part.topic, part.partition, offset) for offset in (part.start, part.end))
-        for records in read_to(self._reader, start, end, limit=_BATCH):
-            yield [ReadRecord(r) for r in records if r.offset < part.end]
-
-    def close(self) -> None:
-        """Closes the reader."""
-        self._reader.close()
 
 
 class Archive(Protocol):

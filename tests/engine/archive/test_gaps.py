@@ -17,10 +17,11 @@ from leftfold.errors import LogGap
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.views import MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange
+from leftfold.ports.bulk import BulkRecord, OffsetRange
 from leftfold.ports.flush import Phase
 from tests.domains.ledger import by_owner
 from tests.domains.shop import household_spend
+from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import FoldBench, out
 
 TOPIC = "ledgers.events"

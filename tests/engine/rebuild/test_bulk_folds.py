@@ -18,9 +18,9 @@ from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.memory import MemoryLog, MemoryViewStore
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.testing.contracts.readers import keys_with
+from tests.engine.committed_log import CommittedLog
 
 TOPIC, PARTITIONS = "counts.events", 2
 NAMES = ("a", "b", "c/d", "é", "\0", "b'\\xff'")

@@ -21,10 +21,10 @@ from leftfold.errors import ContractError, Fenced, InfrastructureError, Leftfold
 from leftfold.memory import World
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
 from tests.domains.ledger import LedgerEvent, Summary, by_owner, by_tag, summarise, summary
 from tests.domains.ledger_world import VIEWS, folded, ledger_world, live, rebuild, rows_of, send
+from tests.engine.committed_log import CommittedLog
 from tests.engine.rebuild.test_resuming import interrupt_rebuild
 
 

@@ -16,10 +16,11 @@ from leftfold.engine.verify.verification import Verify
 from leftfold.memory import World
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkRecord, CommittedLog, OffsetRange, ReadRecord
+from leftfold.ports.bulk import BulkRecord, OffsetRange, ReadRecord
 from leftfold.ports.flush import Checkpoint
 from tests.domains.ledger import LedgerEvent, Move, Summary, app, by_owner, by_tag, summary
 from tests.domains.ledger_world import NOW, live
+from tests.engine.committed_log import CommittedLog
 
 LEDGERS = 240
 

@@ -25,9 +25,9 @@ from leftfold.engine.views.folded_rows import StepwiseFold, check_storable
 from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.memory import MemoryLog, MemoryViewStore
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import ViewStore
+from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import run_tasks
 from tests.engine.rebuild.test_bulk_folds import PARTITIONS, TOPIC, Row, add, rebuild_of, rebuilt, usual
 

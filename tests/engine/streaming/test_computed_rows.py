@@ -19,11 +19,11 @@ from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase
 from leftfold.testing import fold
 from leftfold.testing.contracts.readers import keys_with
 from tests.domains.ledger import Moved, by_owner, ledgers
+from tests.engine.committed_log import CommittedLog
 
 TOPICS = {"ledgers.events": 2}
 

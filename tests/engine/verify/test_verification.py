@@ -17,10 +17,10 @@ from leftfold.engine.views.folded_rows import place_of
 from leftfold.errors import ConfigurationError, ContractError, ViewNotBuilt
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import BucketFlush, Generation
 from tests.domains.ledger import LedgerEvent, Moved, Summary, Total, add, by_owner, summarise, summary
 from tests.domains.ledger_world import each_view, ledger_world, live, parked, rebuild, rows_of, send, steps_of, verify
+from tests.engine.committed_log import CommittedLog
 
 
 @pytest.fixture

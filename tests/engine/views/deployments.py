@@ -15,9 +15,9 @@ from leftfold.engine.rebuild.promotion import Promotion
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.views.projector import Projector
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation, Phase
 from tests.domains.shop import Added, BasketEvent, CheckedOut, Summary, household_of, open_baskets
+from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import FoldBench, out
 
 NEVER = 1e9

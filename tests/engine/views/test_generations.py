@@ -12,11 +12,11 @@ from leftfold.engine.views.generations import Identities, change, empty_marks, f
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.memory import MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Checkpoint, Phase, Registry, While, covered
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.survey import Survey
 from tests.domains.shop import household_spend, open_baskets
+from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench
 from tests.engine.views.deployments import Deploys, view_of
 

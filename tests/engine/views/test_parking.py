@@ -14,12 +14,12 @@ from leftfold.engine.views.folded_rows import NO_KEY
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
-from leftfold.ports.bulk import CommittedLog
 from leftfold.testing import fold
 from tests.domains.ledger import Move, Moved, Total, add, by_owner, by_tag
 from tests.domains.ledger_world import folded, ledger_world, live, rebuild, retry, rows_of, steps_of, verify
 from tests.domains.ledger_world import parked as parked_in
 from tests.domains.shop import Added, Opened, Spend, Summary, household_spend, open_baskets, product_sales, spend
+from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import PARTITIONS, TOPIC, Batches, FoldBench, checksum, out
 
 ONE = Decimal(1)

@@ -16,12 +16,12 @@ from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.views.projector import Projector
 from leftfold.errors import ViewNotBuilt
 from leftfold.memory import World
-from leftfold.ports.bulk import CommittedLog
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisBulkSink, RedisViewStore
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.keys import registry_key
 from tests.domains.ledger import Move, Open, app, by_owner, by_tag, summary
+from tests.engine.committed_log import CommittedLog
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import Blind, Repeating, slot_of
 from tests.redis.ledgers import (
