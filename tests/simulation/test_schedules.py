@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
+from leftfold.model.app import App
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
+from tests.domains.trade import checkout_with
 from tests.simulation.scenarios.mishaps import MISHAPS
 from tests.simulation.scenarios.posting import POST
 from tests.simulation.scenarios.purse import PURSE, RESTARTS
@@ -45,6 +48,14 @@ def test_every_promise_is_kept(scenario: Scenario, seeds: Iterable[int]) -> None
     for seed in seeds:
         outcome = run(scenario, seed)
         assert not outcome.wrong, str(shrink(scenario, outcome))
+
+
+def test_commands_of_two_processes_of_an_app_are_counted_apart() -> None:
+    trade = TRADE.app
+    both = App("trade", partitions=2, deciders=trade.deciders, processes=[*trade.processes, checkout_with(name="till")])
+    for seed in range(2):
+        outcome = run(replace(TRADE, app=both, check=None), seed)
+        assert not outcome.wrong, str(outcome)
 
 
 @pytest.mark.parametrize("scenario", [PURSE, SPENDING, TRADE, POST], ids=["write", "read", "processes", "reactions"])

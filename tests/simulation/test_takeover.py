@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import threading
 import time
@@ -39,6 +40,24 @@ supervisor only its pauses are used.
 """
 
 
+_REAL = {
+    "leftfold.compatibility.fold_hash",
+    "leftfold.model.typing",
+    "leftfold.ports.telemetry",
+    "leftfold.safety",
+}
+"""Modules below the simulated ones that ask for the time, the system or threads all the same: what reads classes and
+code, guards a cache, or measures and changes nothing.
+"""
+_BELOW = ("leftfold.compatibility", "leftfold.errors", "leftfold.model", "leftfold.ports", "leftfold.safety")
+_ASKED = ("time", "secrets", "os", "threading", "queue", "uuid", "atexit", "sys")
+_NAMES = {
+    "os.environ", "os.write", "sys.byteorder", "sys.maxsize", "threading.get_ident",
+    "uuid.NAMESPACE_URL", "uuid.UUID", "uuid.uuid5",
+}  # fmt: skip
+"""What modules with a stand-in hold that is neither clock nor chance."""
+
+
 def _simulated() -> list[ModuleType]:
     return takeover.simulated((*takeover.PACKAGES, *projections.PACKAGES))
 
@@ -58,6 +77,44 @@ def test_a_simulated_module_imports_nothing_that_is_real(module: ModuleType) -> 
     imported = _imported(ast.parse(inspect.getsource(module)))
     left = {name for name in imported if name not in _STANDS_IN and name.split(".")[0] not in _HARMLESS}
     assert left <= _NOT_YET.get(module.__name__, set())
+
+
+def test_what_lies_below_simulated_modules_is_simulated_too_or_harmless() -> None:
+    found = {module.__name__: module for module in _simulated()}
+    simulated, waiting = set(found), list(found)
+    while waiting:
+        for name in _imported(ast.parse(inspect.getsource(found[waiting.pop()]))):
+            if name.startswith(_BELOW) and name not in found:
+                found[name] = importlib.import_module(name)
+                waiting.append(name)
+    asks = {name for name, module in found.items() if name not in simulated and _asks(module)}
+    assert asks == _REAL
+
+
+def _asks(module: ModuleType) -> bool:
+    """Whether a module imports what has a stand-in, except for the type UUID."""
+    imports = [one for one in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(one, ast.Import)]
+    froms = [one for one in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(one, ast.ImportFrom)]
+    names = {alias.name for one in imports for alias in one.names}
+    names |= {one.module or "" for one in froms if {f"{one.module}.{a.name}" for a in one.names} - _NAMES}
+    return bool(names & _STANDS_IN)
+
+
+@pytest.mark.parametrize("module", _simulated(), ids=lambda module: module.__name__)
+def test_a_simulated_module_uses_no_name_of_a_clock_or_of_chance_that_has_no_stand_in(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    stand_ins = {real.__name__: stand_in for real, stand_in in takeover._stand_ins() if isinstance(real, ModuleType)}
+    known = {name for one in ast.walk(tree) if isinstance(one, ast.Import) for name in (a.name for a in one.names)}
+    used = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known
+    }
+    for name in used - _NAMES:
+        place, _, attribute = name.partition(".")
+        is_of_module = place in _ASKED and hasattr(importlib.import_module(place), attribute)
+        assert not is_of_module or (place in stand_ins and attribute in stand_ins[place]._names), f"{name} is real"
+        assert name not in ("random.Random", "random.SystemRandom")
 
 
 @pytest.mark.parametrize("module", _simulated(), ids=lambda module: module.__name__)

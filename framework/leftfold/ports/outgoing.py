@@ -35,7 +35,10 @@ class Outgoing(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer to a client, sent once the batch is committed; `error` is a nack's value, None for an ack."""
+    """An answer to a client, sent once the batch is committed; `error` is a nack's value, None for an ack.
+
+    `digest` is that of the command: clients that share a partition of answers may have chosen one id for two commands.
+    """
 
     to: bytes
     command_id: bytes
@@ -43,6 +46,7 @@ class Reply(NamedTuple):
     version: int
     events: int
     error: dict[str, Any] | None
+    digest: bytes = b""
 
 
 @dataclass(slots=True)

@@ -90,7 +90,7 @@ def test_a_duplicate_writes_nothing_and_is_answered_as_before(bench: CommandBenc
     bench.send(add())
     batch = bench.run(record)
     assert (batch.events, batch.states, batch.dead) == ([], [], [])
-    ((to, id_, _, version, events, error),) = batch.replies
+    ((to, id_, _, version, events, error, _),) = batch.replies
     assert (to, id_, version, events, error) == (b"replies/0", b"c1", 2, 2, None)
     assert batch.counts == {"duplicates": 1}
 

@@ -18,12 +18,28 @@ from leftfold.testing.simulation.schedules import Scenario
 from tests.simulation.scenarios.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["BROKEN", "COMMITS", "CUT", "HEAVY", "LOG", "MISHAPS", "OUTBOX", "REMADE", "SLOW", "STRAY", "UPGRADED"]
+__all__ = [
+    "BROKEN",
+    "COMMITS",
+    "CUT",
+    "HEAVY",
+    "LOG",
+    "MISHAPS",
+    "MISPLACED",
+    "OUTBOX",
+    "REMADE",
+    "REUSED",
+    "SLOW",
+    "STRAY",
+    "UPGRADED",
+]
 
 _BANK = bank("mishaps", partitions=3)
 LOG = Scenario(_BANK.app, load_of(_BANK), kinds=("cut events", "copy events"), is_operated=True)
 CUT = Scenario(_BANK.app, load_of(_BANK), kinds=("cut commands",), is_operated=True)
 REMADE = Scenario(_BANK.app, load_of(_BANK), kinds=("remake commands", "trim commands"))
+MISPLACED = Scenario(_BANK.app, load_of(_BANK), kinds=("misplace commands", "misplace commands", "kill", "late"))
+REUSED = Scenario(_BANK.app, load_of(_BANK, accounts=1), shares_ids=True)
 OUTBOX = Scenario(_BANK.app, load_of(_BANK), kinds=("break outbox", "kill", "unanswered", "late"))
 COMMITS = Scenario(_BANK.app, load_of(_BANK), kinds=("reset", "reset", "reset", "silent"))
 BROKEN = Scenario(_BANK.app, load_of(_BANK), kinds=("break sender", "kill", "unanswered", "late"))
@@ -99,6 +115,8 @@ MISHAPS = {
     "cut commands": CUT,
     "commands made again or trimmed": REMADE,
     "stray commands": STRAY,
+    "commands in partitions of others": MISPLACED,
+    "ids that two clients use": REUSED,
     "long refusals": HEAVY,
     "slow deciders": SLOW,
     "commits that arrive twice or get no answer": COMMITS,

@@ -16,6 +16,7 @@ from leftfold.engine.rebuild.rebuilder import Rebuild, StartedRebuild
 from leftfold.engine.rebuild.swap import CatchUp
 from leftfold.engine.views import cleanup as rebuild_removal
 from leftfold.engine.views import leases as rebuild_attempt
+from leftfold.engine.views.folded_rows import FoldedRow
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.projector import Projector
 from leftfold.kafka import bulk_log as bulk
@@ -278,6 +279,17 @@ def _marks_apart() -> Sequence[Patch]:
     return [(Flusher, "transaction", apart)]
 
 
+def _checksum() -> Sequence[Patch]:
+    """A row that changes leaves its earlier digest in the checksum of its bucket."""
+    change = FoldedRow.change
+
+    def heavier(self: Any, *more: Any) -> Any:
+        self.digest = 0
+        return change(self, *more)
+
+    return [(FoldedRow, "change", heavier)]
+
+
 def _read_your_writes() -> Sequence[Patch]:
     """Readers wait for no position."""
     row = Lookup.row
@@ -352,6 +364,7 @@ PLANTED = {
     "unstable offsets": Bug(_unstable_offsets),
     "flush token": Bug(_flush_token, SPENDING),
     "marks apart": Bug(_marks_apart, SPENDING),
+    "checksum": Bug(_checksum, SPENDING),
     "read your writes": Bug(_read_your_writes, SPENDING),
     "late seal": Bug(_late_seal, SPENDING),
     "catch up": Bug(_catch_up, SPENDING),

@@ -11,6 +11,7 @@ from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import Fenced
 from leftfold.kafka.client.command_producer import CommandProducer
+from leftfold.kafka.client.in_flight import PendingAnswers
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker.batching import Pace
 from leftfold.kafka.worker.log_identity import KnownLogs
@@ -20,7 +21,19 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.redis import RedisBulkSink
 from leftfold.redis.connection.errors import executed, refuse_errors, translated
 from tests.simulation.scenarios.bug import Bug, Patch, module_of
-from tests.simulation.scenarios.mishaps import BROKEN, CUT, HEAVY, LOG, OUTBOX, REMADE, SLOW, STRAY, UPGRADED
+from tests.simulation.scenarios.mishaps import (
+    BROKEN,
+    CUT,
+    HEAVY,
+    LOG,
+    MISPLACED,
+    OUTBOX,
+    REMADE,
+    REUSED,
+    SLOW,
+    STRAY,
+    UPGRADED,
+)
 from tests.simulation.scenarios.spending import BESIDE
 
 __all__ = ["REVERTED"]
@@ -64,6 +77,33 @@ def _deadline() -> Sequence[Patch]:
         return decide(decider, codec, stream, received._replace(deadline=None), *more)
 
     return [(module_of(CommandProcessor), "decide", patient)]
+
+
+def _digest() -> Sequence[Patch]:
+    """An id names a command whatever is in it."""
+    decide = deciding.decide
+
+    def trusting(decider: Any, codec: Any, stream: Any, received: Any, *more: Any) -> Any:
+        return decide(decider, codec, stream, received._replace(digest=""), *more)
+
+    return [(module_of(CommandProcessor), "decide", trusting)]
+
+
+def _any_answer() -> Sequence[Patch]:
+    """A client takes an answer to another command of the same id for its own."""
+    resolve = PendingAnswers.resolve
+    return [(PendingAnswers, "resolve", lambda self, id_, answer, digest=b"": resolve(self, id_, answer))]
+
+
+def _partition_check() -> Sequence[Patch]:
+    """A command is decided wherever it is written, and a stream begins again there."""
+    one = PartitionProcessor._one
+
+    def anywhere(self: Any, batch: Any, record: Any, *more: Any) -> None:
+        self._partition_of = lambda key: record.partition
+        one(self, batch, record, *more)
+
+    return [(PartitionProcessor, "_one", anywhere)]
 
 
 def _long_delivery() -> Sequence[Patch]:
@@ -147,5 +187,8 @@ REVERTED = {
     "replaced sender": Bug(_replaced_sender, BROKEN),
     "replaced outbox": Bug(_replaced_outbox, OUTBOX),
     "deadline": Bug(_deadline, STRAY),
+    "digest": Bug(_digest, REUSED),
+    "any answer": Bug(_any_answer, REUSED),
+    "partition check": Bug(_partition_check, MISPLACED),
     "long delivery": Bug(_long_delivery, STRAY),
 }

@@ -371,5 +371,13 @@ class CommandProcessor(PartitionProcessor[Received]):
             self._answer(batch, record, version, events, error)
         elif received.reply_to:
             batch.replies.append(
-                Reply(received.reply_to, received.id.encode(), record.partition, version, events, error)
+                Reply(
+                    received.reply_to,
+                    received.id.encode(),
+                    record.partition,
+                    version,
+                    events,
+                    error,
+                    received.digest.encode(),
+                )
             )

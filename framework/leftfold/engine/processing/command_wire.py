@@ -22,8 +22,9 @@ from leftfold.ports.outgoing import HeaderList
 from leftfold.ports.protocols import RawRecord
 
 __all__ = [
-    "DELIVERY_SECONDS", "PRINCIPAL", "Received", "ack", "command_headers", "command_id", "deadline_header",
-    "headers_of", "nack", "origin_of", "read_command", "read_reply", "record_headers", "small", "to_error",
+    "DELIVERY_SECONDS", "DIGEST", "PRINCIPAL", "Received", "ack", "command_digest", "command_headers", "command_id",
+    "deadline_header", "headers_of", "nack", "origin_of", "read_command", "read_reply", "record_headers", "small",
+    "to_error",
 ]  # fmt: skip
 
 
@@ -35,6 +36,8 @@ DELIVERY_SECONDS = 30
 CONTENT_TYPE = ("content-type", JSON)
 PRINCIPAL = "ce_authid"
 """On whose behalf a record was written (CloudEvents' Auth Context); absent when it is not known."""
+DIGEST = "digest"
+"""The header of an answer with the digest of its command; absent in answers of older workers."""
 
 
 class Received(NamedTuple):
@@ -181,7 +184,7 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         command,
         key,
         id_,
-        digest(value if expected is None else value + b"@" + expected),
+        command_digest(value, expected),
         at,
         correlation,
         traceparent,
@@ -192,6 +195,11 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         deadline,
         principal,
     )
+
+
+def command_digest(value: bytes, expected: bytes | None) -> str:
+    """The digest of what a client asks for: a command's value, and the version that it expects, if any."""
+    return digest(value if expected is None else value + b"@" + expected)
 
 
 def headers_of(record: RawRecord) -> dict[str, bytes]:

@@ -39,14 +39,14 @@ _DEFINITE = TOO_LARGE | {
 
 
 class EncodedCommand(NamedTuple):
-    """A command encoded as a Kafka record; `body` identifies its content for repeats."""
+    """A command encoded as a Kafka record; `body` is what a repeat must equal: type, value and expected version."""
 
     topic: str
     id: bytes
     key: bytes
     value: bytes
     headers: Any
-    body: tuple[object, ...]
+    body: tuple[bytes, bytes, int | None]
 
 
 def no_room(encoded: EncodedCommand, seconds: float) -> InfrastructureError:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from leftfold.engine.processing.command_wire import DIGEST, command_digest
 from leftfold.errors import ContractError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.client.command_producer import CommandProducer, EncodedCommand, no_room
@@ -25,6 +26,7 @@ __all__ = ["Answers", "CommandAnswer", "PendingAnswers", "PipelinedSender", "Tim
 
 
 CommandAnswer: TypeAlias = bytes | LeftfoldError
+_Body: TypeAlias = tuple[bytes, bytes, int | None]
 
 
 class AnswerWaiter(Protocol):
@@ -35,7 +37,7 @@ class AnswerWaiter(Protocol):
 
 
 class _SentCommand(NamedTuple):
-    body: tuple[object, ...]
+    body: _Body
     waiter: AnswerWaiter
 
 
@@ -49,7 +51,7 @@ class PendingAnswers:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, id_: bytes, body: tuple[object, ...], waiter: AnswerWaiter) -> None:
+    def add(self, id_: bytes, body: _Body, waiter: AnswerWaiter) -> None:
         """Registers a waiter; a command that is sent again may have several.
 
         Raises:
@@ -74,10 +76,16 @@ class PendingAnswers:
             if left:
                 self._waiting[id_] = left
 
-    def resolve(self, id_: bytes, answer: CommandAnswer) -> None:
-        """Gives an answer to all its waiters; an answer without a waiter is ignored."""
+    def resolve(self, id_: bytes, answer: CommandAnswer, digest: bytes = b"") -> None:
+        """Gives an answer to all its waiters; one without a waiter, or to another command with this id, is ignored.
+
+        Args:
+            digest: of the command that is answered; older workers do not name it.
+        """
         with self._lock:
-            waiting = self._waiting.pop(id_, ())
+            if not (waiting := self._waiting.get(id_, ())) or digest not in (b"", _digest(waiting[0].body)):
+                return
+            del self._waiting[id_]
         for one in waiting:
             one.waiter.resolve(answer)
 
@@ -87,6 +95,11 @@ class PendingAnswers:
             ids = list(self._waiting)
         for id_ in ids:
             self.resolve(id_, OutcomeUnknown(id_.decode(), why))
+
+
+def _digest(body: _Body) -> bytes:
+    _, value, expected = body
+    return command_digest(value, None if expected is None else b"%d" % expected).encode()
 
 
 _MANY = 500
@@ -160,10 +173,9 @@ class Answers:
             return
         self.refusal = ""
         answer = raw(message)
-        for name, value in reversed(answer.headers):
-            if name == "ce_causationid" and isinstance(value, bytes):
-                self._pending.resolve(value, answer.value or b"")
-                return
+        headers = dict(answer.headers)
+        if id_ := headers.get("ce_causationid"):
+            self._pending.resolve(id_, answer.value or b"", headers.get(DIGEST) or b"")
 
 
 def _config(settings: KafkaSettings) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from leftfold.engine.processing.command_wire import ack, small
+from leftfold.engine.processing.command_wire import DIGEST, ack, small
 from leftfold.errors import refused
 from leftfold.kafka.errors import QuietLog, code_of
 from leftfold.model.position import Position
@@ -87,6 +87,8 @@ class Replies:
             else:
                 value = json.dumps(small(reply.error, LARGEST), separators=(",", ":")).encode()
                 headers = [*_NACK, ("ce_causationid", reply.command_id)]
+            if reply.digest:
+                headers.append((DIGEST, reply.digest))
             if not self._sent(place, value, headers):
                 self._counts["replies_lost"] += 1
         self._poll(0)

@@ -49,6 +49,7 @@ class Scenario:
     Args:
         load: draws the commands of each client. workers: of each decider. kinds: of faults that may occur; () = all.
         horizon: virtual seconds within which they occur. same_ids: see `simulate`. check: the domain's guarantees.
+        shares_ids: whether the n-th commands of all clients have one id, by mistake.
         newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
         is_operated: whether an operator acts on a worker that refuses a damaged topic; without one it must not refuse.
         pace: mean seconds that a client waits before a command. make: makes the clients of a worker.
@@ -64,6 +65,7 @@ class Scenario:
     kinds: tuple[str, ...] = ()
     horizon: float = FAULT_SECONDS
     same_ids: bool = True
+    shares_ids: bool = False
     check: Check | None = None
     newer: App | None = None
     is_operated: bool = False
@@ -105,7 +107,7 @@ class Deployment:
         self._successors: dict[str, Worker] = {}
         self.sent: list[WitnessedCommand] = []
         loads = scenario.load(random.Random(world.seed))  # not for secrets
-        self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
+        self._loads = [[(self._sent(c, number), c) for number, c in enumerate(commands)] for commands in loads]
         self._waiting = list(self.sent)
         self._is_ready = False
         self.projections: Projections | None = None
@@ -177,9 +179,10 @@ class Deployment:
             self._over += 1
         return True
 
-    def _sent(self, command: Command) -> WitnessedCommand:
+    def _sent(self, command: Command, number: int) -> WitnessedCommand:
         spec = command.__leftfold__
-        one = WitnessedCommand([f"c{len(self.sent)}"], str(getattr(command, spec.key)), spec.category)
+        id_ = f"c{number if self._scenario.shares_ids else len(self.sent)}"
+        one = WitnessedCommand([id_], str(getattr(command, spec.key)), spec.category, repr(command))
         self.sent.append(one)
         return one
 

@@ -1,14 +1,13 @@
-"""The read side of a simulated App: projectors, rebuilds and readers over one simulated Redis, and a check of rows."""
+"""The read side of a simulated App: projectors, rebuilds and readers over one simulated Redis."""
 
 from __future__ import annotations
 
 import asyncio
 import select
 import socket
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
-from leftfold.model.keys import NO_ROW
 from leftfold.model.position import Position, Receipt
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult
@@ -34,6 +32,7 @@ from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
 from leftfold.testing.simulation.stand_ins import event_loop, sockets
 from leftfold.testing.simulation.stand_ins.threads import Thread
+from leftfold.testing.simulation.view_witness import WitnessedRead, fold_violations, stale_reads, store_violations
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation.deployment import Deployment
@@ -64,16 +63,6 @@ _LOOK_SECONDS = 0.1
 _AUDIT_SECONDS = 100.0
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A read of a row by a stream's key: after a receipt, or relative to an earlier read (version 0)."""
-
-    view: View[Any, Any]
-    key: str
-    version: int
-    row: Any
-
-
 class Projections:
     """The projectors, rebuilds and readers of an App's views.
 
@@ -100,7 +89,7 @@ class Projections:
         self.redis = RedisServer(lambda: BORN + world.scheduler.now)
         self.host = self.network.listen(("redis", 6379), self.redis)
         self.rows: dict[str, Mapping[Any, Any]] = {}
-        self._reads: list[_Read] = []
+        self._reads: list[WitnessedRead] = []
 
     def begin(self) -> None:
         """Starts the projectors, a reader, and two rebuilds of each view, which may overlap."""
@@ -140,33 +129,14 @@ class Projections:
     def violations(self, cluster: Cluster) -> list[str]:
         """Rows that are not the fold of the events of their keys, and reads that were staler than guaranteed."""
         found: list[str] = []
+        losses = (fault for _, fault in self._deployment.faults.struck if fault.kind in ("restart redis", "wipe redis"))
+        is_monotonic = next(losses, None) is None
         for view in self.views:
-            history = _history(cluster, view)
-            expected = {view.keys.decode(key): rows[-1] for key, rows in history.items() if rows[-1] is not None}
-            got = self.rows.get(view.name, {})
-            found += [
-                f"misfolded: {view.name} {key}: {got.get(key)!r}, not {expected.get(key)!r}"
-                for key in sorted(expected.keys() | got.keys(), key=str)
-                if expected.get(key) != got.get(key)
-            ]
+            found += fold_violations(cluster, view, self.rows.get(view.name, {}))
+            found += store_violations(cluster, view, self.redis.space(0).values)
             if view.stream_keyed:
-                found += self._stale(history, [read for read in self._reads if read.view is view])
-        return found
-
-    def _stale(self, history: Mapping[str, Sequence[Any]], reads: Sequence[_Read]) -> list[str]:
-        """Reads that saw less than their receipt, or, where Redis has lost nothing, less than an earlier read."""
-        found, seen = list[str](), Counter[str]()
-        is_monotonic = not any(
-            fault.kind in ("restart redis", "wipe redis") for _, fault in self._deployment.faults.struck
-        )
-        for read in reads:
-            rows = history.get(read.key, [None])
-            least = max(read.version, seen[read.key] if is_monotonic else 0)
-            versions = [version for version in range(least, len(rows)) if rows[version] == read.row]
-            if not versions:
-                found.append(f"stale read: {read.view.name} {read.key} behind version {least}: {read.row!r}")
-            else:
-                seen[read.key] = versions[0]
+                reads = [read for read in self._reads if read.view is view]
+                found += stale_reads(cluster, view, reads, is_monotonic=is_monotonic)
         return found
 
     def _follow(self, member: str) -> None:
@@ -282,12 +252,12 @@ class Projections:
         except (StaleViewError, ViewNotBuilt, InfrastructureError) as error:
             self._deployment.note("not read", error)
         else:
-            self._reads.append(_Read(view, key, receipt.version, row))
+            self._reads.append(WitnessedRead(view, key, receipt.version, row))
 
     def _look(self, views: Views, view: View[Any, Any], key: str) -> None:
         """Reads the present row, which may be old, though never older than in an earlier read."""
         with suppress(ViewNotBuilt, InfrastructureError):
-            self._reads.append(_Read(view, key, 0, views[view].get(key)))
+            self._reads.append(WitnessedRead(view, key, 0, views[view].get(key)))
 
     def _audit(self) -> None:
         """Waits until everything is folded, then reads every row."""
@@ -317,24 +287,3 @@ class Projections:
                     raise
                 self._deployment.note("waits for rows", error)
                 self._world.scheduler.wait(_LOOK_SECONDS)
-
-
-def _history(cluster: Cluster, view: View[Any, Any]) -> dict[str, list[Any]]:
-    """By encoded key, the row after each event, from None before the first."""
-    rows: dict[str, list[Any]] = defaultdict(lambda: [None])
-    for key, item in _items(cluster, view):
-        rows[key].append(view.evolve_row(rows[key][-1], item))
-    return rows
-
-
-def _items(cluster: Cluster, view: View[Any, Any]) -> Iterator[tuple[str, Any]]:
-    types: dict[bytes, Any] = {cls.__leftfold__.type.encode(): cls for cls in view.events}
-    for category in view.categories:
-        for partition in cluster.topics[f"{category}.events"].partitions:
-            for record in partition.committed():
-                cls = types.get(dict(record.headers or ()).get("ce_type") or b"")
-                if record.key != b"@" and cls is not None:
-                    event = cls.model_validate_json(record.value or b"")
-                    yield from (
-                        (key, item) for key, item in view.touches(event, (record.key or b"").decode()) if key != NO_ROW
-                    )

@@ -33,7 +33,13 @@ from leftfold.testing.simulation.stand_ins.threads import Module, simulated_func
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]
 
-PACKAGES = ("leftfold.kafka", "leftfold.engine", "leftfold.client", "leftfold.ports.notifications")
+PACKAGES = (
+    "leftfold.kafka",
+    "leftfold.engine",
+    "leftfold.client",
+    "leftfold.ports.bulk",
+    "leftfold.ports.notifications",
+)
 """Packages and modules that run simulated, with all their modules."""
 _TICK = 2e-6
 """The longest time in seconds that reading the clock takes, so that work takes virtual time."""

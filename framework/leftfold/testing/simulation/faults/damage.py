@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TOPIC_KINDS", "Damage", "Operator"]
 
 
-TOPIC_KINDS = ("cut events", "copy events", "cut commands", "remake commands", "trim commands")
+TOPIC_KINDS = ("cut events", "copy events", "cut commands", "remake commands", "trim commands", "misplace commands")
 """Faults of topics; they occur only in scenarios that name them."""
 _LEAST = 3
 """The least offsets by which a cut is below the states; a smaller loss is not distinguished from none."""
@@ -63,6 +63,8 @@ class Damage:
                 self._cluster.create(topic.name, len(topic.partitions), topic.config)
             case "trim":
                 self._trim(topic)
+            case "misplace":
+                self._misplace(topic)
 
     def unreported(self, trace: Sequence[tuple[float, str, str, Any]]) -> list[str]:
         """Commands that were trimmed, have no outcome, and were not reported by any worker."""
@@ -126,6 +128,19 @@ class Damage:
             before = self._world.scheduler.random.randint(partition.start, partition.end)
             self._trimmed += [(partition, record) for record in partition.records if record.offset < before]
             partition.delete(before)
+
+    def _misplace(self, topic: SimulatedTopic) -> None:
+        """A foreign client sends a command of a known key to a partition that the key does not belong to."""
+        sent = [(partition, record) for partition in topic.partitions for record in partition.committed()]
+        if found := [(partition, record) for partition, record in sent if record.key != b"@"]:
+            partition, record = self._world.scheduler.random.choice(found)
+            id_ = f"misplaced-{len(self.lost)}"
+            self.lost.add(id_)
+            left = [(name, value) for name, value in record.headers or () if name not in ("ce_id", "reply_to")]
+            now = int(self._world.scheduler.now * 1000) + record.timestamp
+            fields = record.key, record.value, [*left, ("ce_id", id_.encode())], now
+            other = topic.partitions[(partition.number + 1) % len(topic.partitions)]
+            other.append(ProducedBatch([fields]), now)
 
     def _marks(self, category: str) -> Iterator[tuple[Partition, dict[str, Any]]]:
         for topic in list(self._cluster.topics.values()):
