@@ -1,4 +1,4 @@
-"""What telemetry costs a worker: without an SDK, and with metrics and a trace of every command, in turns."""
+"""What telemetry costs a worker, in turns without an SDK and with a trace of every command, and what a survey calls."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
 from leftfold.ports.telemetry import BATCH_SIZE, TAKE, member, recorded_by
 from services.baskets.app import app
+from tests.cli.health.survey_calls import surveyed, write_records
+from tests.servers import Addresses, emptied
 
-__all__ = ["telemetry"]
+__all__ = ["survey", "telemetry"]
 
 MANY, BATCH, ROUNDS, CALLS = 100_000, 16_000, 4, 20_000
 TRACED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -59,6 +61,20 @@ def telemetry(servers: Servers, many: int = MANY) -> list[Figure]:
     return [
         Figure("telemetry.on", percent, "%", goal=6, smaller=True, note=note),
         *calls(median(without)),
+    ]
+
+
+def survey(servers: Servers, many: int = 12) -> list[Figure]:
+    """The calls of one survey, which status, doctor, the console and metrics share: of many partitions against one."""
+    found, addresses = [], Addresses(servers.kafka, servers.redis)
+    for partitions in (many, 1):
+        write_records(emptied(addresses), partitions)
+        calls, _ = surveyed(addresses, partitions)
+        found.append({"kafka": calls.total() - calls["redis"], "redis": calls["redis"]})
+    note = f"{many} partitions against 1"
+    return [
+        Figure(f"survey.calls.{server}", found[0][server], "calls", found[1][server], goal=1, smaller=True, note=note)
+        for server in ("kafka", "redis")
     ]
 
 

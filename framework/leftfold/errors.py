@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import dataclasses
 import string
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+
+if TYPE_CHECKING:
+    from leftfold.model.position import Position
 
 __all__ = [
     "ChangesNotKept",
@@ -137,7 +140,15 @@ class ContractError(LeftfoldError):
 
 
 class StaleViewError(LeftfoldError):
-    """The view did not reach the position asked for within the timeout."""
+    """The view did not reach the position asked for within the timeout.
+
+    Args:
+        asked: the position that the read waited for. reached: the position of the bucket that was read.
+    """
+
+    def __init__(self, message: str, asked: Position | None = None, reached: Position | None = None) -> None:
+        super().__init__(message)
+        self.asked, self.reached = asked, reached
 
 
 class ChangesNotKept(LeftfoldError):

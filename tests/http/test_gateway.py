@@ -14,7 +14,7 @@ import pytest
 from leftfold import memory
 from leftfold.errors import InfrastructureError
 from leftfold.http import Access, gateway
-from leftfold.http.routes import token_of
+from leftfold.http.routes import POSITION_HEADER, position_in, token_of
 from leftfold.model.position import Position
 from tests.domains.shop import app
 
@@ -148,9 +148,22 @@ def test_a_row_that_is_known_is_not_sent_again() -> None:
 
 def test_a_stale_view_is_reported_with_both_positions() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
+        await http.post(f"{BASKETS}/Open", json=OPEN)
+        position = position_in((await http.get("/views/open_baskets/b")).headers[POSITION_HEADER])
+        assert position.next_offset("baskets.events", 0) > 0
         late = token_of(Position.at("baskets.events", 0, 99))
         answer = await http.get("/views/open_baskets/b", params={"after": late, "timeout": 0})
-        assert "99" in is_problem(answer, 504)["detail"]
+        problem = is_problem(answer, 504)
+        assert "99" in problem["detail"]
+        assert problem["asked"] == {"baskets.events": {"0": 99}}
+        assert problem["reached"] == json.loads(position.to_json())
+        document = (await http.get("/openapi.json")).json()
+        for path in ("/views/open_baskets/{key}", "/views/open_baskets", "/views/open_baskets:count"):
+            (described,) = document["paths"][path]["get"]["responses"]["504"]["content"].values()
+            assert described["schema"] == {"$ref": "#/components/schemas/StaleViewProblem"}
+        assert {"detail", "asked", "reached"} <= document["components"]["schemas"]["StaleViewProblem"][
+            "properties"
+        ].keys()
 
     called(calls)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -54,10 +56,17 @@ def chunk(body: bytes) -> bytes:
 
 @contextmanager
 def growing_less_than(limit: int) -> Iterator[None]:
-    """The process has so many bytes more at most behind the block."""
-    before = psutil.Process().memory_info().rss
+    """The process has so many bytes more at most, at any time within the block: the kernel keeps the peak."""
+    Path("/proc/self/clear_refs").write_text("5", "ascii")  # resets it, see proc(5)
+    before = _peak()
     yield
-    assert psutil.Process().memory_info().rss - before < limit
+    assert _peak() - before < limit
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    status = Path("/proc/self/status").read_text("ascii")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def test_a_request_line_that_does_not_end_is_answered_and_others_are_meanwhile() -> None:
@@ -263,8 +272,11 @@ with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway
 
 @pytest.mark.faults
 def test_ten_thousand_idle_listeners_take_little_memory_each_and_hear_what_happens(most_files: int) -> None:
-    """Fewer where the system allows a process fewer files: each is one file on both sides."""
-    count = min(10_000, most_files - 500)
+    """Each is one file on both sides."""
+    count = 10_000
+    if most_files < count + 500:
+        why = f"a process may open {most_files:,} files here, too few for {count:,} listeners; raise ulimit -Hn"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     with served_in_a_process() as server, ExitStack() as opened:
         memory_used = psutil.Process(server.id).memory_info
 

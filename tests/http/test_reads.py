@@ -17,7 +17,8 @@ from leftfold.http import Access, gateway, hash_of
 from leftfold.http.views import TypedView
 from leftfold.memory import World
 from leftfold.model.position import Position
-from tests.domains.shop import CheckedOut, Summary, baskets, open_baskets
+from tests.domains.ledger_world import rebuild
+from tests.domains.shop import CheckedOut, Summary, baskets, household_spend, open_baskets
 from tests.http.test_hostile_requests import JSON, NDJSON, OPEN, app, called, check_out, open_basket, problem
 
 
@@ -67,6 +68,33 @@ def test_the_same_version_in_another_generation_has_another_etag() -> None:
 
     assert etag("7-ab12") == '"2-7-ab12"'
     assert etag("8-cd34") != etag("7-ab12")
+
+
+def test_a_view_as_of_a_place_is_read_by_its_name_and_does_not_change() -> None:
+    worlds: list[World] = []
+
+    def make(world: World) -> FastAPI:
+        worlds.append(world)
+        return gateway([(app, world)])
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        (world,), view, march = worlds, "/views/household_spend", {"as_of": "march"}
+        await check_out(http, "b1", "h1")
+        before = await http.get(f"{view}/h1")
+        rebuild(world, household_spend, pin="march").run()
+        await http.post(OPEN, json={"basket_id": "b2", "household": "h1"})
+        await http.post("/commands/baskets/Add", json={"basket_id": "b2", "product": "p", "price": "3"})
+        await http.post("/commands/baskets/CheckOut", json={"basket_id": "b2"})
+        await check_out(http, "b3", "h2")
+        row = await http.get(f"{view}/h1", params=march)
+        assert (row.status_code, row.json()) == (200, before.json())
+        assert (await http.get(f"{view}/h1")).json() == {**row.json(), "total": "3"}
+        problem(await http.get(f"{view}/h2", params=march), 404)
+        assert (await http.get(f"{view}/h2")).status_code == 200
+        assert (await http.get(view, params=march)).json()["rows"] == [{"key": "h1", "row": before.json()}]
+        assert [(await http.get(f"{view}:count", params=of)).json()["count"] for of in (march, {})] == [1, 2]
+
+    called(calls, make)
 
 
 def test_an_etag_is_known_in_every_form_that_a_cache_sends() -> None:

@@ -19,6 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from leftfold import App, ConflictError, FoldView, OutcomeUnknown, Reaction, memory
+from leftfold.cli.log.trace import fields_of, line_of
+from leftfold.engine.causation import Trace, step_of
 from leftfold.engine.views.projection_spans import ProjectionSpans
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.shared_subscription import SharedSubscription
@@ -38,9 +40,11 @@ from leftfold.ports.telemetry import (
     recorded_by,
     traceparent,
 )
+from leftfold.testing.simulation.schedules import run, scheduled
 from tests.domains.shop import household_spend, product_sales
 from tests.domains.trade import NOW, OutOfStock, Paid, Pay, Place, Placed, Reserved, checkout, orders, payments, stock
 from tests.engine.fold_bench import FoldBench, out
+from tests.simulation.scenarios.purse import PURSE
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -159,6 +163,32 @@ def test_spans_have_the_attributes_of_messaging(recording: Recording) -> None:
     }
 
 
+def test_spans_of_commands_say_on_whose_behalf_they_were_sent_and_so_do_those_that_follow(
+    recording: Recording,
+) -> None:
+    with recording.on(), memory(app, now=NOW) as world:
+        world.client.send(PLACE, principal="ann")
+        world.client.send_many([Pay(order="o")], principal="bob")
+    sent = {("send orders.commands", "ann"), ("send commands", "bob")}
+    decided = {("orders", "ann"), ("stock", "ann"), ("payments", "bob"), ("orders", "bob")}
+    assert {
+        (span.name, (span.attributes or {}).get("enduser.id"))
+        for span in recording.spans()
+        if span.name.startswith(("send ", "decide "))
+    } == sent | {(f"decide {names.commands(category)}", principal) for category, principal in decided}
+
+
+def test_the_trace_of_the_log_says_on_whose_behalf_each_record_was_written() -> None:
+    with memory(app, now=NOW) as world:
+        world.client.send(PLACE, id="one", principal="ann")
+        topics = [topic(name) for name in ("orders", "stock") for topic in (names.commands, names.events)]
+        records = [record for topic in topics for part in world.log.of(topic) for record in part]
+    nodes = [node for node, _ in Trace(step for step in map(step_of, records) if step).walk() if node.step]
+    assert len(nodes) == len(records) >= 4
+    assert {fields_of(node, 0, "one")["principal"] for node in nodes} == {"ann"}
+    assert all("  for ann" in line_of(node, "one").plain for node in nodes)
+
+
 def test_what_is_on_the_wire_is_the_header_of_w3c_and_nothing_without_an_sdk(recording: Recording) -> None:
     def headers(topic: str) -> list[bytes]:
         return [header(record.headers, "traceparent") for part in world.log.of(topic) for record in part]
@@ -174,6 +204,21 @@ def test_what_is_on_the_wire_is_the_header_of_w3c_and_nothing_without_an_sdk(rec
     with memory(app, now=NOW) as world:
         world.client.send(PLACE)
         assert {text for topic in topics for text in headers(topic)} == {b""}
+
+
+def test_the_span_of_a_batch_links_to_the_spans_that_sent_its_commands(recording: Recording) -> None:
+    with scheduled(PURSE.app), recording.on():
+        for seed in range(10):
+            assert not run(PURSE, seed, faults=()).wrong
+    sent = {span.context.span_id for span in recording.spans() if span.name == "send purse.commands" and span.context}
+    batches = [span for span in recording.spans() if span.name == "process purse.commands"]
+    linked = [[link.context.span_id for link in batch.links] for batch in batches]
+    assert [len(links) for links in linked] == [
+        (one.attributes or {})["messaging.batch.message_count"] for one in batches
+    ]
+    assert max(map(len, linked)) > 1, "a batch in which commands of several traces join"
+    assert {one for links in linked for one in links} == sent
+    assert not [batch for batch in batches if batch.parent is not None]
 
 
 def test_a_trace_that_is_not_recorded_costs_no_spans_behind_its_sender(recording: Recording) -> None:

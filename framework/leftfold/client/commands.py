@@ -12,7 +12,17 @@ from leftfold.errors import LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
-from leftfold.ports.telemetry import COMMAND_SECONDS, OPERATION_SECONDS, SEND, SENT, Span, clock, member, outcome_of
+from leftfold.ports.telemetry import (
+    COMMAND_SECONDS,
+    OPERATION_SECONDS,
+    SEND,
+    SENT,
+    Span,
+    by_principal,
+    clock,
+    member,
+    outcome_of,
+)
 
 __all__ = ["Client", "CommandRequest"]
 
@@ -87,7 +97,7 @@ class Client(ABC):
             ContractError: the command cannot be sent, or no worker can read it.
             InfrastructureError: there is no broker or no such topic, and nothing was sent.
         """
-        began, topic, span = _begun(command)
+        began, topic, span = _begun(command, principal)
         with span:
             request = CommandRequest(command, id, expected_version, at, principal, span.traceparent)
             (outcome,) = self._send_requests((request,), timeout)
@@ -106,7 +116,7 @@ class Client(ABC):
         timeout: float = 10.0,
     ) -> Receipt:
         """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
-        began, topic, span = _begun(command)
+        began, topic, span = _begun(command, principal)
         with span:
             request = CommandRequest(command, id, expected_version, at, principal, span.traceparent)
             outcome = await self._asend_request(request, timeout)
@@ -136,7 +146,7 @@ class Client(ABC):
         Raises:
             InfrastructureError: there is no broker or no such topic.
         """
-        return list(self._send_traced(_asked(commands, ids, expected_versions, times, principal), timeout))
+        return list(self._send_traced(_asked(commands, ids, expected_versions, times, principal), principal, timeout))
 
     def send_each(
         self,
@@ -164,13 +174,13 @@ class Client(ABC):
         """
         if window < 1:
             raise ValueError(f"window={window}: at least one command must be under way")
-        return self._send_traced(_asked(commands, ids, expected_versions, times, principal), timeout, window)
+        return self._send_traced(_asked(commands, ids, expected_versions, times, principal), principal, timeout, window)
 
     def _send_traced(
-        self, requests: Iterable[CommandRequest], timeout: float, window: int | None = None
+        self, requests: Iterable[CommandRequest], principal: str, timeout: float, window: int | None = None
     ) -> Iterator[Receipt | LeftfoldError]:
         """Sends commands within one span, to which all of them belong; they are counted together."""
-        began, count, span = clock(), 0, SEND.span("commands")
+        began, count, span = clock(), 0, SEND.span("commands", by_principal(principal))
         try:
             context = span.traceparent
             if context:
@@ -198,11 +208,11 @@ class Client(ABC):
 _SENDING = {"messaging.system": "kafka", "messaging.operation.name": "send", "messaging.operation.type": "send"}
 
 
-def _begun(command: Command) -> tuple[float, str, Span]:
+def _begun(command: Command, principal: str) -> tuple[float, str, Span]:
     """When the sending of one command began, its topic and its span."""
     spec = command.__leftfold__
     topic = names.commands(spec.category)
-    return clock(), topic, SEND.span(topic, {"leftfold.command": spec.name})
+    return clock(), topic, SEND.span(topic, {"leftfold.command": spec.name, **by_principal(principal)})
 
 
 def _ended(span: Span, topic: str, outcome: Receipt | LeftfoldError, began: float) -> None:

@@ -284,9 +284,12 @@ class Lookup(Generic[Row, K]):
                     return generation, snapshot
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    reached = snapshot.checkpoints[min(lacking)].position
                     raise StaleViewError(
-                        f"view {self._view.name} is at {snapshot.checkpoints[min(lacking)].position}, not yet at "
-                        f"{after}; is its projector running? leftfold run {self._view.name}"
+                        f"view {self._view.name} is at {reached}, not yet at {after}; is its projector running? "
+                        f"leftfold run {self._view.name}",
+                        after,
+                        reached,
                     )
                 yield from listener.wait(generation, Position.union(lacking.values()), left)
         finally:

@@ -36,8 +36,8 @@ class TraceStep:
     `kind` is `command`, `event`, `input` (an event routed to a process), `accepted` or `rejected` (answers to a
     process), `due`, `fired` or `cancelled` (timers: by time, or by an operator), or `other`. `at` is the place of the
     record itself; for a dead letter, whose reason is `dead`, the place it was taken from. `appended` is in ms since
-    1970. `beside` is the topic of its cause, '' if unknown; the last field holds the fields of a record that the
-    framework itself wrote.
+    1970. `beside` is the topic of its cause, and `principal` on whose behalf it was written, '' if unknown; the last
+    field holds the fields of a record that the framework itself wrote.
     """
 
     kind: str
@@ -51,6 +51,7 @@ class TraceStep:
     time: str
     source: str
     beside: str
+    principal: str = ""
     dead: str | None = None
     details: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,6 +77,7 @@ def step_of(record: RawRecord) -> TraceStep | None:
         time=found.get("ce_time", ""),
         source=found.get("ce_source", ""),
         beside=_beside(at.topic, type_, found),
+        principal=found.get("ce_authid", ""),
         dead=dead,
         details=details,
     )

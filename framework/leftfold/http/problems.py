@@ -93,6 +93,13 @@ class Problem(BaseModel):
     detail: str = ""
 
 
+class StaleViewProblem(Problem):
+    """The problem of a view that is behind: the positions asked for and reached, as offsets by topic and partition."""
+
+    asked: dict[str, dict[int, int]] = {}
+    reached: dict[str, dict[int, int]] = {}
+
+
 class ProblemError(HTTPException):
     """A problem that a handler raises; an application without handlers for it still answers with its status."""
 
@@ -130,6 +137,8 @@ def problem_of(error: Exception, *, has_precondition: bool = False) -> Problem:
             more = {}
             if isinstance(error, ConflictError):
                 more = {"key": error.key, "expected": error.expected, "actual": error.actual}
+            elif isinstance(error, StaleViewError):
+                more = {name: at.offsets for name in ("asked", "reached") if (at := getattr(error, name)) is not None}
             code = 412 if isinstance(error, ConflictError) and has_precondition else status
             # The text of an exception of `decide` may hold anything, such as the state of the stream.
             detail = "the log of the worker says why" if isinstance(error, DecisionFailed) else str(error)
@@ -187,10 +196,12 @@ def refusal_of(errors: Sequence[Any]) -> ProblemError:
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The entries of an OpenAPI document for these problems."""
-    schema = {"$ref": "#/components/schemas/Problem"}
-    found: dict[int | str, dict[str, Any]] = {
-        status: {"description": _TITLES[status], "content": {PROBLEM_JSON: {"schema": schema}}} for status in statuses
-    }
+    models = {status: StaleViewProblem if status == 504 else Problem for status in statuses}
+    found: dict[int | str, dict[str, Any]] = {}
+    for status, model in models.items():
+        content = {PROBLEM_JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+        found[status] = {"description": _TITLES[status], "content": content}
     # A model is what puts the schema among those of the document; FastAPI would describe it as plain JSON.
-    found[statuses[0]]["model"] = Problem
+    for model, status in {model: status for status, model in reversed(models.items())}.items():
+        found[status]["model"] = model
     return found

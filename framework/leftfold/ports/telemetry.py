@@ -33,8 +33,8 @@ __all__ = [
     "OPERATION_SECONDS", "PARKED", "PROBLEMS", "PROJECT", "REACT", "RESTARTS", "RESTORE_SECONDS", "ROTATIONS",
     "RUNNING", "SECONDS_BEHIND", "SEND", "SENT", "STATE_BYTES", "STATE_PER_COMMAND", "STATE_STREAMS", "SURVEY_AGE",
     "SURVEY_SECONDS", "TAKE", "TIMERS_OVERDUE", "TIMER_LATENESS", "TRANSACTION_SECONDS", "VIEW_FLUSH_ROWS",
-    "VIEW_FLUSH_SECONDS", "VIEW_ROWS", "Attributes", "Instrument", "Operation", "Span", "ago", "clock",
-    "is_measured", "is_sampled", "is_traced", "look_again", "member", "outcome_of", "recorded_by", "traced",
+    "VIEW_FLUSH_SECONDS", "VIEW_ROWS", "Attributes", "Instrument", "Operation", "Span", "ago", "by_principal",
+    "clock", "is_measured", "is_sampled", "is_traced", "look_again", "member", "outcome_of", "recorded_by", "traced",
     "traceparent",
 ]  # fmt: skip
 
@@ -63,6 +63,11 @@ def ago(at: str) -> float:
 def member(kind: str, name: str, **more: str) -> dict[str, str]:
     """The attributes of a member of an App: its kind, such as `decider` or `view`, and its name."""
     return {"leftfold.kind": kind, "leftfold.name": name, **{f"leftfold.{key}": value for key, value in more.items()}}
+
+
+def by_principal(principal: str) -> dict[str, str]:
+    """The attribute of a span for on whose behalf a command was sent; none when that is not known."""
+    return {"enduser.id": principal} if principal else {}
 
 
 def outcome_of(answer: object) -> str:

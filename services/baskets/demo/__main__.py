@@ -23,6 +23,7 @@ from services.baskets.demo.fleet import LEFTFOLD, Fleet
 from services.baskets.demo.journeys import PAID, journeys, other_services
 from services.baskets.demo.loading import Loading
 from services.baskets.demo.looking_back import look_back
+from services.baskets.demo.picture import CONSOLE
 from services.baskets.demo.rebuilding import rebuild_all
 from services.baskets.demo.telling import say
 from services.baskets.history import history
@@ -89,7 +90,7 @@ def _story(weeks: range) -> list[str]:
         )
         with other_services(fleet.log.parent):
             wrong += changes + _proof(lf, loading, sums) + look_back(lf, then)
-            return wrong + journeys(lf)
+            return wrong + journeys(lf, DATA)
 
 
 def _client(lf: Connection) -> Client:
@@ -143,8 +144,10 @@ def _clear() -> None:
 
 
 def _farewell() -> None:
+    say("The two journeys as pictures, whose nodes are links to the console:", *sorted(DATA.glob("*.svg")), sep="\n  ")
     if os.environ.get("ONCE"):
-        say("The servers are stopped (ONCE=1).")
+        say("The servers are stopped (ONCE=1); with .venv/bin on your PATH, this shows all of it in a browser:")
+        say(f"  leftfold up && leftfold console      ({CONSOLE}/trace?id=CheckOut-{PAID} draws the journey)")
         return
     say("The servers are still up. Try, with .venv/bin on your PATH:")
     for line in (
@@ -154,8 +157,8 @@ def _farewell() -> None:
         "leftfold get store_totals 367",
         "leftfold rebuild household_spend",
         f"leftfold log trace CheckOut-{PAID}",
-        "leftfold console                     (all of it in a browser, problems at the top:",
-        f"                                     http://127.0.0.1:8090/trace?id=CheckOut-{PAID} draws the journey)",
+        "leftfold console                     (all of it in a browser, once this runs:",
+        f"                                     {CONSOLE}/trace?id=CheckOut-{PAID} draws the journey)",
         "leftfold down                        (make clean removes the data)",
     ):
         say(f"  {line}")

@@ -6,16 +6,18 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 from events.inventory import stock_id
 from events.payments import Method
 from leftfold import Command, Connection, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.runtime.operations.traces import traced
 from projections.order_journey import OrderJourney, What, order_journey
 from services.baskets.commands import AddItem, ApplyCoupon, CheckOut, OpenBasket
 from services.baskets.demo.fleet import LEFTFOLD, Fleet
+from services.baskets.demo.picture import write_picture
 from services.baskets.demo.telling import say
 from services.inventory.commands import Receive
 
@@ -38,13 +40,13 @@ def other_services(logs: Path) -> Iterator[None]:
         yield
 
 
-def journeys(lf: Connection) -> list[str]:
-    """Buys two baskets and prints what followed; returns what went wrong."""
+def journeys(lf: Connection, pictures: Path) -> list[str]:
+    """Buys two baskets, prints and draws what followed; returns what went wrong."""
     say("\nTwo baskets go through all services: one is paid by card, the other by a check that is too much.")
     for number, command in enumerate(_shopping(datetime.now(UTC))):
         _send(lf, command, f"CheckOut-{command.basket_id}" if isinstance(command, CheckOut) else f"shopping-{number}")
     rows = {basket: _ended(lf, basket) for basket in BASKETS}
-    return [wrong for basket, row in rows.items() for wrong in _print_journey(basket, row)]
+    return [wrong for basket, row in rows.items() for wrong in _print_journey(basket, row, pictures)]
 
 
 def _shopping(at: datetime) -> list[Command]:
@@ -89,15 +91,18 @@ def _ended(lf: Connection, basket: str) -> OrderJourney:
     return row or OrderJourney()
 
 
-def _print_journey(basket: str, row: OrderJourney) -> list[str]:
-    """Prints a journey; what is wrong with it."""
+def _print_journey(basket: str, row: OrderJourney, pictures: Path) -> list[str]:
+    """Prints and draws a journey; what is wrong with it."""
     steps = {step.what: step for step in row.steps}
     say(f"\nBasket {basket} by views[order_journey]: " + ", ".join(step.what.value for step in row.steps) + ".")
     if What.REOPENED in steps:
         say(f"It was reopened: {steps[What.REOPENED].why}")
-    say(f"leftfold log trace CheckOut-{basket}")
-    command = [*LEFTFOLD, "log", "trace", f"CheckOut-{basket}", "--since", "10m"]
-    wrong = [] if subprocess.run(command, check=False).returncode == 0 else [f"{basket} cannot be traced"]
+    id_, wrong = f"CheckOut-{basket}", list[str]()
+    say(f"leftfold log trace {id_}")
+    if subprocess.run([*LEFTFOLD, "log", "trace", id_, "--since", "10m"], check=False).returncode == 0:
+        write_picture(pictures / f"{id_}.svg", traced(id_, datetime.now(UTC) - timedelta(minutes=10), None), id_)
+    else:
+        wrong.append(f"{basket} cannot be traced")
     if basket == PAID and (What.PAID not in steps or steps[What.PAID].amount != steps[What.CHECKED_OUT].amount):
         wrong.append(f"{basket} is not paid as it should be: {row}")
     if basket == DECLINED and (What.REOPENED not in steps or steps[What.RELEASED].times != steps[What.RESERVED].times):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import socket
 import threading
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 
-from leftfold.cli.health.top import ranked
+from leftfold.cli.health.top import _drawn, ranked
 from leftfold.runtime.operations.metrics import Histogram, Rates, Scrape, quantile
 from leftfold.runtime.project import Usage
 from leftfold.runtime.telemetry import (
@@ -22,6 +26,9 @@ from leftfold.runtime.telemetry import (
     observations,
     parts_directory,
 )
+from tests.cli.shell import Shell
+from tests.cli.terminal import COMMAND, CTRL_C, Terminal
+from tests.servers import Addresses
 
 MEMBER = ("decider", "orders")
 SCRAPE = """
@@ -34,6 +41,10 @@ messaging_process_duration_seconds_bucket{le="1.0",leftfold_kind="decider",leftf
 messaging_process_duration_seconds_bucket{le="+Inf",leftfold_kind="decider",leftfold_name="orders"} 100
 messaging_process_duration_seconds_sum{leftfold_kind="decider",leftfold_name="orders"} 7
 messaging_process_duration_seconds_count{leftfold_kind="decider",leftfold_name="orders"} 100
+# TYPE leftfold_batch_size histogram
+leftfold_batch_size_bucket{le="+Inf",leftfold_kind="decider",leftfold_name="orders",leftfold_part="orders.1"} 8
+leftfold_batch_size_sum{leftfold_kind="decider",leftfold_name="orders",leftfold_part="orders.1"} 30
+leftfold_batch_size_count{leftfold_kind="decider",leftfold_name="orders",leftfold_part="orders.1"} 8
 """
 
 
@@ -62,6 +73,22 @@ def test_a_rate_is_what_was_processed_since_the_last_look_by_all_processes_toget
     rates.added([row()], Scrape({MEMBER: {"orders.1": 2.0, "orders.2": 0.0}}, {}), 10.0)
     rates.added(rows := [row()], scrape, 20.0)
     assert (rows[0]["rate"], rows[0]["p50"]) == (4.0, pytest.approx(0.0556, abs=1e-4))
+
+
+def test_batches_and_their_records_are_those_since_the_last_look() -> None:
+    rates, counts = Rates(), ((3.0, 8.0), (3.0, 8.0))
+    scrapes = [Scrape({}, {}, batches={MEMBER: {"a": n}}, batched={MEMBER: {"a": sum_}}) for n, sum_ in counts]
+    found = list[tuple[int | None, float | None]]()
+    for number, scrape in enumerate([*scrapes, Scrape.of(text_string_to_metric_families(SCRAPE)), None]):
+        rates.added(rows := [row()], scrape, 10.0 * (number + 1))
+        found.append((rows[0]["batches"], rows[0]["per_batch"]))
+    # The part of the third scrape was in none before.
+    assert found == [(None, None), (0, None), (None, None), (None, None)]
+    before = Scrape({}, {}, batches={MEMBER: {"orders.1": 4.0}}, batched={MEMBER: {"orders.1": 20.0}})
+    rates = Rates()
+    rates.added([row()], before, 10.0)
+    rates.added(rows := [row()], Scrape.of(text_string_to_metric_families(SCRAPE)), 20.0)
+    assert (rows[0]["batches"], rows[0]["per_batch"]) == (4, 2.5)
 
 
 def test_a_part_that_missed_one_scrape_or_was_restarted_makes_no_leap() -> None:
@@ -162,6 +189,52 @@ def test_metrics_are_served_on_loopback_where_no_host_is_named(text: str, addres
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Usage, match=r"it is no HOST:PORT"):
         check_address(text)
+
+
+def _printed(*looks: Mapping[str, Any]) -> str:
+    """Looks as lines, as wide as the table needs."""
+    console = Console(file=(out := StringIO()), width=200)
+    for look in looks:
+        console.print(_drawn(look))
+    return out.getvalue()
+
+
+def test_a_look_is_drawn_as_a_table_with_its_problems_below() -> None:
+    quiet = row("orders", rate=None, p50=None, p99=None, dead=0)
+    busy = row("stock", rate=1234.5, lag=12_345, behind=2.5, p50=0.0126, p99=1.5, dead=3, problems=["start: it"])
+    first = {"time": "2026-01-01T00:00:00.000Z", "rows": [quiet], "problems": []}
+    second = {"time": "2026-01-01T00:00:02.000Z", "rows": [busy, quiet], "problems": ["redis: no\x1b[2J answer"]}
+    lines = [line.split() for line in _printed(first).splitlines()]
+    assert lines == [
+        ["2026-01-01T00:00:00.000Z"],
+        ["member", "running", "rate/s", "lag", "behind", "p50", "p99", "parked", "dead"],
+        ["decider", "orders", "1", "–", "0", "0.0", "s", "–", "–", "–", "0"],
+        [],
+        ["nothing", "needs", "you"],
+    ]
+    of_both = _printed(first, second).splitlines()
+    assert of_both[: len(lines)] == _printed(first).splitlines()
+    time, _, row_of_stock, row_of_orders, _, *problems = of_both[len(lines) :]
+    assert time == "2026-01-01T00:00:02.000Z"
+    assert row_of_stock.split()[1:] == ["stock", "1", "1,234.5", "12,345", "2.5", "s", "13", "ms", "1.5", "s", "–", "3"]
+    assert row_of_orders.split() == lines[2]
+    assert problems[0] == "! start: it"
+    assert problems[1].startswith("! redis: no")
+    assert "\x1b" not in problems[1], "what a server says moves no cursor"
+
+
+def test_the_live_table_is_drawn_look_by_look_until_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:
+    shell = Shell(tmp_path).at(Addresses("127.0.0.1:1", "redis://127.0.0.1:1"))
+    words = ["top", "--app", "tests.domains.shop:app", "--every", "100ms"]
+    with Terminal([*COMMAND, *words], tmp_path, shell._environment) as terminal:
+        terminal.wait_shown(r"(?s)(Z\s+member\s.*! no broker at 127.0.0.1:1 .*){2}")
+        assert terminal.raw.count("\x1b[?1049h") == 1
+        assert "\x1b[?1049l" not in terminal.raw
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 130
+        assert terminal.raw.count("\x1b[?1049l") == 1
+        assert terminal.raw.count("\x1b[?25h") == 1, "and its cursor"
+        assert "Traceback" not in terminal.shown
 
 
 def test_what_the_survey_does_not_know_is_no_number() -> None:

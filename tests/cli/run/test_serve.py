@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,10 +18,11 @@ import httpx
 import psutil
 import pytest
 
+from leftfold.http import hash_of
 from leftfold.http.routes import position_in, token_of
 from leftfold.local import embedded, kill, restart
 from leftfold.model.position import Position
-from tests.cli.shell import Shell, serving
+from tests.cli.shell import Shell, Typing, serving
 from tests.free_ports import free_port
 from tests.servers import Addresses
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -43,12 +44,8 @@ class Gateway:
 
     def _started(self) -> subprocess.Popen[bytes]:
         process = self._shell.start(["serve", "--port", str(self.port), *APP])
-        wait_until(self._listens, self._shell.said, WAIT_SECONDS, lambda: process.poll() is None)
+        wait_until(lambda: _listens(self.port), self._shell.said, WAIT_SECONDS, lambda: process.poll() is None)
         return process
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def end(self) -> int:
         """Ends it as an orchestrator does; its exit code."""
@@ -59,6 +56,11 @@ class Gateway:
         """Ends it, and starts it again."""
         assert self.end() == 0, self._shell.said()
         self.process = self._started()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
@@ -274,6 +276,26 @@ def test_without_a_server_callers_are_answered_in_time_and_commands_are_decided_
             wait_until(lambda: http.get("/streams/baskets/b-2").status_code == 200, "the stream")
             events = http.get("/streams/baskets/b-2").json()["events"]
             assert [event["causation_id"] for event in events] == ["b-2"]
+
+
+OTHERS = ("serve", "--host", "0.0.0.0", *APP)  # noqa: S104  # what is refused without credentials
+
+
+def test_a_gateway_that_others_reach_is_refused_without_credentials(typed: Typing) -> None:
+    typed(*OTHERS).ended(2, "--host 0.0.0.0 can be reached by others", "--new-key NAME", "--insecure")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"), [(["--insecure"], {}), ([], {"LEFTFOLD_HTTP_KEYS": f"shop={hash_of('secret')}"})]
+)
+def test_a_gateway_that_others_reach_begins_with_keys_or_when_that_is_meant(
+    tmp_path: Path, started: Callable[..., Any], words: list[str], environment: dict[str, str]
+) -> None:
+    shell, port = Shell(tmp_path, environment).at(Addresses("127.0.0.1:1", "redis://127.0.0.1:1")), free_port()
+    process = started(shell, [*OTHERS, "--port", str(port), *words])
+    wait_until(lambda: _listens(port), shell.said, WAIT_SECONDS, lambda: process.poll() is None)
+    status = httpx.get(f"http://127.0.0.1:{port}/views/open_baskets/b", timeout=PATIENT).status_code
+    assert status == (503 if words else 401), shell.said()
 
 
 def _far_behind(position: Position) -> Position:

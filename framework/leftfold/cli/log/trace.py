@@ -103,6 +103,7 @@ def fields_of(node: TraceNode, depth: int, wanted: str) -> Mapping[str, Any]:
             "correlation_id": step.correlation,
             "causation_id": step.cause or None,
             "source": step.source,
+            "principal": step.principal or None,
         }
     if step is not None and step.details:
         fields.update(details=dict(step.details))
@@ -158,6 +159,8 @@ def _when(node: TraceNode, step: TraceStep) -> str:
 def _remarks(node: TraceNode, step: TraceStep) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     details = step.details
+    if step.principal:
+        found.append((f"for {step.principal}", "yellow"))
     if step.kind == "rejected":
         found.append((f"{details.get('error', '?')}: {details.get('message', '?')}", "red"))
     if step.kind == "due" and "at" in details:

@@ -17,7 +17,7 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch, Outgoing, Reply, dead_letter
 from leftfold.ports.protocols import RawRecord
-from leftfold.ports.telemetry import MOST_TRACED, Operation, Span, is_sampled
+from leftfold.ports.telemetry import MOST_TRACED, Operation, Span, by_principal, is_sampled
 from leftfold.safety import shown
 
 __all__ = ["STATE_HEADERS", "Clock", "PartitionProcessor", "Partitioner", "Partitions", "StateTooLarge"]
@@ -250,6 +250,7 @@ class PartitionProcessor(ABC, Generic[G]):
             "messaging.message.conversation_id": given.correlation.decode(),
             "messaging.destination.partition.id": str(record.partition),
             "messaging.kafka.offset": record.offset,
+            **by_principal(given.principal.decode()),
         }
         return operation.span(record.topic, about, parent=given.traceparent)
 
