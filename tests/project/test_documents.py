@@ -29,7 +29,14 @@ DOCUMENTS = (
     "docs/reactions.md",
     "docs/simulation.md",
 )
-TYPED = (*DOCUMENTS, "docs/archive.md", "docs/dataframes.md", "docs/queries.md", "docs/streaming.md")
+TYPED = (
+    *DOCUMENTS,
+    "docs/archive.md",
+    "docs/dataframes.md",
+    "docs/queries.md",
+    "docs/reference.md",
+    "docs/streaming.md",
+)
 
 
 def program(name: str, tmp_path: Path) -> Path:
@@ -69,6 +76,11 @@ def test_the_code_of_every_document_is_typed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", *programs]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_decision_is_in_their_index() -> None:
+    pages = {path.name for path in (ROOT / "docs/decisions").glob("0*.md")}
+    assert set(re.findall(r"\((\d+[^)]*\.md)\)", (ROOT / "docs/decisions/index.md").read_text("utf-8"))) == pages
 
 
 def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:

@@ -98,7 +98,10 @@ def open_report(
 
 
 class _Handler(logging.Handler):
-    """A handler that forwards records of `logging` to a report; messages with the same beginning once in 30 s."""
+    """A handler that forwards records of `logging` to a report; messages with the same beginning once in 30 s.
+
+    A record with `details` (its `extra`) is reported with these each time, under the words before its colon.
+    """
 
     def __init__(self, report: Report, leaving: Callable[[], bool]) -> None:
         super().__init__(logging.WARNING)
@@ -106,6 +109,9 @@ class _Handler(logging.Handler):
         self._seen: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        if details := getattr(record, "details", None):
+            self._report(str(record.msg).partition(":")[0], details)
+            return
         line, now = _THREADS.sub("", record.getMessage()), time.monotonic()
         # "reader: FAIL: ...": every client of the process logs the same lost broker.
         kind = line.partition(": ")[2].partition(" ")[0] or line

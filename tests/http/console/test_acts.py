@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -125,17 +129,61 @@ def test_an_act_that_fails_says_why_and_never_shows_a_traceback(world: World, er
     visited(console, visit)
 
 
-def test_what_was_not_foreseen_is_in_the_log_with_its_traceback_and_without_secrets() -> None:
+@contextmanager
+def logged(*, as_json: bool) -> Iterator[io.StringIO]:
+    """What a console logs while the block runs."""
     log, logger = io.StringIO(), logging.getLogger("leftfold")
     before = logger.handlers, logger.propagate
     try:
-        open_report("console", as_json=False, stream=log)
+        open_report("console", as_json=as_json, stream=log)
+        yield log
+    finally:
+        logger.handlers, logger.propagate = before
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_each_act_is_in_the_log_with_who_and_why_and_its_outcome(world: World, is_long: bool) -> None:
+    def act(number: int) -> Act:
+        def do(who: str, why: str, report: Any) -> str:
+            if number == 2:
+                raise InfrastructureError("no broker at kafka://ann:hush7@shop")
+            return f"event {number} done"
+
+        return Act(f"Retry {number}", "It is tried.", lambda why: f"leftfold retry {number}", do, True, is_long)
+
+    console = console_on(world, acts=True)
+
+    async def visit(user: User) -> None:
+        await user.open("/")
+        for number, shown in ((1, "event 1 done"), (2, "no broker at")):
+            with user:
+                visitor = Visitor(console, principal=Principal("anna"), may_act=True)
+                act_button(visitor, f"Go {number}", partial(act, number), lambda: None)
+            user.find(f"Go {number}").click()
+            await user.should_see(f"leftfold retry {number}", retries=50)
+            user.find("Why; it is kept with the act").type("the box is repaired")
+            user.find(kind=ui.button, content="Retry").click()
+            await user.should_see(shown, retries=50)
+
+    with logged(as_json=True) as log:
+        visited(console, visit)
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [line["outcome"].partition(" at ")[0] for line in lines] == [
+        "begun", "event 1 done", "begun", "failed: InfrastructureError: no broker",
+    ]  # fmt: skip
+    assert "hush7" not in log.getvalue()
+    for line, number in zip(lines, (1, 1, 2, 2), strict=True):
+        assert line["event"] == "act of the console"
+        assert (line["act"], line["command"]) == (f"Retry {number}", f"leftfold retry {number}")
+        assert (line["by"], line["reason"]) == ("anna", "the box is repaired")
+
+
+def test_what_was_not_foreseen_is_in_the_log_with_its_traceback_and_without_secrets() -> None:
+    with logged(as_json=False) as log:
         for error in (ZeroDivisionError("redis://:hush7@shop"), KeyError("orders")):
             with pytest.raises(type(error)) as raised:
                 raise error
             assert "the log of the console has the details" in explain_error(raised.value)
-    finally:
-        logger.handlers, logger.propagate = before
     assert log.getvalue().count("Traceback") == 2
     assert "ZeroDivisionError: redis://" in log.getvalue()
     assert "hush7" not in log.getvalue().replace('"redis://:hush7@shop"', ""), "but in the line of code"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from html.parser import HTMLParser
 
 import pytest
@@ -25,7 +27,7 @@ from leftfold.http.console.html import (
     tag,
     time_text,
 )
-from leftfold.http.console.log import csv_text
+from leftfold.http.console.log import chart_of, completions, csv_text
 from leftfold.http.console.overview import empty_text, graph_of, is_about, server_problems, state_of
 from leftfold.http.console.state import Console, SurveyResult, Visitor
 from tests.http.console.kiosk import app
@@ -152,3 +154,67 @@ def test_nothing_is_said_of_a_member_that_could_not_be_looked_at() -> None:
     assert "unknown" in drawn
     assert not re.search(r"\b0 (?:worker|offset|timer|parked)|not built|fine", drawn)
     assert empty_text(SurveyResult(), "There is none.") == "There is none."
+
+
+@pytest.mark.parametrize("rate", [12.4, None])
+def test_an_arrow_has_the_rate_above_the_lag_where_the_rate_is_known(rate: float | None) -> None:
+    kinds = {"decider": "orders", "router": "reminders", "reaction": "receipts", "view": "customer_spend"}
+    rates = [{"kind": kind, "name": name, "rate": rate and rate + n} for n, (kind, name) in enumerate(kinds.items())]
+    rows = [
+        {"kind": "process", "name": "reminders", "unrouted": 0.0},
+        {"kind": "reaction", "name": "receipts", "lag": 3},
+        {"kind": "view", "name": "customer_spend", "lag": 1234, "behind": 180.0},
+    ]
+    drawn = graph_of(Visitor(Console({"kiosk": app}, {}, None)), SurveyResult(rows, rates=rates))
+    labels = re.findall(r'<g class="lf-edge-label.*?</g>', drawn)
+    lags = [["0"], ["3"], ["?"], ["1,234, 3 min"]]
+    expected = lags if rate is None else [["12/s"], ["13/s", "0"], ["14/s", "3"], ["?"], ["15/s", "1,234, 3 min"]]
+    assert sorted(re.findall("<text[^>]*>([^<]*)<", label) for label in labels) == sorted(expected)
+
+
+TABLES = {"Paid": ["order", "customer"], "Placed": ["order", "price", "_key"], "orders": ["order", "price", "_type"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("SELECT pr| FROM Placed", ["price"]),
+        ("SELECT o| FROM placed", ["order", "orders", "ORDER BY"]),
+        ("SELECT p| FROM Paid", ["Paid", "Placed", "price"]),
+        ("SELECT * FROM pa|", ["Paid"]),
+        ("SELECT o._| FROM orders o", ["_type", "_key"]),
+        ("sel|", ["SELECT"]),
+        ("SELECT order|", ["orders", "ORDER BY"]),
+        ("SELECT |", []),
+        ("|SELECT", []),
+        ("|", []),
+        ("x(|", []),
+    ],
+)
+def test_a_word_of_a_query_is_continued_by_columns_of_its_tables_first(text: str, found: list[str]) -> None:
+    assert completions(text.replace("|", ""), text.find("|"), TABLES) == found
+
+
+def test_few_words_are_offered_however_many_fit() -> None:
+    assert completions("c", 1, {"t": [f"c{number}" for number in range(100)]}) == [f"c{number}" for number in range(8)]
+
+
+def test_numbers_of_an_answer_are_bars_by_its_first_other_column_or_lines_over_time() -> None:
+    bars = chart_of(["spent", "who", "n"], [(Decimal("1.5"), "anna", 1), (None, "ben", 2)])
+    assert bars is not None
+    assert (bars["xAxis"]["data"], bars["xAxis"]["name"]) == (["anna", "ben"], "who")
+    assert [(one["type"], one["name"], one["data"]) for one in bars["series"]] == [
+        ("bar", "spent", [1.5, None]),
+        ("bar", "n", [1.0, 2.0]),
+    ]
+    lines = chart_of(["day", "n"], [(date(1970, 1, 2), 1), (datetime(1970, 1, 1, tzinfo=UTC), 2)])
+    assert lines is not None
+    assert [(one["type"], one["data"]) for one in lines["series"]] == [("line", [(0.0, 2.0), (86_400_000.0, 1.0)])]
+    numbers = chart_of(["year", "n"], [(2025, 1), (2026, 2)])
+    assert numbers is not None
+    assert (numbers["xAxis"]["data"], [one["name"] for one in numbers["series"]]) == (["2025", "2026"], ["n"])
+
+
+@pytest.mark.parametrize("rows", [[("a", 1)], [("a", "b")] * 2, [("a", True)] * 2, [("a", None)] * 2, [("a", 1)] * 201])
+def test_what_has_no_numbers_or_too_few_or_too_many_rows_is_no_chart(rows: list[tuple[object, ...]]) -> None:
+    assert chart_of(["name", "value"], rows) is None

@@ -10,11 +10,12 @@ from selenium.webdriver.common.keys import Keys
 
 from leftfold.runtime.operations.dead_letters import AllDeadLetters
 from leftfold.runtime.operations.generations import parked_rows
+from leftfold.runtime.operations.topics import topic_rows
 from tests.free_ports import free_port
 from tests.http.console.accessibility import violations
 from tests.http.console.browser import NARROW, WIDE, Window
 from tests.http.console.conftest import SPEC, Kiosk
-from tests.http.console.kiosk import summary
+from tests.http.console.kiosk import app, summary
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -34,7 +35,7 @@ PAGES = {
     "processes": ("/processes", ("reminders", "due", "Fire")),
     "instance": ("/processes?name=reminders&key=o-3", ("State of o-3", "inputs taken")),
     "workers": ("/workers", ("Projectors of views", "order_summary", "orders.commands 0–1", "MiB", "reminders.router")),
-    "topics": ("/topics", ("orders.events", "for ever", "Every topic is set as a new one", "kafka-log-dirs")),
+    "topics": ("/topics", ("orders.events", "for ever", "is set as a new one", "replicas", "kafka-log-dirs")),
     "sql": ("/sql", ("Run query",)),
     "contracts": ("/contracts", ("orders.Placed.v1", "process reminders", "NotPlaced")),
 }
@@ -67,6 +68,11 @@ def test_a_stream_is_travelled_with_the_keyboard_alone(window: Window) -> None:
     assert "version=2" in window.browser.current_url
     window.press("Trace this event through all services")
     window.wait_text("orders.commands[", "orders.events[")
+    nodes = "return [...document.querySelectorAll('svg.lf-graph .lf-node title')].map((one) => one.textContent)"
+    drawn = ["Place, command of orders, o-1", "Placed, event of orders, o-1", "Placed, reminders, o-1"]
+    assert window.browser.execute_script(nodes) == drawn
+    assert len(window.browser.find_elements("css selector", "svg.lf-graph .lf-edge")) == 2
+    assert violations(window.browser) == []
 
 
 def test_the_first_tab_skips_the_links_and_a_chosen_theme_stays(window: Window) -> None:
@@ -86,6 +92,7 @@ def test_a_view_is_rebuilt_and_promoted_by_clicks(window: Window) -> None:
     window.open("/views/customer_spend", "1-")
     window.press("Rebuild and hold")
     window.wait_text("Readers do not see it until it is promoted", "leftfold rebuild customer_spend --engine local")
+    assert violations(window.browser) == []
     window.press("Rebuild customer_spend")
     window.wait_text("held")
     window.press("Compare")
@@ -109,6 +116,19 @@ def test_parked_rows_are_read_page_by_page(kiosk: Kiosk) -> None:
     assert [page(begin) for begin in (0, 1, 2)] == [(["o-odd"], 2), (["o-odd-2"], 2), ([], 2)]
 
 
+def test_topics_with_fewer_replicas_than_new_ones_would_have_are_named(
+    kiosk: Kiosk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> set[tuple[int, tuple[tuple[str, str, str], ...]]]:
+        return {(row.replicas, row.differences) for row in topic_rows([app], kiosk.servers.kafka)[0]}
+
+    listed = kiosk.shell("topics", "list", "--app", SPEC, "--json").ok().rows()
+    assert {(row["replicas"], row["wanted_replicas"]) for row in listed} == {(1, 1)}
+    assert found() == {(1, ())}
+    monkeypatch.setenv("LEFTFOLD_KAFKA_REPLICATION_FACTOR", "3")
+    assert found() == {(1, (("replicas", "1", "3"),))}
+
+
 def test_a_dead_letter_is_corrected_and_resent_and_who_did_so_is_kept(window: Window, kiosk: Kiosk) -> None:
     window.resize(WIDE)
     (letter,) = AllDeadLetters(kiosk.servers.kafka).letters("orders")
@@ -120,6 +140,7 @@ def test_a_dead_letter_is_corrected_and_resent_and_who_did_so_is_kept(window: Wi
     window.wait_text("with the corrected payload", "leftfold dead resend")
     window.press(f"Resend {letter.place}")
     window.wait_text("why? Type a reason")
+    assert violations(window.browser) == []
     window.type("Who does this", "anna")
     window.type("Why; it is kept with the act", "the price was a word")
     window.press(f"Resend {letter.place}")
@@ -142,6 +163,23 @@ def test_an_open_page_comes_back_after_the_console_was_started_again(window: Win
     window.wait_text("customer_spend", "order_summary")
 
 
+def test_a_query_is_completed_by_keys_and_by_clicks(window: Window) -> None:
+    window.resize(WIDE)
+    window.open("/sql", "Run query")
+    window.type("Query", "SELECT 'é😀', cust FROM Pa")
+    window.button("Paid")
+    assert violations(window.browser) == []
+    window.browser.switch_to.active_element.send_keys(Keys.TAB)
+    window.browser.switch_to.active_element.send_keys(Keys.ENTER)
+    wait_until(lambda: window.field("Query").get_attribute("value") == "SELECT 'é😀', cust FROM Paid", "the table")
+    window.browser.switch_to.active_element.send_keys(*[Keys.ARROW_LEFT] * len(" FROM Paid"))
+    window.press("customer")
+    wait_until(lambda: window.field("Query").get_attribute("value") == "SELECT 'é😀', customer FROM Paid", "the column")
+    window.browser.switch_to.active_element.send_keys("x")
+    window.press("Run query")
+    wait_until(lambda: quote(", customerx FROM").replace("%20", "+") in window.browser.current_url, "the query")
+
+
 @pytest.mark.faults
 def test_a_query_is_answered_on_spark_in_an_accessible_grid(window: Window) -> None:
     window.resize(WIDE)
@@ -149,6 +187,14 @@ def test_a_query_is_answered_on_spark_in_an_accessible_grid(window: Window) -> N
     window.open(f"/sql?q={query}", "Run query")
     window.wait_text("Placed.v1", "rows", "Download as CSV")
     assert violations(window.browser) == []
+    window.button("Chart").send_keys(Keys.ENTER)
+    drawn = "return document.querySelector('[aria-label=\"Chart of events by _type\"] svg')?.textContent ?? ''"
+    wait_until(lambda: "Paid.v1" in window.browser.execute_script(drawn), "the chart")
+    assert violations(window.browser) == []
+    window.resize(NARROW, dark=True)
+    assert window.width() <= NARROW[0]
+    assert violations(window.browser) == []
+    assert window.errors() == []
     window.open(f"/sql?q={quote('DROP TABLE orders')}", "only questions are answered here")
     assert window.foreign_hosts() == set()
 

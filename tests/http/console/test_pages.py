@@ -132,6 +132,10 @@ def test_ten_thousand_streams_and_rows_are_shown_page_by_page(world: World) -> N
             await user.should_not_see(f">{keys[0]}<", retries=50)
             await user.should_see("Next rows", retries=50)
         assert len(set(seen)) == 75
+        user.find("Value").type("m-09999")
+        find(user)
+        await user.should_see("How m-09999 came to be", retries=50)
+        assert keys_shown(user) == ["m-09999"]
         await user.open("/streams?category=orders&key=m-09999")
         await user.should_see("1 of 1", retries=50)
 

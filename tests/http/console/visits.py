@@ -1,24 +1,35 @@
-"""Visits of NiceGUI's simulated user to the console of a kiosk in memory."""
+"""Visits of NiceGUI's simulated user to the console of a kiosk, in memory or on servers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from nicegui.testing import User
 from nicegui.testing.user_simulation import user_simulation
 
+from leftfold import connect
 from leftfold.http.console.application import frame
 from leftfold.http.console.state import Console
 from leftfold.memory import World
 from tests.http.console.kiosk import app
+from tests.servers import Addresses
 
-__all__ = ["console_on", "visited"]
+__all__ = ["console_on", "console_with", "visited"]
 
 
 def console_on(world: World, *, acts: bool = False) -> Console:
     """A console of the kiosk in memory."""
     return Console({"kiosk:app": app}, {"kiosk": world}, None, may_act=lambda who: acts)
+
+
+@contextmanager
+def console_with(servers: Addresses, metrics: str = "") -> Iterator[Console]:
+    """A console of the kiosk on servers, whose visitors may act."""
+    with connect(app, kafka=servers.kafka, redis=servers.redis) as connection:
+        addresses = servers.kafka, servers.redis, None
+        yield Console({"kiosk:app": app}, {"kiosk": connection}, addresses, may_act=lambda who: True, metrics=metrics)
 
 
 def visited(console: Console, visit: Callable[[User], Awaitable[None]]) -> None:

@@ -29,9 +29,7 @@ from leftfold.redis import RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount, emit, say_lines, styled
 from leftfold.runtime.lifecycle import folds_of
-from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
-from leftfold.runtime.operations.components import survey_processes, survey_reactions, survey_streams, survey_workers
-from leftfold.runtime.operations.survey import generation_problems, look_for_others
+from leftfold.runtime.operations.survey import Survey, generation_problems, look_for_others
 from leftfold.runtime.operations.topics import known_settings
 from leftfold.runtime.project import find_project, load_apps, local_settings, note_apps, servers_to_start
 from leftfold.runtime.servers import store_of
@@ -158,7 +156,7 @@ class Examination:
 
     def __init__(self, apps: Sequence[str], kafka: str | None, redis: str | None) -> None:
         self._specs, self._kafka, self._redis = apps, kafka, redis
-        self._states: dict[str, ClusterState] = {}
+        self._surveys: dict[str, tuple[list[Row], list[str]]] = {}
 
     def run(self) -> Iterator[Finding]:
         """One finding per check."""
@@ -170,9 +168,9 @@ class Examination:
             "app": self._look_at_apps,
             "kafka": self._look_at_kafka,
             "workers": partial(self._each, self._look_at_workers),
-            "processes": partial(self._each, partial(self._survey, survey_processes)),
-            "reactions": partial(self._each, partial(self._survey, survey_reactions)),
-            "streams": partial(self._each, partial(self._survey, survey_streams)),
+            "processes": partial(self._each, partial(self._at_work, "process")),
+            "reactions": partial(self._each, partial(self._at_work, "reaction")),
+            "streams": partial(self._each, partial(self._at_work, "stream")),
             "transactions": partial(self._each, self._look_for_open_transactions),
             "redis": self._look_at_redis,
             "views": self._look_at_views,
@@ -211,29 +209,51 @@ class Examination:
         return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
 
     def _look_at_workers(self, app: App) -> str:
-        state, problems = self._state(app), list[str]()
-        found = list(survey_workers(app, state, problems))
-        noted = _packed(state.admin, app) + _kept_otherwise(state.admin, app)
-        if problems:
-            raise InfrastructureError("\n".join(problems) + noted)
-        return ", ".join(f"{row['name']} has {amount(row['workers'], 'worker')}" for row in found) + noted
+        wrong = ""
+        try:
+            found = self._members("decider", app.deciders, app)
+        except LeftfoldError as error:
+            wrong = str(error)
+        with ClusterAdmin(kafka_settings(self._kafka)) as admin:
+            noted = [one for one in (_packed(admin, app), _kept_otherwise(admin, app)) if one.strip() not in wrong]
+        if wrong:
+            raise InfrastructureError(wrong + "".join(noted))
+        return ", ".join(f"{row['name']} has {amount(row['workers'], 'worker')}" for row in found) + "".join(noted)
 
-    def _state(self, app: App) -> ClusterState:
-        """What the brokers have answered about an App; all checks share it."""
-        if app.name not in self._states:
-            self._states[app.name] = ClusterState(self._kafka, topics=topics_of_members(app))
-        return self._states[app.name]
+    def _surveyed(self, app: App) -> tuple[list[Row], list[str]]:
+        """The rows of `leftfold status` about an App's members, and problems that concern none; all checks share them.
 
-    def _survey(self, survey: Callable[[App, ClusterState, list[str]], Iterator[Row]], app: App) -> str:
-        problems: list[str] = []
-        rows = list(survey(app, self._state(app), problems))
-        if problems:
-            raise InfrastructureError("\n".join(problems))
+        All problems, if none of them is of that kind.
+        """
+        if app.name not in self._surveys:
+            survey = Survey(self._kafka, self._redis)
+            rows = list(survey.members(app))
+            named = {problem for row in rows for problem in row["problems"]}
+            self._surveys[app.name] = rows, [one for one in survey.problems if one not in named] or survey.problems
+        return self._surveys[app.name]
+
+    def _members(self, kind: str, members: Sequence[Any], app: App) -> list[Row]:
+        """The rows of members of a kind.
+
+        Raises:
+            InfrastructureError: something is wrong with them, or a server did not answer, so that they have no rows.
+        """
+        rows, others = self._surveyed(app)
+        found = [row for row in rows if row["kind"] == kind]
+        wrong = [problem for row in found for problem in row["problems"]]
+        if len(found) < len(members):
+            wrong += others
+        if wrong:
+            raise InfrastructureError("\n".join(wrong))
+        return found
+
+    def _at_work(self, kind: str, app: App) -> str:
+        members = {"process": app.processes, "reaction": app.reactions, "stream": app.streams}[kind]
         return ", ".join(
             f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}"
             if "timers" in row
             else f"{row['name']} is at work, lag {row['lag'] or 0:,}"
-            for row in rows
+            for row in self._members(kind, members, app)
         )
 
     def _look_for_open_transactions(self, app: App) -> str:
@@ -250,7 +270,10 @@ class Examination:
         return f"{servers}: answered in {took:.0f} ms, maxmemory-policy {policy}"
 
     def _look_at_views(self) -> str:
-        """Counts views and generations. Generations of other code are no fault: a rollout can return to them."""
+        """Counts views and generations; names views that are late or not built, and what is parked.
+
+        Generations of other code are no fault: a rollout can return to them.
+        """
         apps = load_apps(self._specs)
         views = [view for app in apps.values() for view in app.views]
         with store_of(self._redis) as store:
@@ -262,6 +285,9 @@ class Examination:
                 for problem in generation_problems(view, store, folds.get(view.name, ""))
             ]
             left += look_for_others(store, apps, _LONGEST_LOOK)
+        rows = [row for app in apps.values() for row in self._surveyed(app)[0] if row["kind"] == "view"]
+        if wrong := [problem for row in rows for problem in row["problems"] if problem not in left]:
+            raise InfrastructureError("\n".join([*wrong, *left]))
         return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
 
     def _look_for_orphans(self) -> str:

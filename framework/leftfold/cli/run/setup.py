@@ -159,12 +159,20 @@ def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption
     wanted = [topic for one in apps for topic in topics_of(one)]
     with ClusterAdmin(kafka_settings(kafka)) as cluster:
         there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
-    rows = [{"topic": t.name, "partitions": there.get(t.name), "wanted": t.partitions} for t in wanted]
+        replicas, most = cluster.replica_counts(there), cluster.wanted_replicas()
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": t.name, "partitions": there.get(t.name), "wanted": t.partitions,
+            "replicas": replicas.get(t.name), "wanted_replicas": most,
+        }
+        for t in wanted
+    ]  # fmt: skip
     if as_json:
         emit(*rows)
     else:
-        shown = [{**row, "partitions": row["partitions"] or "not made yet"} for row in rows]
-        table(shown, ("topic", "partitions", "wanted"))
+        absent = {"partitions": "not made yet", "replicas": ""}
+        shown = [row if row["partitions"] else row | absent for row in rows]
+        table(shown, ("topic", "partitions", "wanted", "replicas", "wanted_replicas"))
 
 
 @topics.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))

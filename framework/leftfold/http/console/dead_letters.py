@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,14 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import Letter
 from leftfold.runtime.console import amount
-from leftfold.runtime.operations.dead_letters import AllDeadLetters, Retention, checked_value, types_of
+from leftfold.runtime.operations.dead_letters import (
+    AllDeadLetters,
+    Retention,
+    checked_value,
+    group_hash,
+    group_of,
+    types_of,
+)
 from leftfold.runtime.operations.reactions import parked_events, retry_parked
 from leftfold.runtime.project import Usage
 
@@ -33,15 +39,11 @@ _MOST = 2_000
 """How many offsets of each partition are read, the last ones: a flood of letters must not end the console."""
 _EDITABLE = 300_000
 """Characters of a payload that is edited on a page: a browser sends no message of a million."""
+_SHOWN = 20_000
+"""Characters of the payload of a parked event: a page shows many of them."""
 _AT_ONCE = 10
 """Up to so many letters are handled while the visitor waits."""
 _DEAD = names.dead("")
-_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b\d[\w.,:+-]*|\[[^\]]*\]")
-
-
-def group_of(reason: str) -> str:
-    """A reason without the values in it, so that the same failure of several letters is one group."""
-    return _VALUES.sub("…", reason)
 
 
 async def dead_letters(visitor: Visitor, name: str = "", letter: str = "", handled: str = "") -> None:
@@ -157,6 +159,8 @@ class _Letters:
             tag("strong", name),
             Html(" "),
             badge,
+            Html(" "),
+            tag("code", group_hash(letters[0].reason), title="names this group of letters"),
             *([Html(" "), tag("span", done, cls="lf-badge")] if done else []),
         ]
         with ui.element("div").classes("lf-letter"):
@@ -328,17 +332,28 @@ async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
 
         line = visitor.console.shell("retry", name, app=app.name)
         happens = "Each parked event is tried once, by this console, with the same idempotency keys as before."
-        return Act(f"Retry {name}", happens, lambda reason: line, do, is_long=True)
+        return Act(f"Retry {name}", happens, lambda reason: line, do, needs_reason=True, is_long=True)
 
     def shown(found: Sequence[Mapping[str, Any]]) -> None:
-        columns = ("event", "type", "key", "tries#", "why")
-        rows = [(_source(visitor, one), one["type"], one["key"], one["tries"], one["why"]) for one in found[:_LISTED]]
+        columns = ("event", "type", "key", "tries#", "why", "payload")
+        rows = [
+            (_source(visitor, one), one["type"], one["key"], one["tries"], one["why"], _payload(one["value"]))
+            for one in found[:_LISTED]
+        ]
         html(table(columns, rows, label=f"Parked by {name}", empty="Nothing is parked."))
         if found:
             act_button(visitor, f"Retry {len(found):,}", retry, lambda: None, label=f"Retry {name}")
 
     with panel(f"Parked by reaction {name}"):
         await fetched(read, shown, what=f"reading what {name} has parked")
+
+
+def _payload(value: Any) -> Html:
+    """The value of a parked event, as far as a page can show it."""
+    if value is None:
+        return tag("span", "too large to be copied; the log has it", cls="lf-quiet")
+    text = json_text(value)
+    return details("payload", value if len(text) <= _SHOWN else f"{text[:_SHOWN]}… of {len(text):,} characters")
 
 
 def _source(visitor: Visitor, event: Mapping[str, Any]) -> Html:

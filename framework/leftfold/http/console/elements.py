@@ -19,6 +19,7 @@ from leftfold.http.console.html import Html, command, sentence, tag
 from leftfold.http.console.state import SurveyResult, Visitor, Work, explain_error
 from leftfold.runtime.console import lasting
 from leftfold.runtime.project import Usage
+from leftfold.safety import veiled
 
 __all__ = [
     "Act",
@@ -252,13 +253,12 @@ async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Ca
     who, reason = signed
     try:
         visitor.check_may_act()
-        _log.info("%s, by %s", act.title, who or "a visitor")
         if act.is_long:
-            work = visitor.console.start(act.title, lambda report: act.do(who, reason, report))
+            work = visitor.console.start(act.title, lambda report: _do_logged(act, who, reason, report))
             while not work.outcome:  # noqa: ASYNC110  # it is on a thread, and pages look at it in the same way
                 await asyncio.sleep(_LOOK_SECONDS)
         else:
-            say(await asyncio.to_thread(act.do, who, reason, lambda progress: None))
+            say(await asyncio.to_thread(_do_logged, act, who, reason, lambda progress: None))
     except Exception as error:  # noqa: BLE001  # the page shows every error
         await _refuse(act.title, error)
         if not act.is_long:
@@ -267,6 +267,25 @@ async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Ca
     finished = done()
     if asyncio.iscoroutine(finished):
         await finished
+
+
+def _do_logged(act: Act, who: str, reason: str, report: ProgressReport) -> str:
+    """Does an act, with a line in the log of this process before it and one behind it."""
+
+    def log(outcome: str) -> None:
+        found = {"act": act.title, "by": who or "a visitor", "reason": reason, "command": act.line(reason)}
+        details = {name: veiled(text) for name, text in {**found, "outcome": outcome}.items() if text}
+        # A warning: without settings, `logging` drops what is less.
+        _log.warning("act of the console: %s", details, extra={"details": details})
+
+    log("begun")
+    try:
+        outcome = act.do(who, reason, report)
+    except Exception as error:
+        log(f"failed: {type(error).__name__}: {error}")
+        raise
+    log(outcome)
+    return outcome
 
 
 async def _refuse(title: str, error: BaseException) -> None:

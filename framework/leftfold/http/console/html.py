@@ -246,7 +246,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow between two nodes, with a label; `is_back` draws it dashed, as what flows back."""
+    """An arrow between two nodes, with a label of a line or more; `is_back` draws it dashed, as what flows back."""
 
     source: str
     target: str
@@ -321,12 +321,16 @@ def _arrow(edge: Edge, places: Mapping[str, tuple[float, float]], width: int) ->
 
 def _label(edge: Edge, target: tuple[float, float]) -> Html:
     """The label of an arrow, before the node that it points to."""
-    size = 7 * len(edge.label) + 10
-    x, y = target[0] - size / 2 - 11, target[1] + _HEIGHT / 2
+    lines = edge.label.split("\n")
+    wide, high = 7 * max(map(len, lines)) + 10, 14 * len(lines) + 4
+    x, y = target[0] - wide / 2 - 11, target[1] + (_HEIGHT - high) / 2
     return tag(
         "g",
-        tag("rect", x=f"{x - size / 2:g}", y=f"{y - 9:g}", width=f"{size:g}", height="18", rx="9"),
-        tag("text", edge.label, x=f"{x:g}", y=f"{y + 4:g}", text_anchor="middle"),
+        tag("rect", x=f"{x - wide / 2:g}", y=f"{y:g}", width=f"{wide:g}", height=f"{high:g}", rx="9"),
+        *(
+            tag("text", line, x=f"{x:g}", y=f"{y + 13 + 14 * number:g}", text_anchor="middle")
+            for number, line in enumerate(lines)
+        ),
         cls=f"lf-edge-label{f' lf-{edge.tone}' if edge.tone else ''}",
     )
 

@@ -1,4 +1,4 @@
-"""The overview: a live graph of the Apps with lag on its arrows, and every problem with the command that solves it."""
+"""The overview: a live graph of the Apps with rates and lags, and every problem with the command that solves it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def overview(visitor: Visitor) -> None:
         html(
             tag(
                 "p",
-                "On an arrow: how many offsets, or how long, the reader is behind. Dashed: commands of processes.",
+                "On an arrow: how many offsets, or how long, the reader is behind; above that, with --metrics, records "
+                "per second since the survey before. Dashed: commands of processes.",
                 cls="lf-quiet",
             )
         )
@@ -190,7 +191,7 @@ def _edges(app: App, result: SurveyResult, *, narrow: bool) -> Iterator[Edge]:
     rows = result.rows
     if not narrow:
         for decider in app.deciders:
-            yield Edge(f"decider {decider.name}", f"category {decider.name}")
+            yield Edge(f"decider {decider.name}", f"category {decider.name}", _rate(result, "decider", decider.name))
     for process in app.processes:
         row, target, tone = (
             _row(rows, "process", process.name),
@@ -198,26 +199,38 @@ def _edges(app: App, result: SurveyResult, *, narrow: bool) -> Iterator[Edge]:
             _tone(result, "process", process.name),
         )
         for category in process.categories:
-            yield Edge(f"category {category}", target, _seconds(row.get("unrouted")), tone)
+            label = _lines(_rate(result, "router", process.name), _seconds(row.get("unrouted")))
+            yield Edge(f"category {category}", target, label, tone)
         for category in sorted({command.__leftfold__.category for command in process.sends}):
             yield Edge(target, f"{'category' if narrow else 'decider'} {category}", "", "", is_back=True)
     for reaction in app.reactions:
         row, tone = _row(rows, "reaction", reaction.name), _tone(result, "reaction", reaction.name)
         for category in reaction.categories:
-            yield Edge(f"category {category}", f"reaction {reaction.name}", _offsets(row.get("lag")), tone)
+            label = _lines(_rate(result, "reaction", reaction.name), _offsets(row.get("lag")))
+            yield Edge(f"category {category}", f"reaction {reaction.name}", label, tone)
     for stream in app.streams:
         row, tone = _row(rows, "stream", stream.name), _tone(result, "stream", stream.name)
         for category in stream.categories:
-            yield Edge(
-                f"category {category}", f"stream {stream.name}", _offsets(row.get("lag"), row.get("behind")), tone
-            )
+            label = _lines(_rate(result, "stream", stream.name), _offsets(row.get("lag"), row.get("behind")))
+            yield Edge(f"category {category}", f"stream {stream.name}", label, tone)
     for view in app.views:
         row, tone = _row(rows, "view", view.name), _tone(result, "view", view.name)
         keeper = app.keeper(view)
         for category in view.categories if keeper is None else ():
-            yield Edge(f"category {category}", f"view {view.name}", _offsets(row.get("lag"), row.get("behind")), tone)
+            label = _lines(_rate(result, "view", view.name), _offsets(row.get("lag"), row.get("behind")))
+            yield Edge(f"category {category}", f"view {view.name}", label, tone)
         if keeper is not None:
             yield Edge(f"stream {keeper.name}", f"view {view.name}", "", tone)
+
+
+def _rate(result: SurveyResult, kind: str, name: str) -> str:
+    """Records per second as the label of an arrow; '' = unknown. The router of a process reads its events."""
+    rate = _row(result.rates, kind, name).get("rate")
+    return "" if rate is None else f"{rate:,.{0 if rate >= 10 or not rate else 1}f}/s"
+
+
+def _lines(*parts: str) -> str:
+    return "\n".join(filter(None, parts))
 
 
 def _offsets(lag: int | None, behind: float | None = None) -> str:

@@ -40,12 +40,12 @@ from leftfold.model.app import App
 from leftfold.model.process import Process
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.operations.components import MOST_STATES
-from leftfold.runtime.operations.timers import TimerWork, log_time_now, row_of
+from leftfold.runtime.operations.timers import TimerWork, keys_by_state, log_time_now, row_of
 
 __all__ = ["processes", "workers"]
 
 Row = Mapping[str, Any]
-_LISTED = 100
+_LISTED, _OF_STATE = 100, 25
 _WAIT = 30.0
 
 
@@ -100,10 +100,11 @@ def _by(visitor: Visitor) -> list[str]:
 
 
 class _Found(NamedTuple):
-    """Timers with their rows, the keys of instances, and the instance that was asked for."""
+    """Timers with their rows, keys of instances by state, ids to trace by key, and the instance that was asked for."""
 
     timers: Sequence[tuple[SetTimer, Row]]
-    keys: Sequence[str]
+    states: Mapping[str, Sequence[str]]
+    ids: Mapping[str, str]
     instance: Mapping[str, Any] | None
 
 
@@ -142,17 +143,24 @@ class _Timers:
         with TimerWork(self._app, self._process, kafka, self._key, MOST_STATES) as work:
             watermark = work.reported_time()
             timers = [(timer, row_of(self._process.name, timer, watermark)) for timer in work.table.timers(self._key)]
-            keys = sorted(work.table.keys) if not self._key else [key for key in work.table.keys if key == self._key]
+            states = keys_by_state(work.table, [row for _, row in timers], watermark)
+            if self._key:
+                states = {state: [key for key in keys if key == self._key] for state, keys in states.items()}
+            ids = work.table.waiting | {timer.key: timer.due.correlation for timer, _ in timers}
+            if self._key and self._key not in ids:
+                ids[self._key] = work.input_id()
             instance = work.instance()
-        return _Found(sorted(timers, key=lambda pair: (pair[1]["due"], pair[0].key)), keys, instance)
+        return _Found(sorted(timers, key=lambda pair: (pair[1]["due"], pair[0].key)), states, ids, instance)
 
     def _shown(self, found: _Found) -> None:
-        timers, keys, instance = found
+        timers = found.timers
         overdue = sum(1 for _, row in timers if row["overdue"])
         late = f", {overdue:,} overdue" if overdue else ""
-        html(tag("p", f"{amount(len(keys), 'instance')}, {amount(len(timers), 'timer')}{late}.", cls="lf-quiet"))
-        if instance is not None:
-            html(tag("h3", f"State of {self._key}") + tag("pre", json_text(instance), tabindex="0"))
+        counted = amount(sum(map(len, found.states.values())), "instance")
+        html(tag("p", f"{counted}, {amount(len(timers), 'timer')}{late}.", cls="lf-quiet"))
+        html(self._states(found))
+        if found.instance is not None:
+            html(tag("h3", f"State of {self._key}") + tag("pre", json_text(found.instance), tabindex="0"))
         most = _LISTED // 4 if self._visitor.may_act else _LISTED
         for timer, row in timers[:most]:
             with ui.element("div").classes("lf-letter lf-row"):
@@ -167,9 +175,24 @@ class _Timers:
             html(tag("p", "No timer is set.", cls="lf-empty"))
         elif len(timers) > most:
             html(tag("p", "Later timers are left out here; type the key of an instance.", cls="lf-quiet"))
-        links = [self._instance(key) for key in keys[:_LISTED]]
-        more = [f"and {len(keys) - _LISTED:,} more"] if len(keys) > _LISTED else []
-        html(tag("details", tag("summary", "Instances"), tag("p", *links, *more, cls="lf-places")))
+
+    def _states(self, found: _Found) -> Html:
+        """The instances by state, the stuck ones first, each with a link to its trace where its record names an id."""
+        rows = []
+        for state, keys in found.states.items():
+            links = [self._traced(key, found.ids.get(key, "")) for key in keys[:_OF_STATE]]
+            more = [f"and {len(keys) - _OF_STATE:,} more"] if len(keys) > _OF_STATE else []
+            badge = tag("span", state, cls=f"lf-badge {'lf-bad' if state.startswith('stuck') else ''}")
+            if keys:
+                rows.append((badge, f"{len(keys):,}", tag("div", *links, *more, cls="lf-places")))
+        label = f"Instances of {self._process.name}"
+        return table(("state", "instances#", "keys"), rows, label=label, empty="There is no instance.")
+
+    def _traced(self, key: str, id_: str) -> Html:
+        if not id_:
+            return self._instance(key)
+        trace = tag("a", "trace", href=self._visitor.href("/trace", id=id_), aria_label=f"trace {key}")
+        return tag("span", self._instance(key), " ", trace)
 
     def _instance(self, key: str) -> Html:
         return tag("a", key, href=self._visitor.href("/processes", name=self._process.name, key=key))
@@ -315,6 +338,8 @@ def _recorded(visitor: Visitor, result: SurveyResult) -> Html:
             row["name"],
             row["kind"],
             "" if row["rate"] is None else f"{row['rate']:,.1f}",
+            number_text(row["batches"]),
+            "" if row["per_batch"] is None else f"{row['per_batch']:,.1f}",
             *("" if row[name] is None else f"{row[name] * 1000:,.0f} ms" for name in ("p50", "p99")),
             f"{scrape.rotations.get((row['kind'], row['name']), 0.0):,.0f}",
         )
@@ -324,7 +349,7 @@ def _recorded(visitor: Visitor, result: SurveyResult) -> Html:
         (part, f"{scrape.restarts.get(part, 0.0):,.0f}", f"{scrape.memory.get(part, 0.0) / 2**20:,.0f} MiB")
         for part in sorted({*scrape.restarts, *scrape.memory})
     ]
-    columns = ("of", "kind", "records/s#", "p50#", "p99#", "producers replaced#")
+    columns = ("of", "kind", "records/s#", "batches#", "records/batch#", "p50#", "p99#", "producers replaced#")
     batches = table(columns, rows, label="Batches", empty="Nothing was recorded yet.")
     run = table(("part", "restarts#", "memory#"), parts, label="Parts of the run", empty="No part answers.")
     return batches + tag("h3", "Parts of the run") + run

@@ -45,6 +45,7 @@ from leftfold.runtime.operations.generations import (
     retried,
     verified_as,
 )
+from leftfold.runtime.operations.sizes import sampled_bytes
 
 __all__ = ["view", "views"]
 
@@ -110,6 +111,7 @@ async def view(visitor: Visitor, name: str, key: str = "", one: str = "", other:
     heading(name, f"{kind_of(found).capitalize()}, from events of {', '.join(found.categories)}.")
     if visitor.console.has_servers:
         _show_generations(visitor, app, found)
+        await _show_bytes(visitor, found)
         await _show_parked(visitor, found)
     await browse(visitor, app, found, key)
     if key:
@@ -162,6 +164,7 @@ def _generations(rows: Sequence[Row], nothing: str) -> Html:
             tag("span", row.get("phase", ""), cls=f"lf-badge {'lf-good' if row.get('live') else ''}")
             + (f" @{row['called']}" if row.get("called") else ""),
             number_text(row.get("rows")),
+            tag("code", row["checksum"][:8], title=row["checksum"]) if "checksum" in row else "",
             number_text(row.get("lag")),
             age_text(row.get("behind")) if row.get("live") else "",
             row.get("projectors", ""),
@@ -176,6 +179,7 @@ def _generations(rows: Sequence[Row], nothing: str) -> Html:
         "generation",
         "phase",
         "rows#",
+        "checksum",
         "lag#",
         "behind#",
         "projectors#",
@@ -185,6 +189,18 @@ def _generations(rows: Sequence[Row], nothing: str) -> Html:
         "position",
     )
     return table(columns, found, label="Generations", empty=nothing)
+
+
+async def _show_bytes(visitor: Visitor, view: View[Any, Any]) -> None:
+    """About how many bytes each generation takes, as the page is opened."""
+
+    def shown(found: Mapping[str, int]) -> None:
+        sizes = {id_: f"about {size / 2**20:,.1f} MiB" for id_, size in found.items()}
+        html(pairs(sizes) if sizes else tag("p", "There is no generation yet.", cls="lf-empty"))
+
+    with panel("Memory in Redis"):
+        html(tag("p", "Estimated from a sample of keys when this page was opened.", cls="lf-quiet"))
+        await fetched(partial(sampled_bytes, view, visitor.console.servers[1]), shown, what="sampling keys")
 
 
 def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.button | None]:
@@ -285,7 +301,8 @@ async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
         typed = [unquote(key) for key in keys]
         line = visitor.console.shell("retry", view.name, *typed, app=visitor.console.view(view.name)[0].name)
         happens = "The rows are folded again from the beginning, by this console. Those that fail again stay parked."
-        return Act(f"Retry {', '.join(typed) or 'all parked rows'}", happens, lambda reason: line, do)
+        title = f"Retry {', '.join(typed) or 'all parked rows'}"
+        return Act(title, happens, lambda reason: line, do, needs_reason=True)
 
     async def again(begin: int = 0) -> None:
         section.clear()

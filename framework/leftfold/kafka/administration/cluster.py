@@ -46,6 +46,7 @@ _LOADING = frozenset(
 )
 _LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 _PAUSE = 0.05
+_REPLICAS = 3
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
@@ -81,6 +82,15 @@ class ClusterAdmin:
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """The partition count of each topic; a missing topic is left out."""
         return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
+
+    def replica_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """The replication factor of each topic, that of its partition with the fewest; a missing topic is left out."""
+        found = self._described(topics)
+        return {name: min((len(p.replicas) for p in topic.partitions), default=0) for name, topic in found.items()}
+
+    def wanted_replicas(self) -> int:
+        """The replication factor of new topics: that of the settings, or the number of brokers, three at most."""
+        return self._settings.replication_factor or min(_REPLICAS, self.brokers())
 
     def partitions(self, topic: str) -> int:
         """The partition count of a topic."""

@@ -136,7 +136,7 @@ class DeadLetters:
         with ClusterAdmin(self._settings) as cluster:
             if not cluster.partition_counts([topic]):
                 count = cluster.partitions(self._topic)
-                make(cluster, self._settings, [Topic(topic, count, STATE)])
+                make(cluster, [Topic(topic, count, STATE)])
         write_record(self._settings, topic, marker._replace(key=letter.source.encode(), value=b"{}"))
         write_record(self._settings, self._topic, marker)
 

@@ -75,7 +75,7 @@ REPLIES: TopicConfig = {
 TIME: TopicConfig = {**REPLIES, "message.timestamp.type": "LogAppendTime"}
 """Watermark topics of routers; a watermark counts no further than the broker's append time."""
 
-_REPLICAS = 3
+_SAFE = 3
 # Settings that guarantees depend on; the operator may change the others.
 _STRICT = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"})
 _UNCHECKED = (REPLIES, TIME)
@@ -136,7 +136,7 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
             # Own topics come before the check of other Apps' topics: else two Apps that read each other never start.
-            make(cluster, settings, missing)
+            make(cluster, missing)
             there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
         _check_read(app, read, there)
         _date(cluster, [topic.name for topic in wanted if topic.config in (COMMANDS, TIME)])
@@ -152,11 +152,11 @@ def _read_only(app: App) -> set[str]:
     return views.union(*(reaction.categories for reaction in app.reactions)) - owned
 
 
-def make(cluster: ClusterAdmin, settings: KafkaSettings, missing: Iterable[Topic]) -> None:
-    """Creates topics, with the replication factor of the settings or the number of brokers, three at most."""
-    replication = settings.replication_factor or min(_REPLICAS, cluster.brokers())
+def make(cluster: ClusterAdmin, missing: Iterable[Topic]) -> None:
+    """Creates topics."""
+    replication = cluster.wanted_replicas()
     # With three replicas one broker may be down; two have every write before it is acknowledged.
-    safety = {"min.insync.replicas": "2"} if replication >= _REPLICAS else {}
+    safety = {"min.insync.replicas": "2"} if replication >= _SAFE else {}
     for topic in missing:
         cluster.create(topic.name, topic.partitions, replication, {**topic.config, **safety})
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Any
 
-from leftfold.engine.processing.log_time import SILENCE
 from leftfold.engine.processing.timer_admin import TimerTable
 from leftfold.errors import LeftfoldError, LogGap
 from leftfold.kafka.log_reader import KafkaLogReader
@@ -22,7 +20,7 @@ from leftfold.model.view import REFRESH_SECONDS, View
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.dead_letters import dead_waiting, standing_still
-from leftfold.runtime.operations.timers import row_of, time_of
+from leftfold.runtime.operations.timers import is_held, row_of, time_of
 
 __all__ = [
     "MOST_STATES",
@@ -213,8 +211,7 @@ class _ProcessSurvey:
                 f"process {process.name}: {amount(len(overdue), 'timer')} overdue, first {first['timer']} of "
                 f"{first['key']}, due {first['due']}; see: leftfold timers list {process.name}"
             )
-        now = datetime.now(UTC).isoformat()
-        held = [row for row in rows if not row["overdue"] and row["due"] <= now and watermark.late >= SILENCE]
+        held = [row for row in rows if is_held(row, watermark)]
         if held:
             self.problems.append(
                 f"process {process.name}: {amount(len(held), 'timer')} held back by {watermark.slowest}, whose last "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -25,11 +27,33 @@ from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.topics import known_settings
 from leftfold.runtime.project import Usage, read_address, unknown
 
-__all__ = ["AllDeadLetters", "Retention", "checked_value", "dead_waiting", "standing_still", "types_of"]
+__all__ = [
+    "AllDeadLetters",
+    "Retention",
+    "checked_value",
+    "dead_waiting",
+    "group_hash",
+    "group_of",
+    "standing_still",
+    "types_of",
+]
 
 _DEAD = names.dead("")
 _NEWS, _SOON = 24 * 3600.0, 7 * 24 * 3600.0
 """Seconds: letters younger than a day are reported, and letters that will be deleted within a week."""
+
+
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b\d[\w.,:+-]*|\[[^\]]*\]")
+
+
+def group_of(reason: str) -> str:
+    """A reason without the values in it, so that the same failure of several letters is one group."""
+    return _VALUES.sub("…", reason)
+
+
+def group_hash(reason: str) -> str:
+    """A short name of the group of a reason, which stays the same: eight hexadecimal digits."""
+    return sha256(group_of(reason).encode()).hexdigest()[:8]
 
 
 class Retention(NamedTuple):

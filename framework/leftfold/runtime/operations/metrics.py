@@ -17,7 +17,8 @@ __all__ = ["Histogram", "Rates", "Scrape", "quantile"]
 _SCRAPE_SECONDS = 5.0
 _CONSUMED, _SECONDS = "messaging_client_consumed_messages", "messaging_process_duration_seconds"
 _ROTATIONS, _RESTARTS, _MEMORY = "leftfold_producer_rotations", "leftfold_restarts", "process_resident_memory_bytes"
-_READ = frozenset({_CONSUMED, _SECONDS, _ROTATIONS, _RESTARTS, _MEMORY})
+_SIZES = "leftfold_batch_size"
+_READ = frozenset({_CONSUMED, _SECONDS, _ROTATIONS, _RESTARTS, _MEMORY, _SIZES})
 Member = tuple[str, str]
 """The kind and the name of a member."""
 
@@ -59,6 +60,7 @@ class Scrape:
     """The numbers that workers record themselves, by member and part: records processed, and how long a batch took.
 
     Args:
+        batches, batched: how many batches were taken, and the records in them.
         rotations: replaced producers, by member. restarts, memory: of each part, memory in bytes.
     """
 
@@ -67,6 +69,8 @@ class Scrape:
     rotations: Mapping[Member, float] = field(default_factory=dict)
     restarts: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
+    batches: Mapping[Member, Mapping[str, float]] = field(default_factory=dict)
+    batched: Mapping[Member, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, address: str) -> Scrape | None:
@@ -90,7 +94,9 @@ class Scrape:
     @classmethod
     def of(cls, families: Iterable[Any]) -> Scrape:
         """The numbers in the families of a scrape."""
-        processed: dict[Member, Counter[str]] = defaultdict(Counter)
+        found: dict[str, dict[Member, Counter[str]]] = {
+            name: defaultdict(Counter) for name in (f"{_CONSUMED}_total", f"{_SIZES}_count", f"{_SIZES}_sum")
+        }
         counts: dict[Member, dict[str, Counter[float]]] = defaultdict(lambda: defaultdict(Counter))
         rotations: Counter[Member] = Counter()
         parts: dict[str, dict[str, float]] = {_RESTARTS: {}, _MEMORY: {}}
@@ -98,30 +104,22 @@ class Scrape:
             for sample in family.samples if family.name in _READ else ():
                 member = sample.labels.get("leftfold_kind", ""), sample.labels.get("leftfold_name", "")
                 part = sample.labels.get("leftfold_part", "")
-                if sample.name == f"{_CONSUMED}_total":
-                    processed[member][part] += sample.value
+                if sample.name in found:
+                    found[sample.name][member][part] += sample.value
                 elif sample.name == f"{_SECONDS}_bucket":
                     counts[member][part][float(sample.labels["le"])] += sample.value
                 elif family.name == _ROTATIONS:
                     rotations[member] += sample.value
                 elif family.name in parts:
                     parts[family.name][part] = sample.value
-        seconds = {m: {part: Histogram(one) for part, one in found.items()} for m, found in counts.items()}
-        return cls(processed, seconds, rotations, parts[_RESTARTS], parts[_MEMORY])
+        seconds = {m: {part: Histogram(one) for part, one in taken.items()} for m, taken in counts.items()}
+        processed, batches, batched = found.values()
+        return cls(processed, seconds, rotations, parts[_RESTARTS], parts[_MEMORY], batches, batched)
 
     @property
     def members(self) -> list[Member]:
         """Every member that has recorded something."""
         return sorted({*self.processed, *self.seconds})
-
-    def grown(self, member: Member, before: Scrape) -> float | None:
-        """Records that a member has processed since an earlier scrape; None = no part of it was in both.
-
-        A part that was not in the earlier one counts from the next scrape on: it may have missed that one only.
-        """
-        now, then = self.processed.get(member, {}), before.processed.get(member, {})
-        both = [(now[part], then[part]) for part in now if part in then]
-        return sum(count - since if count >= since else count for count, since in both) if both else None
 
     def lately(self, member: Member, before: Scrape) -> Histogram:
         """How long the batches of a member took since an earlier scrape; all of them, if that has nothing of it."""
@@ -133,6 +131,15 @@ class Scrape:
         return found
 
 
+def _grown(now: Mapping[str, float], then: Mapping[str, float]) -> float | None:
+    """How far the counts of a member's parts have grown since an earlier scrape; None = no part was in both.
+
+    A part that was not in the earlier one counts from the next scrape on: it may have missed that one only.
+    """
+    both = [(now[part], then[part]) for part in now if part in then]
+    return sum(count - since if count >= since else count for count, since in both) if both else None
+
+
 class Rates:
     """Rates and durations between two looks at a run."""
 
@@ -140,7 +147,7 @@ class Rates:
         self._at, self._done, self._scrape = 0.0, dict[Member, float](), Scrape({}, {})
 
     def added(self, rows: Sequence[dict[str, Any]], scrape: Scrape | None, now: float) -> None:
-        """Adds `rate` (records per second), `p50` and `p99` (seconds) to rows; None = unknown.
+        """Adds `rate` (records per second), `p50`, `p99` (seconds), `batches`, `per_batch` (records); None = unknown.
 
         Where no metrics are served, rates count offsets, of which transactions use some too.
         """
@@ -148,10 +155,21 @@ class Rates:
         before, passed = self._scrape, now - self._at
         for row in rows:
             member = row["kind"], row["name"]
+            batches = batched = None
             if scrape:
-                grown, lately = scrape.grown(member, before), scrape.lately(member, before)
+                grown, batches, batched = (
+                    _grown(counted.get(member, {}), since.get(member, {}))
+                    for counted, since in (
+                        (scrape.processed, before.processed),
+                        (scrape.batches, before.batches),
+                        (scrape.batched, before.batched),
+                    )
+                )
+                lately = scrape.lately(member, before)
             else:
                 grown, lately = self._further(member, done), Histogram()
+            row["batches"] = None if batches is None else round(batches)
+            row["per_batch"] = round(batched / batches, 1) if batches and batched is not None else None
             row["rate"] = round(grown / passed, 1) if grown is not None and self._at and passed > 0 else None
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 found = quantile(lately, share)

@@ -9,13 +9,16 @@ from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry, Tried
 from leftfold.model.app import App
 from leftfold.ports.codec import header
 from leftfold.runtime.connect import kafka_settings, open_archive
+from leftfold.runtime.operations.events import value_in
 from leftfold.runtime.project import archive_of
 
 __all__ = ["parked_events", "retry_parked"]
 
 
 def parked_events(reaction: str, kafka: str | None) -> list[dict[str, Any]]:
-    """A row for each parked event of a reaction: its address, type, key, number of tries, and why it failed.
+    """A row for each parked event of a reaction: its address, type, key, number of tries, why it failed, and its value.
+
+    The value is None where the event was too large to be copied; the log has it at its address.
 
     Raises:
         InfrastructureError: no broker answers, or the reaction has never run.
@@ -26,7 +29,8 @@ def parked_events(reaction: str, kafka: str | None) -> list[dict[str, Any]]:
         why = header(record.headers, "dead_reason").decode(errors="replace")
         key = (record.key or b"").decode(errors="replace")
         event, type_, tries = fields["dead_source"], fields["ce_type"], fields["attempts"]
-        rows.append({"event": event, "type": type_, "key": key, "tries": tries, "why": why})
+        value = None if header(record.headers, "dead_reference") else value_in(record)
+        rows.append({"event": event, "type": type_, "key": key, "tries": tries, "why": why, "value": value})
     return rows
 
 

@@ -289,6 +289,7 @@ class Survey:
             "is_current": generation.hash == view.hash,
             "created": generation.created,
             "rows": found.rows,
+            "checksum": found.checksum,
             "approximate": found.approximate,
             "lag": self._lag(found.position),
             "done": found.position.ahead_of(Position()),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -12,11 +14,12 @@ from math import inf
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold.engine.processing.log_time import WatermarkStatus, reported_time
+from leftfold.engine.processing.log_time import SILENCE, WatermarkStatus, reported_time
+from leftfold.engine.processing.stream_state import MARK
 from leftfold.engine.processing.timer_admin import Order, SetTimer, TimerTable, order_record
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.administration.dead_letters import record_at, write_record
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -24,12 +27,23 @@ from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, note
 from leftfold.runtime.project import Usage, unknown
 from leftfold.runtime.servers import last_records
 
-__all__ = ["Ordered", "TimerWork", "log_time_now", "process_of", "row_of", "time_of"]
+__all__ = [
+    "InstanceTable",
+    "Ordered",
+    "TimerWork",
+    "is_held",
+    "keys_by_state",
+    "log_time_now",
+    "process_of",
+    "row_of",
+    "time_of",
+]
 
 _MARKS = 3000
 """Watermarks that are read back: routers write a few a second, and their topic keeps them for ten minutes."""
@@ -69,6 +83,35 @@ def time_of(
     return reported_time((mark for mark in watermarks if mark.time / 1000 <= before), sources, app.lateness)
 
 
+_WAITING = b'"waiting":'
+_FIRST_WAITING = re.compile(rb'"waiting":\{"([^"]+)"')
+_FINISHED = b'"finished":true}'
+
+
+class InstanceTable(TimerTable):
+    """A timer table that also knows the command that each instance waits for, by its id, and which have finished."""
+
+    def __init__(self, reader: Any, topic: str, starts: Position, key: str = "") -> None:
+        super().__init__(reader, topic, starts, key)
+        self.waiting: dict[str, str] = {}
+        self.finished: set[str] = set()
+
+    def _take(self, records: Iterable[RawRecord]) -> None:
+        found = list(records)
+        super()._take(found)
+        for record in found:
+            if record.key is None or record.key == MARK or record.value is None:
+                continue
+            key, value = record.key.decode(), record.value
+            self.finished.discard(key)
+            if value.endswith(_FINISHED):
+                self.finished.add(key)
+            self.waiting.pop(key, None)
+            # As for timers, the last such field is the record's own.
+            if sent := _FIRST_WAITING.match(value, value.rindex(_WAITING)):
+                self.waiting[key] = sent[1].decode()
+
+
 class TimerWork:
     """The timers of one process, read from its state topic.
 
@@ -103,7 +146,7 @@ class TimerWork:
                 f"leftfold timers list {process.name}"
             )
         self._reader: Any = KafkaLogReader(self._settings)
-        self.table = TimerTable(self._reader, topic, starts, key)
+        self.table = InstanceTable(self._reader, topic, starts, key)
 
     def __enter__(self) -> Self:
         self.table.read()
@@ -125,6 +168,15 @@ class TimerWork:
         return {"inputs taken": found["version"]} | {
             name: found[name] for name in ("finished", "state", "waiting") if name in found
         }
+
+    def input_id(self) -> str:
+        """The id of an event that the named instance took; '' = the log holds none any more."""
+        taken = json.loads(self.table.instance or b"{}").get("origins", {})
+        for source, (offset, _) in taken.items():
+            topic, _, partition = source.rpartition("/")
+            with suppress(ContractError, InfrastructureError):
+                return header(record_at(self._settings, topic, int(partition), offset).headers, "ce_id").decode()
+        return ""
 
     def workers(self) -> int:
         """The number of the process's workers."""
@@ -202,6 +254,35 @@ def row_of(process: str, timer: SetTimer, watermark: WatermarkStatus) -> dict[st
         "correlation_id": timer.due.correlation,
         "partition": timer.partition,
     }
+
+
+def is_held(row: Mapping[str, Any], watermark: WatermarkStatus) -> bool:
+    """Whether the timer of a row would be due by the clock, and late events hold log time back."""
+    return not row["overdue"] and row["due"] <= datetime.now(UTC).isoformat() and watermark.late >= SILENCE
+
+
+def keys_by_state(
+    table: InstanceTable, rows: Iterable[Mapping[str, Any]], watermark: WatermarkStatus
+) -> dict[str, Sequence[str]]:
+    """The keys of all instances by what they wait for, each once: those that are stuck first.
+
+    Args:
+        rows: of the timers in the table.
+    """
+    timers = list(rows)
+    states = {
+        "stuck: a timer is overdue": {row["key"] for row in timers if row["overdue"]},
+        "held back by late events": {row["key"] for row in timers if is_held(row, watermark)},
+        "waiting for a command": set(table.waiting),
+        "waiting for a timer": {row["key"] for row in timers},
+        "finished": table.finished,
+        "waiting for an event": table.keys,
+    }
+    found, left = dict[str, Sequence[str]](), set(table.keys)
+    for state, keys in states.items():
+        found[state] = sorted(left & keys)
+        left -= keys
+    return found
 
 
 def _body(value: str) -> Any:

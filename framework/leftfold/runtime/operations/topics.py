@@ -39,8 +39,10 @@ class TopicRow:
     Args:
         partitions: None = the topic does not exist yet. wanted: as the App says; None = any number.
         offsets: how many it holds now, transaction markers included. deleted: how many it held before.
-        retention: in ms; -1 = for ever; None = this login may not see it, nor `cleanup` and `differences`.
-        differences: name, value and wanted value of settings that differ from those of a new topic.
+        replicas: of the partition with the fewest. retention: in ms; -1 = for ever; None = this login may not see it,
+            nor `cleanup` and other settings.
+        differences: name, value and wanted value of settings that differ from those of a new topic, and of `replicas`
+            that are fewer.
     """
 
     app: str
@@ -49,6 +51,7 @@ class TopicRow:
     wanted: int | None
     offsets: int = 0
     deleted: int = 0
+    replicas: int = 0
     cleanup: str = ""
     retention: int | None = -1
     differences: tuple[tuple[str, str, str], ...] = ()
@@ -63,6 +66,7 @@ def topic_rows(apps: Iterable[App], kafka: str | None) -> tuple[list[TopicRow], 
     wanted = [(app.name, topic) for app in apps for topic in topics_of(app)]
     with ClusterAdmin(kafka_settings(kafka)) as cluster:
         counts = cluster.partition_counts(topic.name for _, topic in wanted)
+        replicas, most = cluster.replica_counts(counts), cluster.wanted_replicas()
         configs, warning = known_settings(cluster, counts)
         starts, ends = cluster.starts(counts).offsets, cluster.ends(counts).offsets
     rows = []
@@ -72,12 +76,12 @@ def topic_rows(apps: Iterable[App], kafka: str | None) -> tuple[list[TopicRow], 
             rows.append(TopicRow(app, name, None, count))
             continue
         deleted, config = sum(starts[name].values()), configs.get(name)
-        held = sum(ends[name].values()) - deleted
+        about = app, name, counts[name], count, sum(ends[name].values()) - deleted, deleted, replicas[name]
+        fewer = [("replicas", str(replicas[name]), str(most))] if replicas[name] < most else []
         if config is None:
-            rows.append(TopicRow(app, name, counts[name], count, held, deleted, "unknown", None))
+            rows.append(TopicRow(*about, "unknown", None, tuple(fewer)))
             continue
         differences = [(key, config.get(key, ""), value) for key, value in topic.config.items()]
-        found = tuple(one for one in differences if one[1] != one[2])
-        kept = config["cleanup.policy"], int(config["retention.ms"])
-        rows.append(TopicRow(app, name, counts[name], count, held, deleted, *kept, found))
+        found = *fewer, *(one for one in differences if one[1] != one[2])
+        rows.append(TopicRow(*about, config["cleanup.policy"], int(config["retention.ms"]), found))
     return rows, warning
