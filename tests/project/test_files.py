@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("framework", "events", "services", "projections", "tests", "benchmarks")
-LONGEST = 560
+LONGEST, MOST_ENTRIES, MOST_IN_ROOT = 400, 14, 20
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -32,6 +32,18 @@ def test_no_file_is_longer_than_a_reader_likes(capsys: pytest.CaptureFixture[str
             f"framework: {len(framework)} files, {sum(framework)} lines, median {statistics.median(framework):g}"
         )
     assert not {path: count for path, count in lines.items() if count > LONGEST}
+
+
+def test_no_folder_of_the_package_has_more_entries_than_a_reader_likes() -> None:
+    package = ROOT / "framework" / "leftfold"
+    entries: dict[Path, set[str]] = {}
+    for path in PYTHON:
+        if path.is_relative_to(package) and path.name != "__init__.py":
+            for folder in path.relative_to(package).parents:
+                below = path.relative_to(package).relative_to(folder)
+                entries.setdefault(folder, set()).add(below.parts[0])
+    most = {folder: MOST_IN_ROOT if folder == Path() else MOST_ENTRIES for folder in entries}
+    assert not {folder: sorted(found) for folder, found in entries.items() if len(found) > most[folder]}
 
 
 MACHINE_PATHS = re.compile(r"/(?:home|root|Users|work|opt|mnt)/[\w.-]+|\b[A-Z]:\\\\")

@@ -219,7 +219,11 @@ class Search(Generic[Row, K]):
         decoded = (
             (key, self._view.rows.decode(fields)) for (_, _, key), fields in zip(hits, rows, strict=True) if fields
         )
-        return [(key, row) for key, row in decoded if all(_within(range_, row) for range_ in ranges)]
+        return [
+            (key, row)
+            for key, row in decoded
+            if all(range_.includes(ordered(getattr(row, range_.index))) for range_ in ranges)
+        ]
 
     def _sorted(self, field: str, rows: list[tuple[str, Row]], backwards: bool) -> dict[K, Row]:
         rows.sort(key=lambda pair: (ordered(getattr(pair[1], field)), pair[0]), reverse=backwards)
@@ -241,13 +245,3 @@ def _first(hits: list[_Hit], limit: int | None, backwards: bool) -> list[_Hit]:
         return hits
     choose = heapq.nlargest if backwards else heapq.nsmallest
     return choose(limit, hits, key=itemgetter(0, 2))
-
-
-def _within(range_: IndexRange, row: object) -> bool:
-    value = ordered(getattr(row, range_.index))
-    low, high = range_.low, range_.high
-    if low is None and value == ordered(None):
-        return False
-    above = low is None or value > low or (value == low and not range_.above_low)
-    below = high is None or value < high or (value == high and not range_.below_high)
-    return above and below

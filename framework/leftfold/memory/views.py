@@ -191,20 +191,11 @@ class Bucket:
     def within(self, range_: IndexRange) -> list[tuple[str, str]]:
         """(ordered value, key) of the rows in a range, in order."""
         values = ((entries.get(range_.index), key) for key, entries in self.indexed.items())
-        return sorted((value, key) for value, key in values if value is not None and _is_within(range_, value))
+        return sorted((value, key) for value, key in values if value is not None and range_.includes(value))
 
     def _append_change(self, keys: tuple[str, ...]) -> None:
         self._last += 1
         self.changes.append(Changed(str(self._last), self.checkpoint.position, keys))
-
-
-def _is_within(range_: IndexRange, value: str) -> bool:
-    low, high = range_.low, range_.high
-    if low is None and not value.startswith("="):
-        return False
-    above = low is None or value > low or (value == low and not range_.above_low)
-    below = high is None or value < high or (value == high and not range_.below_high)
-    return above and below
 
 
 class MemoryViewStore(BulkStore):

@@ -83,6 +83,14 @@ class IndexRange:
     above_low: bool = False
     below_high: bool = False
 
+    def includes(self, value: str) -> bool:
+        """Whether an ordered value lies in the range."""
+        low, high = self.low, self.high
+        if low is None and not value.startswith("="):
+            return False
+        above = low is None or value > low or (value == low and not self.above_low)
+        return above and (high is None or value < high or (value == high and not self.below_high))
+
 
 @dataclass(frozen=True)
 class Matches:

@@ -44,28 +44,27 @@ def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
     Raises:
         KafkaException: no answer in time, among others.
     """
-    low, end = consumer.get_watermark_offsets(place, timeout=5.0)
-    step = _FIRST_STEP
-    while True:
-        start = max(low, end - step)
-        if found := list(_marks(consumer, place, start, end)):
-            return found[-1]
-        if start <= low:
-            return b""
-        step *= 10
+    found = _last_marks(consumer, place, bool)
+    return found[-1] if found else b""
 
 
 def marks_since(consumer: Consumer, place: TopicPartition, checkpoint: bytes) -> list[bytes]:
     """The changelog checkpoints behind a given one that the consumer sees; none if it is not there."""
+    found = _last_marks(consumer, place, lambda marks: checkpoint in marks)
+    return found[found.index(checkpoint) + 1 :] if checkpoint in found else []
+
+
+def _last_marks(
+    consumer: Consumer, place: TopicPartition, is_enough: Callable[[Collection[bytes]], bool]
+) -> list[bytes]:
+    """The changelog checkpoints among the last records, of more and more of them until they are enough."""
     low, end = consumer.get_watermark_offsets(place, timeout=5.0)
     step = _FIRST_STEP
     while True:
         start = max(low, end - step)
         found = list(_marks(consumer, place, start, end))
-        if checkpoint in found:
-            return found[found.index(checkpoint) + 1 :]
-        if start <= low:
-            return []
+        if is_enough(found) or start <= low:
+            return found
         step *= 10
 
 

@@ -74,16 +74,6 @@ class Group:
         self._since: dict[PartitionId, int] = {}
         self._due: ScheduledCall | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the group has no members."""
-        return not self.members
-
-    @property
-    def is_stable(self) -> bool:
-        """Whether every member has its assignment."""
-        return self._phase is _Phase.STABLE
-
     def join(
         self,
         member: str,
