@@ -24,7 +24,7 @@ from leftfold.cli.options import (
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Letter
 from leftfold.runtime.console import amount, emit, lasting, note, pairs, say, say_lines, styled
-from leftfold.runtime.operations.dead_letters import AllDeadLetters, Retention, checked_value
+from leftfold.runtime.operations.dead_letters import AllDeadLetters, Retention, checked_value, group_hash
 from leftfold.runtime.project import Usage, load_apps
 
 __all__ = ["dead"]
@@ -211,6 +211,7 @@ def _row(letter: Letter, kept: Mapping[str, Retention]) -> dict[str, Any]:
     return {
         "letter": str(letter.place),
         "reason": letter.reason,
+        "group": group_hash(letter.reason),
         "source": letter.source,
         "type": letter.text("ce_type"),
         "key": (letter.record.key or b"").decode(errors="replace"),
