@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.leases import members
 from leftfold.errors import ConfigurationError, Fenced
+from leftfold.model import keys as names
 from leftfold.runtime.workers import query_workers
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
@@ -155,7 +157,8 @@ def test_a_driver_killed_around_a_write_leaves_what_the_next_can_continue(shop: 
             return driver.poll() is not None
 
         wait_until(has_ended, log.read_text)
-    position = shop.move(owner, "100.00")
+    position, group = shop.move(owner, "100.00"), names.rebuilds(owner_sums.name)
+    wait_until(lambda: not members(shop.store, group), "the lease of the driver to end")
     with streaming(shop, tmp_path / "checkpoints") as again:
         caught_up(shop, position) if "flush" in at else again.wait_heard("generation live")
         assert again.heard("stream continues") is ("flush" in at)

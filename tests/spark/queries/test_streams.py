@@ -11,9 +11,13 @@ import pytest
 
 from leftfold import App
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.errors import ConfigurationError, Fenced
+from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.leases import exclusive_lease, members
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView
+from leftfold.ports.flush import Phase
 from leftfold.runtime.operations.survey import Survey
 from leftfold.spark.queries.compute import refreshed
 from tests.domains.ledger import Move, Moved, app
@@ -54,6 +58,23 @@ def test_a_stream_gives_way_to_a_younger_one_and_that_to_a_rebuild(shop: Shop, t
             error = younger.wait_ended()
             assert isinstance(error, Fenced)
             assert "is live instead of" in str(error)
+
+
+def test_a_first_build_is_left_to_its_driver_while_that_is_at_work(shop: Shop, tmp_path: Path) -> None:
+    """A generation without the lease of its driver, as of one that was killed, is removed."""
+    group, store = names.rebuilds(owner_sums.name), shop.store
+    with exclusive_lease(store, group, "a test") as driver:
+        topics = {names.events("ledgers"): app.partitions}
+        build = open_generation(store, owner_sums, topics, Phase.BULK, attempt=driver)
+        with streaming(shop, tmp_path) as second:
+            error = second.wait_ended()
+        assert isinstance(error, InfrastructureError)
+        assert str(error).startswith(f"view owner_sums is being computed already by {driver}; wait for it")
+        assert build.id in store.registry(owner_sums.name).generations
+    with streaming(shop, tmp_path) as later:
+        later.wait_heard("generation live")
+        assert not members(store, group)
+        assert build.id not in store.registry(owner_sums.name).generations
 
 
 def test_a_reference_file_that_changed_makes_a_new_generation(shop: Shop, tmp_path: Path) -> None:

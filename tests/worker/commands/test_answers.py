@@ -74,11 +74,11 @@ def test_a_repeated_command_gets_its_first_answer_from_every_worker_and_without_
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     """Answers that wrote events outlive the states; an expected version protects where no id does."""
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         asked = Asked(client, bank)
         assert asked.answers["refused"] == Overdrawn(account=ACCOUNT, balance=15)
         written = len(broker.settled(names.events(bank.name)))
-    with Running(bank, broker.address) as restarted:
+    with Running(bank, broker.distant) as restarted:
         asked.check()
         assert restarted.worker.counts == {"duplicates": 4}
         for id_ in ("paid in", "refused"):
@@ -86,7 +86,7 @@ def test_a_repeated_command_gets_its_first_answer_from_every_worker_and_without_
     dead = [dict(record.headers)["ce_id"] for record in broker.settled(names.dead(bank.name))]
     assert dead == [b"paid in", b"refused"]
     broker.wipe(bank.state)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         asked.check("paid in", "paid in again")
         assert len(broker.settled(names.events(bank.name))) == written
         assert isinstance(asked.ask("another id", asked.commands["refused"]), Receipt)

@@ -56,7 +56,7 @@ def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_what_is_behind_i
     topic = names.commands(bank.name)
     for one in (topic, names.replies(bank.name)):
         broker.alter(one, compression_type="producer")
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == 1
         base = broker.bomb(topic, HIT, records=records)
         for partition in ACCOUNTS:
@@ -64,7 +64,7 @@ def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_what_is_behind_i
         for account in ACCOUNTS.values():
             client.send(bank.deposit(account), timeout=SECONDS)
         assert "a batch of offsets" in running.reported("dead letters")[0]["why"]
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == 3
     (letter,) = broker.settled(names.dead(bank.name))
     assert header(letter.headers, "dead_source") == f"{topic}/{HIT}/{base + records - 1}".encode()

@@ -110,7 +110,7 @@ def test_whatever_is_written_others_are_served_and_nothing_is_lost(broker: Broke
     # A broker refuses what is too large for it, and a worker decides no barrier.
     written: list[KafkaError | None] = []
     writers = [broker.producer(message_max_bytes=20_000_000, compression_type=how) for how in PACKED]
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         for number in range(cases):
             letter = good(bank, f"case-{number}", bank.deposit(f"account-{number % 20}"), reply_to)
             # How many parts a deposit has is the bank's own loop.
@@ -143,7 +143,7 @@ def test_whatever_is_written_others_are_served_and_nothing_is_lost(broker: Broke
     answers = [header(record.headers, "ce_causationid") for record in broker.records(names.replies(bank.name))]
     assert {answer.decode(errors="replace") for answer in answers} >= set(mine)
     _post(broker, bank, [good(bank, "the next", bank.deposit("account-1"), reply_to)])
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(
             lambda: running.going and "the next" in _decided(broker, bank), "a successor that reads their states"
         )
@@ -164,7 +164,7 @@ def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
     if way == "neither":
         monkeypatch.setattr("leftfold.kafka.worker.worker.REFUSED", frozenset[int]())
     monkeypatch.setattr(KafkaClientSupplier, "room", lambda self, task: 1_000_000)
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         if way == "neither":
             wait_until(lambda: running.worker.counts["aborted"] >= 3, "the same transaction, again and again")
             assert not running.worker.counts["accepted"]
@@ -180,7 +180,7 @@ def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log_and_t
 ) -> None:
     failing = [good(bank, f"failing-{n}", bank.strike(ACCOUNT, "raise")) for n in range(50)]
     bad = hostile(bank, b"")[0]
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         _one_by_one(broker, bank, running, 5)
         spent, noted = _costs(broker, bank)
         assert (0 < spent < 1_000, noted) == (True, 0), "little, where no key is busy"
@@ -211,7 +211,7 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, bank:
     strayed = replace(strayed, partition=(home + 1) % bank.app.partitions)
     broken = replace(good(bank, "broken", bank.deposit(ACCOUNT)), value=b"{}")
     _post(broker, bank, [first, strayed, broken])
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: running.worker.counts["dead"] == 2, "two dead letters")
         listed = typed("dead", "list", bank.name)
         assert listed.code == 1
@@ -259,7 +259,7 @@ def test_of_two_operators_who_send_a_letter_again_at_once_one_is_refused(
     _post(broker, bank, [replace(strayed, partition=(strayed.partition + 1) % bank.app.partitions)])
     if not alone:
         monkeypatch.setattr(dead_letters, "Producer", partial(_producer_of_its_own, Producer))
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
         letters = AllDeadLetters(broker.address).waiting([bank.name])
         ann, bob = (LetterTransactions(bank.name, broker.settings, letters) for _ in range(2))
@@ -280,7 +280,7 @@ def test_a_kill_between_what_is_sent_and_its_note_leaves_a_letter_that_waits_and
 ) -> None:
     strayed = good(bank, "strayed", bank.deposit(ACCOUNT, 5))
     _post(broker, bank, [replace(strayed, partition=(strayed.partition + 1) % bank.app.partitions)])
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
         (letter,) = AllDeadLetters(broker.address).waiting([bank.name])
         killed = LetterTransactions(bank.name, broker.settings, [letter])
@@ -305,7 +305,7 @@ def test_letters_that_leave_are_reported_before_and_counted_behind(broker: Broke
     producer, dead = broker.producer(), names.dead(bank.name)
     producer.produce(names.commands(bank.name), b"{}", ACCOUNT.encode(), headers=[("ce_id", b"broken")])
     assert producer.flush(SECONDS) == 0
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
         survey = Survey(broker.address, None)
         list(survey.deciders(bank.app))
@@ -362,7 +362,7 @@ def _has_accepted(running: Running, count: int) -> bool:
 
 def _decide_all(broker: Broker, bank: Bank) -> Counter[str]:
     """Runs a worker until every command is decided; what it counted."""
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         _wait_taken(broker, bank, running)
     return running.worker.counts
 

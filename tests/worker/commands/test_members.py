@@ -38,7 +38,7 @@ def test_a_transaction_without_membership_is_aborted_and_decided_again(
         return None if lost and lost.pop(0) else metadata(member)
 
     monkeypatch.setattr(GroupMember, "metadata", once)
-    with KafkaClient(bank.name, broker.settings) as client, Running(bank, broker.address) as running:
+    with KafkaClient(bank.name, broker.settings) as client, Running(bank, broker.distant) as running:
         client.send(bank.deposit("account"), timeout=240.0)
         assert running.worker.counts["aborted"] == 1
         assert "left its group" in running.reported("transaction aborted")[0]["why"]

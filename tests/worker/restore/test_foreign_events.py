@@ -57,7 +57,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
     Meanwhile topics that take packed batches, or keep letters for another time than the App says, are named.
     """
     monkeypatch.setattr(restore_scheduler, "_PAUSE", 0.2)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         for account in ACCOUNTS.values():
             assert client.send(bank.deposit(account), timeout=SECONDS).version == 1
         refused = typed("log", "skip", bank.name, f"{bank.name}.events[{HIT}]@0", "--reason", "why not", "--yes")
@@ -72,13 +72,13 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
         assert f"{names.dead(bank.name)} has retention.ms=-1, and dead_retention of app {bank.app.name} says" in said
     ahead: list[tuple[str, bytes]] = [("ce_sequence", b"50"), ("ce_decision", b"1/1"), ("ce_causationid", b"x")]
     places = [plant(broker, bank), plant(broker, bank, ahead)]
-    with Running(bank, broker.address, stopped=STOPPED) as running:
+    with Running(bank, broker.distant, stopped=STOPPED) as running:
         wait_until(lambda: standing(running, places[0]), "the report")
         report = running.reported("a partition stands still")[0]
         assert report["at"] == places[0]
         assert report["do"] == f"leftfold log skip {bank.name} '{places[0]}' --reason WHY"
         assert running.worker.served == {REST}
-    with Running(bank, broker.address, stopped=STOPPED) as running:
+    with Running(bank, broker.distant, stopped=STOPPED) as running:
         wait_until(lambda: standing(running, places[0]), "the report, again")
         assert len(broker.settled(names.dead(bank.name))) == 1
         for look in ("status", "doctor"):
@@ -95,7 +95,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
     for left, version in ((names.dead(bank.name), 3), (names.skipped(bank.name), 0)):
         broker.wipe(left)
         forget_states(bank.app, bank.name, broker.settings, partial(KafkaLogReader, broker.settings), "kept")
-        with Running(bank, broker.address, stopped=frozenset() if version else STOPPED) as running:
+        with Running(bank, broker.distant, stopped=frozenset() if version else STOPPED) as running:
             if version:
                 assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == version
                 assert not running.reported("a partition stands still")

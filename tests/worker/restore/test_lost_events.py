@@ -40,7 +40,7 @@ def bank(broker: Broker) -> Bank:
 def test_noted_events_are_written_again_once_and_others_are_not(
     broker: Broker, bank: Bank, client: KafkaClient, is_noted: bool
 ) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
     kept, commands = events(broker, bank), checkpoint(broker, bank).commands
     remake(broker, bank, names.events(bank.name))
@@ -48,7 +48,7 @@ def test_noted_events_are_written_again_once_and_others_are_not(
     for number in range(2):
         # All events are folded, so the second worker meets the note, too.
         write(broker.producer(), bank.state, MARK, ChangelogCheckpoint(commands).encode())
-        with Running(bank, broker.address) as running:
+        with Running(bank, broker.distant) as running:
             send(client, bank, 1, first=50 + number)
             assert bool(running.reported("lost records are written again")) is (is_noted and number == 0)
     found = events(broker, bank)
@@ -63,13 +63,13 @@ def test_what_a_stranger_aborted_is_not_written_for_a_note_whose_transaction_end
     broker: Broker, bank: Bank, client: KafkaClient, is_ended: bool
 ) -> None:
     """A worker that wakes late writes events again that others have decided, and is refused its offsets."""
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
     kept, commands = events(broker, bank), checkpoint(broker, bank).commands
     remake(broker, bank, names.events(bank.name))
     end_with_a_stranger(broker, bank, kept, is_ended=is_ended)
     write(broker.producer(), bank.state, MARK, ChangelogCheckpoint(commands).encode())
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         send(client, bank, 1, first=50)
         assert bool(running.reported("lost records are written again")) is not is_ended
     versions = [int(header(record.headers, "ce_sequence")) for record in events(broker, bank)]

@@ -41,7 +41,7 @@ def test_events_that_are_another_log_end_a_worker_and_are_refused_until_the_stat
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     events = names.events(bank.name)
-    with Running(bank, broker.address, haste=WATCHFUL) as running:
+    with Running(bank, broker.distant, haste=WATCHFUL) as running:
         send(client, bank, 5)
         send(client, bank, 1, first=50)  # its batch knows where the one before has ended
         kept = checkpoint(broker, bank)
@@ -59,7 +59,7 @@ def test_events_that_are_another_log_end_a_worker_and_are_refused_until_the_stat
         refusal(bank, broker)
     )
     forget(broker, bank)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 2, first=100)
     assert versions(broker, bank) == Counter(range(1, 6))
 
@@ -68,16 +68,16 @@ def test_commands_that_were_lost_or_made_again_are_reported_and_what_is_there_is
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     commands = names.commands(bank.name)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
     post(broker, bank, client, 7)
     broker.wipe(commands, {0: 9})
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         lost = [dict(one) for one in running.reported("commands lost to retention")]
         assert lost == [{"topic": commands, "partition": 0, "offsets": "5 to 8", "commands": 4}]
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, "the rest")
     remake(broker, bank, commands)
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         first, again = client.send_many([bank.deposit(ACCOUNT)] * 2, ids=["new", "id-4"], timeout=SECONDS)
         assert isinstance(first, Receipt)
         assert isinstance(again, Receipt)
@@ -93,7 +93,7 @@ def test_commands_that_were_lost_or_made_again_are_reported_and_what_is_there_is
     with pytest.raises(ConfigurationError, match="--commands start"):
         forget(broker, bank)
     forget(broker, bank, "start")
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         send(client, bank, 1, first=100)
         assert not running.reported("commands begin again")
     assert versions(broker, bank) == Counter(range(1, 12))
@@ -101,13 +101,13 @@ def test_commands_that_were_lost_or_made_again_are_reported_and_what_is_there_is
 
 def test_events_alone_are_enough_in_another_cluster(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     """The steps of docs/moving.md: topics that are made again stand for another cluster."""
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 3)
         send(client, bank, 3, first=3)
     for topic in (names.commands(bank.name), bank.state, names.dead(bank.name)):
         remake(broker, bank, topic)
     copy(broker, bank, 6)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 2, first=5)
     assert versions(broker, bank) == Counter(range(1, 8)), "id-5 was known, id-6 was not"
 
@@ -128,7 +128,7 @@ def post(broker: Broker, bank: Bank, client: KafkaClient, count: int) -> None:
 
 def refusal(bank: Bank, broker: Broker) -> ConfigurationError:
     """Why a worker refuses to serve."""
-    running = Running(bank, broker.address)
+    running = Running(bank, broker.distant)
     running.wait_serving = lambda: None  # type: ignore[method-assign]  # it never will
     with running:
         why = running.wait_failure()

@@ -54,7 +54,7 @@ def test_a_topic_that_was_compacted_cut_or_wiped_restores_the_same_states_and_a_
     quickly = {"segment_ms": "300", "min_cleanable_dirty_ratio": "0.01", "max_compaction_lag_ms": "100"}
     broker.alter(bank.state, **quickly)
     sent: list[Sent] = []
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: _compacted(broker, bank, client, sent), "the cleaner")
         half = broker.ends(bank.state, committed=True)
         _send(client, bank, sent, accounts=ACCOUNTS[4:])
@@ -63,7 +63,7 @@ def test_a_topic_that_was_compacted_cut_or_wiped_restores_the_same_states_and_a_
     for cut in (dict[int, int](), half, None):
         if cut != {}:
             broker.wipe(bank.state, cut)
-        with Running(bank, broker.address) as running:
+        with Running(bank, broker.distant) as running:
             assert _streams(running) == before
             _send(client, bank, sent)
             before = _streams(running)
@@ -72,10 +72,10 @@ def test_a_topic_that_was_compacted_cut_or_wiped_restores_the_same_states_and_a_
             assert marked == broker.starts(bank.state), "every restore would fold the whole log again"
     assert audit(broker, bank, sent) == []
     broker.wipe(names.events(bank.name), dict.fromkeys(range(PARTITIONS), 1))
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         assert _streams(running) == before
     broker.wipe(bank.state)
-    with pytest.raises(InfrastructureError, match="gap in the log"), Running(bank, broker.address):
+    with pytest.raises(InfrastructureError, match="gap in the log"), Running(bank, broker.distant):
         pass
 
 
@@ -86,7 +86,7 @@ def test_records_that_no_worker_wrote_are_passed_over_and_streams_whose_state_th
     hit = [name for name in map(str, range(100)) if partition_of(name.encode(), PARTITIONS) == home][: len(TORN)]
     torn = [(account.encode(), value) for account, value in zip(hit, TORN, strict=True)]
     for version in (1, 2, 3):
-        with Running(bank, broker.address) as running:
+        with Running(bank, broker.distant) as running:
             for account in ("ann", *hit):
                 assert client.send(bank.deposit(account), timeout=SECONDS).version == version
             reports = running.reported("foreign state")

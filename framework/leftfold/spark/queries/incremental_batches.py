@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.streaming.computed_rows import QueryWriter, token
 from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import change, current_time
+from leftfold.engine.views.leases import check_attempt
 from leftfold.errors import Fenced, LeftfoldError
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
@@ -151,6 +152,8 @@ class StreamBatches:
         self._store, self._reader = work.places.store, RowReader(work.view)
         self.writer: QueryWriter | None = None
         self.failure: LeftfoldError | None = None
+        self.release: Callable[[], object] = lambda: None
+        """Called once the first batch is sealed, so that what keeps others from removing it may end."""
         self.misfits, self._reported = misfits, 0
 
     def take(self, frame: DataFrame, batch: int) -> None:
@@ -167,9 +170,16 @@ class StreamBatches:
         work, checkpoints = self._work, sealed_marks(self.generation, reached, results)
         marked = {b: replace(m, token=token(self._run, batch)) for b, m in checkpoints.items()}
         self._store.seal(self.generation, marked)
-        sealed = self.generation = self.generation.in_phase(Phase.SEALED)
-        change(self._store, work.view.name, lambda r: r.with_generation(sealed))
+        sealed = self.generation.in_phase(Phase.SEALED)
+
+        def as_sealed(registry: Registry) -> Registry:
+            check_attempt(registry, self.generation)
+            return registry.with_generation(sealed)
+
+        change(self._store, work.view.name, as_sealed)
+        self.generation = sealed
         self.writer = QueryWriter(work.view, sealed, self._store, work.groups, self._run)
+        self.release()
         self._show(self.writer)
 
     def _take(self, frame: DataFrame, batch: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from leftfold.engine.archive.gaps import beginning
 from leftfold.engine.streaming.computed_rows import QueryWriter
 from leftfold.engine.views.cleanup import discard, remove, sweep
 from leftfold.engine.views.generations import BUCKETS, log_mismatch, open_generation, topic_ids, topics_of
+from leftfold.engine.views.leases import exclusive_lease
 from leftfold.errors import ConfigurationError, Fenced, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView
@@ -110,7 +111,7 @@ class QueryStream:
             ContractError: an event cannot be read, or two groups have one key.
             LogGap: events that it must read were deleted from a topic; it reads no archive.
             ConfigurationError: the live generation was computed from another topic of that name.
-            InfrastructureError: the log, the store or Spark cannot be reached.
+            InfrastructureError: the log, the store or Spark cannot be reached; or another run computes the view.
         """
         run = secrets.token_hex(8)
         files = {name: file.fingerprint() for name, file in self._view.references.items()}
@@ -120,15 +121,16 @@ class QueryStream:
             ends, ids = log.stable_ends(topics), topic_ids(log, topics)
         if why := self._other(ids):
             raise ConfigurationError(why)
-        batches = self._resume(run, files, topics, ends) or self._begin(run, files, topics, ends, ids)
-        try:
-            self._stream(batches, stop)
-        except BaseException as error:
+        with ExitStack() as lease:
+            batches = self._resume(run, files, topics, ends) or self._begin(run, files, topics, ends, ids, lease)
+            try:
+                self._stream(batches, stop)
+            except BaseException as error:
+                if batches.writer is None:
+                    discard(self._places.store, batches.generation, error, resumable=False)
+                raise
             if batches.writer is None:
-                discard(self._places.store, batches.generation, error, resumable=False)
-            raise
-        if batches.writer is None:
-            remove(self._places.store, batches.generation)
+                remove(self._places.store, batches.generation)
 
     def foreign(self) -> str:
         """Why the live generation belongs to other topics, and what to type; '' when it belongs to these."""
@@ -174,14 +176,27 @@ class QueryStream:
         return batches
 
     def _begin(
-        self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position, ids: Mapping[str, str]
+        self,
+        run: str,
+        files: Mapping[str, str],
+        topics: Mapping[str, int],
+        ends: Position,
+        ids: Mapping[str, str],
+        lease: ExitStack,
     ) -> StreamBatches:
-        """A new generation and a new checkpoint directory; its first batch is the whole log."""
+        """A new generation and a new checkpoint directory; its first batch is the whole log.
+
+        Until that is sealed, `lease` keeps other runs and rebuilds of the view from removing it, or from beginning one.
+        """
         store, view = self._places.store, self._view
         self._offset_check.check(beginning(topics))
-        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids)
+        me = lease.enter_context(
+            exclusive_lease(store, names.rebuilds(view.name), f"view {view.name} is being computed")
+        )
+        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids, attempt=me)
         path = self.checkpoint(generation).begin(run, files)
         batches = self._batches(generation, run, ends, path)
+        batches.release = lease.close
         self._report("stream begins", {"view": view.name, "generation": generation.id})
         if not any(ends.next_offset(t, p) for t, count in topics.items() for p in range(count)):
             batches.seal([], -1, ends)
