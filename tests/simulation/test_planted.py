@@ -47,6 +47,7 @@ _QUICK = {
     "any answer": range(10),
     "partition check": range(20),
     "checksum": range(5),
+    "index entries": range(5),
     "long delivery": range(5),
     "leaving answers": range(5),
     "limit by time": range(48, 70),

@@ -52,7 +52,7 @@ code, guards a cache, or measures and changes nothing.
 _BELOW = ("leftfold.compatibility", "leftfold.errors", "leftfold.model", "leftfold.ports", "leftfold.safety")
 _ASKED = ("time", "secrets", "os", "threading", "queue", "uuid", "atexit", "sys")
 _NAMES = {
-    "os.environ", "os.write", "sys.byteorder", "sys.maxsize", "threading.get_ident",
+    "os.environ", "os.write", "queue.Empty", "sys.byteorder", "sys.maxsize", "threading.get_ident",
     "uuid.NAMESPACE_URL", "uuid.UUID", "uuid.uuid5",
 }  # fmt: skip
 """What modules with a stand-in hold that is neither clock nor chance."""
@@ -110,6 +110,11 @@ def test_a_simulated_module_uses_no_name_of_a_clock_or_of_chance_that_has_no_sta
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known
     }
+    replaced = [real for real, _ in [*takeover._stand_ins(), *projections.NETWORK]]
+    for one in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in _ASKED):
+        for alias in one.names:
+            taken = getattr(importlib.import_module(one.module or ""), alias.name)
+            assert f"{one.module}.{alias.name}" in _NAMES or any(taken is real for real in replaced), alias.name
     for name in used - _NAMES:
         place, _, attribute = name.partition(".")
         is_of_module = place in _ASKED and hasattr(importlib.import_module(place), attribute)

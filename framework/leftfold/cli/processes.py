@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from typing import Annotated, Any
 
 import typer
@@ -295,7 +296,7 @@ def parked(
     Exit code 1 when there are some.
     """
     reaction = _named(load_app(app, having=[name]), name)
-    rows = parked_events(reaction.name, kafka)
+    rows = parked_events(reaction.name, kafka, inf if as_json else 0)
     if as_json:
         emit(*rows)
     else:

@@ -137,7 +137,7 @@ def test_batches_since_the_survey_before_are_shown_with_how_much_is_in_them(kios
 @pytest.mark.servers
 def test_a_parked_event_is_shown_with_its_payload_and_a_group_of_letters_with_its_name(kiosk: Kiosk) -> None:
     wait_until(lambda: parked_events("receipts", kiosk.servers.kafka), "the parked event")
-    (event,) = parked_events("receipts", kiosk.servers.kafka)
+    (event,) = parked_events("receipts", kiosk.servers.kafka, 1)
     assert event["value"]["customer"] == "nobox"
     (letter,) = kiosk.shell("dead", "list", "orders", "--json").rows()
 

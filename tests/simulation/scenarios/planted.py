@@ -290,6 +290,12 @@ def _checksum() -> Sequence[Patch]:
     return [(FoldedRow, "change", heavier)]
 
 
+def _index_entries() -> Sequence[Patch]:
+    """A row that changes leaves its earlier entry in each index."""
+    change = FoldedRow.change
+    return [(FoldedRow, "change", lambda self, *more: change(self, *more)._replace(before=None))]
+
+
 def _read_your_writes() -> Sequence[Patch]:
     """Readers wait for no position."""
     row = Lookup.row
@@ -365,6 +371,7 @@ PLANTED = {
     "flush token": Bug(_flush_token, SPENDING),
     "marks apart": Bug(_marks_apart, SPENDING),
     "checksum": Bug(_checksum, SPENDING),
+    "index entries": Bug(_index_entries, SPENDING),
     "read your writes": Bug(_read_your_writes, SPENDING),
     "late seal": Bug(_late_seal, SPENDING),
     "catch up": Bug(_catch_up, SPENDING),

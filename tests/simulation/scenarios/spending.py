@@ -39,7 +39,9 @@ def _amount(event: Event) -> int:
 
 
 balances: View[Balance, str] = FoldView("balances", events=_EVENTS, row=Balance, evolve=_balance)
-amounts: View[Balance, int] = FoldView("amounts", events=_EVENTS, row=Balance, key=_amount, evolve=_balance)
+amounts: View[Balance, int] = FoldView(
+    "amounts", events=_EVENTS, row=Balance, key=_amount, evolve=_balance, indexes=["events"]
+)
 
 
 def _doubled(row: Balance | None, event: Event) -> Balance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ from leftfold import App
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.leases import exclusive_lease, members
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
+from leftfold.errors import ConfigurationError, Fenced
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView
@@ -68,13 +69,17 @@ def test_a_first_build_is_left_to_its_driver_while_that_is_at_work(shop: Shop, t
         build = open_generation(store, owner_sums, topics, Phase.BULK, attempt=driver)
         with streaming(shop, tmp_path) as second:
             error = second.wait_ended()
-        assert isinstance(error, InfrastructureError)
+        assert isinstance(error, Fenced)
         assert str(error).startswith(f"view owner_sums is being computed already by {driver}; wait for it")
         assert build.id in store.registry(owner_sums.name).generations
     with streaming(shop, tmp_path) as later:
         later.wait_heard("generation live")
         assert not members(store, group)
-        assert build.id not in store.registry(owner_sums.name).generations
+        registry = store.registry(owner_sums.name)
+        assert build.id not in registry.generations
+        live = registry.live_of(owner_sums.hash)
+        assert live is not None
+        assert f"(process {os.getpid()}, " in live.attempt, "it was the lease's, so that nothing removed it"
 
 
 def test_a_reference_file_that_changed_makes_a_new_generation(shop: Shop, tmp_path: Path) -> None:

@@ -28,10 +28,9 @@ from leftfold.model.position import RecordAddress
 from leftfold.redis import RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount, emit, say_lines, styled
-from leftfold.runtime.lifecycle import folds_of
-from leftfold.runtime.operations.survey import Survey, generation_problems, look_for_others
+from leftfold.runtime.operations.survey import Survey, look_for_others
 from leftfold.runtime.operations.topics import known_settings
-from leftfold.runtime.project import find_project, load_apps, local_settings, note_apps, servers_to_start
+from leftfold.runtime.project import archive_of, find_project, load_apps, local_settings, note_apps, servers_to_start
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 from leftfold.version import install_command
@@ -156,7 +155,7 @@ class Examination:
 
     def __init__(self, apps: Sequence[str], kafka: str | None, redis: str | None) -> None:
         self._specs, self._kafka, self._redis = apps, kafka, redis
-        self._surveys: dict[str, tuple[list[Row], list[str]]] = {}
+        self._surveys: dict[str, tuple[list[Row], Survey]] = {}
 
     def run(self) -> Iterator[Finding]:
         """One finding per check."""
@@ -220,29 +219,30 @@ class Examination:
             raise InfrastructureError(wrong + "".join(noted))
         return ", ".join(f"{row['name']} has {amount(row['workers'], 'worker')}" for row in found) + "".join(noted)
 
-    def _surveyed(self, app: App) -> tuple[list[Row], list[str]]:
-        """The rows of `leftfold status` about an App's members, and problems that concern none; all checks share them.
+    def _examined(self, kind: str, members: Sequence[Any], app: App) -> tuple[list[Row], list[str], list[str]]:
+        """The rows of `leftfold status` about members of a kind, what is wrong with them, and remarks.
 
-        All problems, if none of them is of that kind.
+        All checks share one survey. Members without a row were not reached, since a server did not answer.
         """
         if app.name not in self._surveys:
-            survey = Survey(self._kafka, self._redis)
-            rows = list(survey.members(app))
+            survey = Survey(self._kafka, self._redis, archive_of(None))
+            self._surveys[app.name] = list(survey.members(app)), survey
+        rows, survey = self._surveys[app.name]
+        found = [row for row in rows if row["kind"] == kind]
+        said = [problem for row in found for problem in row["problems"]]
+        wrong = [problem for problem in said if problem not in survey.remarks]
+        if len(found) < len(members):
             named = {problem for row in rows for problem in row["problems"]}
-            self._surveys[app.name] = rows, [one for one in survey.problems if one not in named] or survey.problems
-        return self._surveys[app.name]
+            wrong += [problem for problem in survey.problems if problem not in named]
+        return found, wrong, [problem for problem in said if problem in survey.remarks]
 
     def _members(self, kind: str, members: Sequence[Any], app: App) -> list[Row]:
         """The rows of members of a kind.
 
         Raises:
-            InfrastructureError: something is wrong with them, or a server did not answer, so that they have no rows.
+            InfrastructureError: something is wrong with them.
         """
-        rows, others = self._surveyed(app)
-        found = [row for row in rows if row["kind"] == kind]
-        wrong = [problem for row in found for problem in row["problems"]]
-        if len(found) < len(members):
-            wrong += others
+        found, wrong, _ = self._examined(kind, members, app)
         if wrong:
             raise InfrastructureError("\n".join(wrong))
         return found
@@ -274,21 +274,17 @@ class Examination:
 
         Generations of other code are no fault: a rollout can return to them.
         """
-        apps = load_apps(self._specs)
+        apps, wrong, remarks = load_apps(self._specs), list[str](), list[str]()
         views = [view for app in apps.values() for view in app.views]
         with store_of(self._redis) as store:
             count = sum(len(store.registry(view.name).generations) for view in views)
-            left = [
-                problem
-                for app, folds in ((app, folds_of(app)) for app in apps.values())
-                for view in app.views
-                for problem in generation_problems(view, store, folds.get(view.name, ""))
-            ]
-            left += look_for_others(store, apps, _LONGEST_LOOK)
-        rows = [row for app in apps.values() for row in self._surveyed(app)[0] if row["kind"] == "view"]
-        if wrong := [problem for row in rows for problem in row["problems"] if problem not in left]:
-            raise InfrastructureError("\n".join([*wrong, *left]))
-        return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
+            others = look_for_others(store, apps, _LONGEST_LOOK)
+        for app in apps.values():
+            _, faults, left = self._examined("view", app.views, app)
+            wrong, remarks = wrong + faults, remarks + left
+        if wrong:
+            raise InfrastructureError("\n".join(dict.fromkeys([*wrong, *remarks, *others])))
+        return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *remarks, *others])
 
     def _look_for_orphans(self) -> str:
         apps = load_apps(self._specs)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from leftfold.engine.processing.command_wire import CONTENT_TYPE, Received, nack
+from leftfold.engine.processing.command_wire import CONTENT_TYPE, Received, command_digest, nack
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import InstanceCodec
 from leftfold.engine.processing.process_wire import BARRIER, Input, answer_record
@@ -264,7 +264,9 @@ class PartitionProcessor(ABC, Generic[G]):
             return
         if not key:
             id_ = header(record.headers, "ce_id")
-            batch.replies.append(Reply(to, id_, record.partition, version, events, error))
+            expected = header(record.headers, "expected_version") or None
+            digest = b"" if record.value is None else command_digest(record.value, expected).encode()
+            batch.replies.append(Reply(to, id_, record.partition, version, events, error, digest))
             return
         process = self._sender(to)
         count = self._partitions(names.commands(process)) if process else 0

@@ -318,7 +318,7 @@ async def _show_reactions(visitor: Visitor) -> None:
 
 async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
     def read() -> Sequence[Mapping[str, Any]]:
-        return parked_events(name, visitor.console.servers[0])
+        return parked_events(name, visitor.console.servers[0], _LISTED)
 
     def retry() -> Act:
         def do(who: str, reason: str, report: Any) -> str:

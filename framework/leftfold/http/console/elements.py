@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -45,6 +46,7 @@ __all__ = [
 T = TypeVar("T")
 E = TypeVar("E", bound=ui.element)
 _LOOK_SECONDS = 0.5
+_LONGEST_LINE = 1000
 _log = logging.getLogger("leftfold.console")
 
 
@@ -273,7 +275,7 @@ def _do_logged(act: Act, who: str, reason: str, report: ProgressReport) -> str:
     """Does an act, with a line in the log of this process before it and one behind it."""
 
     def log(outcome: str) -> None:
-        found = {"act": act.title, "by": who or "a visitor", "reason": reason, "command": act.line(reason)}
+        found = {"act": act.title, "by": who or "a visitor", "reason": reason, "command": _loggable(act.line(reason))}
         details = {name: veiled(text) for name, text in {**found, "outcome": outcome}.items() if text}
         # A warning: without settings, `logging` drops what is less.
         _log.warning("act of the console: %s", details, extra={"details": details})
@@ -286,6 +288,15 @@ def _do_logged(act: Act, who: str, reason: str, report: ProgressReport) -> str:
         raise
     log(outcome)
     return outcome
+
+
+def _loggable(line: str) -> str:
+    """A command for the log: without a corrected payload, which may hold what no log should, and not too long."""
+    words = shlex.split(line)
+    if "--body" in words:
+        words[words.index("--body") + 1] = "..."
+    text = shlex.join(words)
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} ..."
 
 
 async def _refuse(title: str, error: BaseException) -> None:

@@ -34,6 +34,7 @@ _LOW = 15
 """Up to so many rows a grid is as high as they need."""
 _CHARTED = 200
 """Most rows of a chart."""
+_LONGEST_WORD = 100
 _OFFERED = 8
 """Most words that are offered to continue one."""
 _WORDS = (
@@ -267,9 +268,9 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def _milliseconds(value: date) -> float:
-    """A time in ms since 1970; one without a zone is in UTC, as Spark has it here."""
-    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
+    """A time in ms since 1970; PySpark gives times without a zone in that of this machine. A date begins in UTC."""
+    moment = value if isinstance(value, datetime) else datetime.combine(value, time(), UTC)
+    return moment.timestamp() * 1000
 
 
 def completions(text: str, cursor: int, tables: Mapping[str, Sequence[str]]) -> list[str]:
@@ -280,10 +281,11 @@ def completions(text: str, cursor: int, tables: Mapping[str, Sequence[str]]) -> 
     Args:
         cursor: in characters. tables: the columns of each table.
     """
-    begun = re.search(r"\w*$", text[:cursor])
+    # Names are short: in a long literal the search would take the square of its length.
+    begun = re.search(r"\w*\Z", text[max(0, cursor - _LONGEST_WORD) : cursor])
     if begun is None or not (word := begun[0].lower()):
         return []
-    named = set(re.findall(r"\w+", f"{text[: begun.start()]} {text[cursor:]}".lower()))
+    named = set(re.findall(r"\w+", f"{text[: cursor - len(word)]} {text[cursor:]}".lower()))
     near = [column for name, columns in tables.items() if name.lower() in named for column in columns]
     known = dict.fromkeys([*near, *tables, *(column for columns in tables.values() for column in columns), *_WORDS])
     return [one for one in known if one.lower().startswith(word) and one.lower() != word][:_OFFERED]

@@ -199,34 +199,39 @@ def _edges(app: App, result: SurveyResult, *, narrow: bool) -> Iterator[Edge]:
             _tone(result, "process", process.name),
         )
         for category in process.categories:
-            label = _lines(_rate(result, "router", process.name), _seconds(row.get("unrouted")))
+            label = _lines(_rate(result, "router", process.name, process), _seconds(row.get("unrouted")))
             yield Edge(f"category {category}", target, label, tone)
         for category in sorted({command.__leftfold__.category for command in process.sends}):
             yield Edge(target, f"{'category' if narrow else 'decider'} {category}", "", "", is_back=True)
     for reaction in app.reactions:
         row, tone = _row(rows, "reaction", reaction.name), _tone(result, "reaction", reaction.name)
         for category in reaction.categories:
-            label = _lines(_rate(result, "reaction", reaction.name), _offsets(row.get("lag")))
+            label = _lines(_rate(result, "reaction", reaction.name, reaction), _offsets(row.get("lag")))
             yield Edge(f"category {category}", f"reaction {reaction.name}", label, tone)
     for stream in app.streams:
         row, tone = _row(rows, "stream", stream.name), _tone(result, "stream", stream.name)
         for category in stream.categories:
-            label = _lines(_rate(result, "stream", stream.name), _offsets(row.get("lag"), row.get("behind")))
+            label = _lines(_rate(result, "stream", stream.name, stream), _offsets(row.get("lag"), row.get("behind")))
             yield Edge(f"category {category}", f"stream {stream.name}", label, tone)
     for view in app.views:
         row, tone = _row(rows, "view", view.name), _tone(result, "view", view.name)
         keeper = app.keeper(view)
         for category in view.categories if keeper is None else ():
-            label = _lines(_rate(result, "view", view.name), _offsets(row.get("lag"), row.get("behind")))
+            label = _lines(_rate(result, "view", view.name, view), _offsets(row.get("lag"), row.get("behind")))
             yield Edge(f"category {category}", f"view {view.name}", label, tone)
         if keeper is not None:
             yield Edge(f"stream {keeper.name}", f"view {view.name}", "", tone)
 
 
-def _rate(result: SurveyResult, kind: str, name: str) -> str:
-    """Records per second as the label of an arrow; '' = unknown. The router of a process reads its events."""
+def _rate(result: SurveyResult, kind: str, name: str, reader: Any = None) -> str:
+    """Records per second as the label of an arrow; '' = unknown, also of a reader of several categories.
+
+    The router of a process reads its events.
+    """
     rate = _row(result.rates, kind, name).get("rate")
-    return "" if rate is None else f"{rate:,.{0 if rate >= 10 or not rate else 1}f}/s"
+    if rate is None or (reader is not None and len(reader.categories) > 1):
+        return ""
+    return f"{rate:,.{0 if rate >= 10 or not rate else 1}f}/s"
 
 
 def _lines(*parts: str) -> str:

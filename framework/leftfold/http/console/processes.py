@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -39,7 +40,7 @@ from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
 from leftfold.model.process import Process
 from leftfold.runtime.console import amount, lasting
-from leftfold.runtime.operations.components import MOST_STATES
+from leftfold.runtime.operations.components import FAR, MOST_STATES
 from leftfold.runtime.operations.timers import TimerWork, keys_by_state, log_time_now, row_of
 
 __all__ = ["processes", "workers"]
@@ -143,7 +144,10 @@ class _Timers:
         with TimerWork(self._app, self._process, kafka, self._key, MOST_STATES) as work:
             watermark = work.reported_time()
             timers = [(timer, row_of(self._process.name, timer, watermark)) for timer in work.table.timers(self._key)]
-            states = keys_by_state(work.table, [row for _, row in timers], watermark)
+            # As in `status`: by the newest watermarks some timers are always due that their worker has not read yet.
+            earlier = work.reported_time(before=time.time() - FAR)
+            rows = [row_of(self._process.name, timer, earlier) for timer, _ in timers]
+            states = keys_by_state(work.table, rows, earlier)
             if self._key:
                 states = {state: [key for key in keys if key == self._key] for state, keys in states.items()}
             ids = work.table.waiting | {timer.key: timer.due.correlation for timer, _ in timers}

@@ -69,7 +69,7 @@ def unknown_lateness(view: View[Any, Any], error: Exception) -> str:
 
 
 Row = dict[str, Any]
-_FAR = 10.0
+FAR = 10.0
 """Lateness in seconds up to which a process or stream counts as up to date."""
 MOST_STATES = 500_000
 """Most offsets of the state topic that one survey reads."""
@@ -103,7 +103,7 @@ def _commands_waiting(app: App, state: ClusterState, name: str, problems: list[s
     except LeftfoldError as error:
         problems.append(f"it is not known how far decider {name} is behind: {error}")
         return {"lag": lag, "behind": None, "done": _sum(done)}
-    if behind > _FAR:
+    if behind > FAR:
         problems.append(
             f"decider {name}: its workers have not taken a command that was written {lasting(behind)} ago; see whether "
             f"they move: leftfold status. If they do not, what leftfold run {name} logs says why"
@@ -176,7 +176,7 @@ class _ProcessSurvey:
         except LeftfoldError as error:
             self.problems.append(f"it is not known how far process {name} is behind: {error}")
             return lag, None, done
-        if age > _FAR:
+        if age > FAR:
             self.problems.append(
                 f"process {name}: {what} that was written {lasting(age)} ago; see whether they move: leftfold status. "
                 f"If they do not, what leftfold run {name} logs says why"
@@ -195,7 +195,7 @@ class _ProcessSurvey:
         starts = state.starts([topic])
         if state.ends([topic]).ahead_of(starts) > self._most:
             return {"timers": None, "overdue": None, "held": None}
-        watermark = time_of(state.admin, state.settings, self._app, process, before=time.time() - _FAR)
+        watermark = time_of(state.admin, state.settings, self._app, process, before=time.time() - FAR)
         try:
             with closing(KafkaLogReader(state.settings)) as reader:
                 table = TimerTable(reader, topic, starts)
@@ -286,7 +286,7 @@ def _behind(stream: Streaming, state: ClusterState, position: Position, problems
     except LeftfoldError as error:
         problems.append(f"it is not known how far stream {stream.name} is behind: {error}")
         return None
-    if behind > _FAR:
+    if behind > FAR:
         problems.append(
             f"stream {stream.name} has not acknowledged an event that was written {lasting(behind)} ago; see whether "
             f"it moves: leftfold status. If it does not, what leftfold run {stream.name} logs says why"

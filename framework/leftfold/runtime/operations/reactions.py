@@ -15,21 +15,25 @@ from leftfold.runtime.project import archive_of
 __all__ = ["parked_events", "retry_parked"]
 
 
-def parked_events(reaction: str, kafka: str | None) -> list[dict[str, Any]]:
+def parked_events(reaction: str, kafka: str | None, values: float = 0) -> list[dict[str, Any]]:
     """A row for each parked event of a reaction: its address, type, key, number of tries, why it failed, and its value.
 
     The value is None where the event was too large to be copied; the log has it at its address.
 
+    Args:
+        values: of how many events, all of which are held in memory.
+
     Raises:
         InfrastructureError: no broker answers, or the reaction has never run.
     """
-    rows = []
+    rows = list[dict[str, Any]]()
     for record in ParkedEvents(reaction, kafka_settings(kafka)).read():
         fields = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}
         why = header(record.headers, "dead_reason").decode(errors="replace")
         key = (record.key or b"").decode(errors="replace")
         event, type_, tries = fields["dead_source"], fields["ce_type"], fields["attempts"]
-        value = None if header(record.headers, "dead_reference") else value_in(record)
+        is_left = len(rows) >= values or header(record.headers, "dead_reference")
+        value = None if is_left else value_in(record)
         rows.append({"event": event, "type": type_, "key": key, "tries": tries, "why": why, "value": value})
     return rows
 

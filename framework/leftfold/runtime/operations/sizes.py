@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation
+from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import ViewStore
 from leftfold.runtime.connect import extras, redis_settings
 from leftfold.runtime.servers import store_of
@@ -19,7 +19,7 @@ _BUCKETS, _ROWS = 4, 5
 
 
 def sampled_bytes(view: View[Any, Any], redis: str | None) -> dict[str, int]:
-    """About how many bytes each generation of a view takes in Redis, by its id.
+    """About how many bytes each generation of a view takes in Redis, by its id, once it is loaded.
 
     Raises:
         InfrastructureError: Redis does not answer.
@@ -31,7 +31,9 @@ def sampled_bytes(view: View[Any, Any], redis: str | None) -> dict[str, int]:
     settings = redis_settings(redis)
     with store_of(redis) as store, translated(settings), closing(RoutedClient(topology_of(settings))) as client:
         found = store.registry(view.name).generations.values()
-        return {generation.id: _bytes_of(view, generation, store, client) for generation in found}
+        # While it is loaded, its checkpoints do not count its rows.
+        whole = [generation for generation in found if generation.phase is not Phase.BULK]
+        return {generation.id: _bytes_of(view, generation, store, client) for generation in whole}
 
 
 def _bytes_of(view: View[Any, Any], generation: Generation, store: ViewStore, client: Any) -> int:

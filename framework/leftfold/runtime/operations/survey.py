@@ -75,7 +75,8 @@ _LONGEST_LOOK = 0.5
 class Survey:
     """The rows of `leftfold status`, each with its `kind` and `name`.
 
-    `problems` are printed below the rows; `missing` is true when an expected server does not answer.
+    `problems` are printed below the rows; `remarks` are those of them that are no fault, such as generations of other
+    code. `missing` is true when an expected server does not answer.
 
     Args:
         archive: the archive with events that topics have lost; '' = none.
@@ -85,6 +86,7 @@ class Survey:
     def __init__(self, kafka: str | None, redis: str | None, archive: str = "", most_states: int = MOST_STATES) -> None:
         self._kafka, self._redis, self._archive, self._most = kafka, redis, archive, most_states
         self.problems: list[str] = []
+        self.remarks: list[str] = []
         self.missing = False
         self._surveyed: tuple[App, ClusterState] | None = None
         self._ends = Position()
@@ -176,8 +178,8 @@ class Survey:
         Of a view it is the row of the generation that readers see, if there is one; `problems` of this survey has more,
         which concern no member.
         """
-        before = len(self.problems)
         for section in (self.deciders, self.parts):
+            before = len(self.problems)
             for row in section(app):
                 yield {**row, "problems": self.problems[before:]}
                 before = len(self.problems)
@@ -197,7 +199,7 @@ class Survey:
                 rows = list[Row]()
                 try:
                     rows.extend(self._view(view, store, self._state(app)))
-                    self.problems += generation_problems(view, store, folds.get(view.name, ""))
+                    self._remark(*generation_problems(view, store, folds.get(view.name, "")))
                 except InfrastructureError:
                     raise
                 except LeftfoldError as error:  # a problem of one view must not hide the other views
@@ -279,7 +281,8 @@ class Survey:
         if live and not view.folded:
             row |= self._kept(view, generation, store)
         for key, parked in found.parked.items() if live and generation.hash == view.hash else ():
-            self.problems.append(_parked(view.name, key, parked))
+            text = _parked(view.name, key, parked)
+            self._remark(text) if key == NO_ROW else self.problems.append(text)
         return {
             **row,
             "phase": phase,
@@ -306,8 +309,12 @@ class Survey:
             return {"kept": "incremental"}
         why = no_beginning(generation.topics, self._starts)
         if why and generation.hash == view.hash:
-            self.problems.append(f"view {view.name} is kept by batch and swap: {why}")
+            self._remark(f"view {view.name} is kept by batch and swap: {why}")
         return {"kept": "batch and swap", **({"why": why} if why else {})}
+
+    def _remark(self, *texts: str) -> None:
+        self.problems += texts
+        self.remarks += texts
 
     def _lag(self, position: Position) -> int | None:
         ends = self._ends.only(position.offsets)

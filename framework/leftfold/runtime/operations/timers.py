@@ -156,9 +156,9 @@ class TimerWork:
         self._reader.close()
         self._cluster.close()
 
-    def reported_time(self) -> WatermarkStatus:
-        """The log time of the process."""
-        return time_of(self._cluster, self._settings, self._app, self._process)
+    def reported_time(self, *, before: float = inf) -> WatermarkStatus:
+        """The log time of the process, by what was reported before a time in seconds since 1970."""
+        return time_of(self._cluster, self._settings, self._app, self._process, before=before)
 
     def instance(self) -> Mapping[str, Any] | None:
         """The state of the instance that was named, how many inputs it took, and what it waits for; None = unknown."""

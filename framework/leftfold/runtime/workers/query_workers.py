@@ -13,7 +13,9 @@ from typing import Any
 
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.refresh import Refresh
+from leftfold.engine.views.leases import members
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
+from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView, TableView
 from leftfold.model.view import View
 from leftfold.ports.protocols import Report
@@ -105,11 +107,14 @@ class QueryViewThread(threading.Thread):
             stream.run(self._stop_)
 
     def _stand_by(self) -> None:
-        """Waits until no other run flushes the view, or it has no live generation; the next try reports an outage."""
+        """Waits until no other run computes or flushes the view; the next try reports an outage."""
         seen, since = dict[int, str](), time.monotonic()
         patience = _PATIENCE * random.uniform(0.75, 1.25)  # spreads two runs
         with suppress(LeftfoldError), closing(RedisViewStore(redis_settings())) as store:
             while time.monotonic() - since < patience and not self._stop_.wait(0.2):
+                if members(store, names.rebuilds(self.view.name)):
+                    since = time.monotonic()
+                    continue
                 live = store.registry(self.view.name).live_of(self.view.hash)
                 if live is None:
                     return

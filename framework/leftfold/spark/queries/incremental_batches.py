@@ -153,7 +153,7 @@ class StreamBatches:
         self.writer: QueryWriter | None = None
         self.failure: LeftfoldError | None = None
         self.release: Callable[[], object] = lambda: None
-        """Called once the first batch is sealed, so that what keeps others from removing it may end."""
+        """Called once the generation is live, so that what keeps others from beginning another may end."""
         self.misfits, self._reported = misfits, 0
 
     def take(self, frame: DataFrame, batch: int) -> None:
@@ -179,7 +179,6 @@ class StreamBatches:
         change(self._store, work.view.name, as_sealed)
         self.generation = sealed
         self.writer = QueryWriter(work.view, sealed, self._store, work.groups, self._run)
-        self.release()
         self._show(self.writer)
 
     def _take(self, frame: DataFrame, batch: int) -> None:
@@ -221,6 +220,7 @@ class StreamBatches:
         if found.live.get(view.hash) != self.generation.id:
             return
         self.generation = self.generation.in_phase(Phase.LIVE)
+        self.release()
         self._work.report("generation live", {"view": view.name, "generation": self.generation.id})
         for other in found.generations.values():
             # Another run may have ended between its first batch and going live.

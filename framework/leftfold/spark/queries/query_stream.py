@@ -18,8 +18,8 @@ from leftfold.engine.archive.gaps import beginning
 from leftfold.engine.streaming.computed_rows import QueryWriter
 from leftfold.engine.views.cleanup import discard, remove, sweep
 from leftfold.engine.views.generations import BUCKETS, log_mismatch, open_generation, topic_ids, topics_of
-from leftfold.engine.views.leases import exclusive_lease
-from leftfold.errors import ConfigurationError, Fenced, ViewNotBuilt
+from leftfold.engine.views.leases import exclusive_lease, members
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.computed_views import QueryView
 from leftfold.model.position import Position
@@ -106,12 +106,12 @@ class QueryStream:
         """Streams until `stop` is set.
 
         Raises:
-            Fenced: another run has taken over, or the store lost or rolled back what was written; run again, and the
-                bucket checkpoints decide where it continues.
+            Fenced: another run computes the view or has taken over, or the store lost or rolled back what was
+                written; run again, and the bucket checkpoints decide where it continues.
             ContractError: an event cannot be read, or two groups have one key.
             LogGap: events that it must read were deleted from a topic; it reads no archive.
             ConfigurationError: the live generation was computed from another topic of that name.
-            InfrastructureError: the log, the store or Spark cannot be reached; or another run computes the view.
+            InfrastructureError: the log, the store or Spark cannot be reached.
         """
         run = secrets.token_hex(8)
         files = {name: file.fingerprint() for name, file in self._view.references.items()}
@@ -121,8 +121,9 @@ class QueryStream:
             ends, ids = log.stable_ends(topics), topic_ids(log, topics)
         if why := self._other(ids):
             raise ConfigurationError(why)
+        live = self._places.store.registry(self._view.name).live_of(self._view.hash)
         with ExitStack() as lease:
-            batches = self._resume(run, files, topics, ends) or self._begin(run, files, topics, ends, ids, lease)
+            batches = self._resume(run, files, topics, ends) or self._begin(run, files, topics, ends, ids, live, lease)
             try:
                 self._stream(batches, stop)
             except BaseException as error:
@@ -182,17 +183,30 @@ class QueryStream:
         topics: Mapping[str, int],
         ends: Position,
         ids: Mapping[str, str],
+        live: Generation | None,
         lease: ExitStack,
     ) -> StreamBatches:
         """A new generation and a new checkpoint directory; its first batch is the whole log.
 
-        Until that is sealed, `lease` keeps other runs and rebuilds of the view from removing it, or from beginning one.
+        Until it is live, `lease` keeps other runs and rebuilds of the view from removing it, or from beginning one.
+
+        Args:
+            live: the live generation, if any, that cannot be continued.
         """
         store, view = self._places.store, self._view
+        try:
+            me = lease.enter_context(
+                exclusive_lease(store, names.rebuilds(view.name), f"view {view.name} is being computed")
+            )
+        except InfrastructureError as error:
+            if not members(store, names.rebuilds(view.name)):
+                raise
+            raise Fenced(str(error)) from error
+        sweep(store, view, self._keep)
+        now = store.registry(view.name).live_of(view.hash)
+        if now is not None and now.id != (live and live.id):
+            raise Fenced(f"view {view.name}: another run has made generation {now.id} live meanwhile; this run ends")
         self._offset_check.check(beginning(topics))
-        me = lease.enter_context(
-            exclusive_lease(store, names.rebuilds(view.name), f"view {view.name} is being computed")
-        )
         generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids, attempt=me)
         path = self.checkpoint(generation).begin(run, files)
         batches = self._batches(generation, run, ends, path)

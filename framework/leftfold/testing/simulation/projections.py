@@ -132,8 +132,9 @@ class Projections:
         losses = (fault for _, fault in self._deployment.faults.struck if fault.kind in ("restart redis", "wipe redis"))
         is_monotonic = next(losses, None) is None
         for view in self.views:
-            found += fold_violations(cluster, view, self.rows.get(view.name, {}))
-            found += store_violations(cluster, view, self.redis.space(0).values)
+            stored = self.redis.space(0).values
+            found += fold_violations(cluster, view, self.rows.get(view.name, {}), stored)
+            found += store_violations(cluster, view, stored)
             if view.stream_keyed:
                 reads = [read for read in self._reads if read.view is view]
                 found += stale_reads(cluster, view, reads, is_monotonic=is_monotonic)

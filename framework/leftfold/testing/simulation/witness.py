@@ -145,6 +145,9 @@ def _outcomes(facts: Sequence[_Fact], sent: Sequence[WitnessedCommand]) -> Itera
     contents, acknowledged = defaultdict[str, set[str]](set), dict[str, str]()
     for one in sent:
         contents[one.id].add(one.content)
+    for id_ in {one.id for one in sent if written[one.id]}:
+        if all(isinstance(one.answer, ContractError) for one in sent if one.id == id_):
+            yield f"confused: every client of {id_} was refused, and it has {written[id_]} events"
     for one in sent:
         answer, events = one.answer, written[one.id]
         if isinstance(answer, Receipt | DomainError) and acknowledged.setdefault(one.id, one.content) != one.content:
