@@ -45,7 +45,7 @@ def reported(typed: Typing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is not done at once is late, and checkpoints count though they are from later than the broker's time."""
-    monkeypatch.setattr(process_survey, "_FAR", 0.0)
+    monkeypatch.setattr(process_survey, "FAR", 0.0)
     monkeypatch.setattr(Watermark, "until", lambda checkpoint, now: checkpoint)
 
 

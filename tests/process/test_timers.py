@@ -93,7 +93,7 @@ def test_a_backdated_command_holds_all_timers_back_unless_the_app_says_how_late_
     settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every client that may send commands may backdate them."""
-    monkeypatch.setattr(process_survey, "_FAR", 0.0)
+    monkeypatch.setattr(process_survey, "FAR", 0.0)
     monkeypatch.setattr(Watermark, "until", lambda checkpoint, now: checkpoint)
     ensure(belfry, settings)
 
