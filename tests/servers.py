@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
-from leftfold.local.servers import PROBES
+from leftfold.local.embedded_servers import PROBES
 from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
 from tests.waiting import wait_until

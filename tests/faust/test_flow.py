@@ -1,8 +1,9 @@
-"""What waits in Faust's queues is still there when Faust says once more that streams go on."""
+"""What Faust would do of itself and does not here: forget what waits, wait for what is done, leave directories."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,17 @@ def test_what_waits_is_not_forgotten_when_streams_are_asked_twice_to_continue(ou
         return queue.qsize()
 
     assert asyncio.run(left()) == (1 if ours else 0)
+
+
+@pytest.mark.parametrize("store", ["memory://", "rocksdb://"])
+def test_directories_are_made_for_tables_on_disk_only(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = faust_app("kept", {"bootstrap_servers": "127.0.0.1:1"}, store=store)
+    app.Table("counts")
+    asyncio.run(app.on_first_start())
+    assert [path.name for path in tmp_path.iterdir()] == ([] if store == "memory://" else ["kept-data"])
 
 
 def test_what_is_read_again_once_it_is_done_is_not_waited_for() -> None:

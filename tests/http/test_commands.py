@@ -19,9 +19,9 @@ from leftfold import memory
 from leftfold.errors import InfrastructureError, OutcomeUnknown
 from leftfold.http import Access, Principal, hash_of, router
 from leftfold.http.batches import MOST_BATCHES, _BatchSender
-from leftfold.http.commands import CommandRoutes, _Sent
+from leftfold.http.command_routes import CommandRoutes, _Sent
 from leftfold.http.routes import FirstConnection, ProblemRoute
-from leftfold.http.streams import add_stream
+from leftfold.http.stream_routes import add_stream
 from leftfold.memory import World
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from leftfold import App, FoldView, memory
 from leftfold.client.results import Entry
 from leftfold.http import Access, gateway, hash_of
-from leftfold.http.views import TypedView
+from leftfold.http.view_routes import TypedView
 from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.ledger_world import rebuild

@@ -10,8 +10,8 @@ import pytest
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local import LocalSettings, embedded, status, up
+from leftfold.local.embedded_servers import cause
 from leftfold.local.launch import ServerRecord
-from leftfold.local.servers import cause
 
 REDIS = frozenset({"redis"})
 KAFKA = frozenset({"kafka"})

@@ -104,8 +104,8 @@ def as_an_older_version_left_it(data: Path, settings: LocalSettings) -> None:
     """Starts the Redis again without a password, in a directory that everybody may enter."""
     from dataclasses import replace
 
+    from leftfold.local.embedded_servers import wait_ready
     from leftfold.local.launch import start_keeper, wait_answer, write_plan
-    from leftfold.local.servers import wait_ready
 
     down(data)
     plan = local_redis.plan_redis(settings, data)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.local.servers import PROBES
+from leftfold.local.embedded_servers import PROBES
 from tests.servers import Addresses, compose_service, running
 
 

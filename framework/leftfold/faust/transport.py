@@ -333,6 +333,15 @@ def translated(error: BaseException, doing: str) -> LeftfoldError:
     return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
 
 
+class _QuietApp(faust.App):
+    """Makes directories only if something is kept in them: tables in memory leave the working directory as it was."""
+
+    def _create_directories(self) -> None:
+        tables: Any = self.tables.values()
+        if any((table._store or self.conf.store).scheme != "memory" for table in tables):  # noqa: SLF001
+            super()._create_directories()
+
+
 def faust_app(id_: str, dialect: Mapping[str, Any], **other: Any) -> faust.App:
     """Creates a Faust App with its transport.
 
@@ -355,7 +364,7 @@ def faust_app(id_: str, dialect: Mapping[str, Any], **other: Any) -> faust.App:
         "store": "memory://",
         "logging_config": None,
     }
-    app = faust.App(id_, **{**settings, **other})
+    app = _QuietApp(id_, **{**settings, **other})
     app.flow_control = _Flow()
     transport = CommittedTransport(app.conf.broker_consumer, app)
     transport.dialect = dialect

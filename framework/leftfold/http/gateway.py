@@ -22,14 +22,14 @@ from leftfold.client.commands import Client
 from leftfold.client.reader import Views
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.http.access import Access, KnownHosts
-from leftfold.http.commands import CommandRoutes
+from leftfold.http.command_routes import CommandRoutes
 from leftfold.http.gateway_server import MAX_HEADER_BYTES
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
 from leftfold.http.routes import FirstConnection, ProblemRoute, operation_name
 from leftfold.http.server_sent_events import add_changes, add_events
 from leftfold.http.shortcuts import Shortcut, Shortcuts
-from leftfold.http.streams import add_stream
-from leftfold.http.views import ViewRoutes
+from leftfold.http.stream_routes import add_stream
+from leftfold.http.view_routes import ViewRoutes
 from leftfold.model import keys as topic_names
 from leftfold.model.app import App
 from leftfold.model.messages import Command

@@ -26,8 +26,8 @@ from leftfold.http.routes import (
     position_in,
     token_of,
 )
-from leftfold.http.streams import recorded_event
-from leftfold.http.views import TypedView
+from leftfold.http.stream_routes import recorded_event
+from leftfold.http.view_routes import TypedView
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.position import Position

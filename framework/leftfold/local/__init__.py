@@ -4,11 +4,11 @@
 addresses of other servers are configured.
 """
 
+from leftfold.local.embedded_servers import ALL, ServerStatus, Status, down, embedded, ended, kill, restart, status, up
 from leftfold.local.files import Progress, StderrProgress
 from leftfold.local.jars import spark_jars
 from leftfold.local.java import java_home
 from leftfold.local.launch import Servers
-from leftfold.local.servers import ALL, ServerStatus, Status, down, embedded, ended, kill, restart, status, up
 from leftfold.local.settings import Listener, LocalSettings
 
 __all__ = [

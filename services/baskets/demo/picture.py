@@ -8,7 +8,7 @@ from pathlib import Path
 from leftfold.engine.causation import Trace, TraceStep
 from leftfold.http import console
 from leftfold.http.console.html import tag
-from leftfold.http.console.streams import trace_graph
+from leftfold.http.console.streams_page import trace_graph
 from services.baskets.app import app
 
 __all__ = ["CONSOLE", "write_picture"]

@@ -26,7 +26,7 @@ from leftfold.spark import event_tables, events
 from leftfold.spark.core.job import spark_runner
 from leftfold.spark.core.task_io import cause_of
 from leftfold.spark.sql.allowed import ASKED_FUNCTIONS, ASKED_TABLES
-from leftfold.spark.sql.results import check_question
+from leftfold.spark.sql.query_results import check_question
 from leftfold.spark.tables.frames import EventTables
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import MakeTopic, decision

@@ -21,8 +21,8 @@ from nicegui.testing.user_simulation import user_simulation
 from leftfold.engine.progress import ProgressReport
 from leftfold.errors import InfrastructureError
 from leftfold.http.access import Principal
+from leftfold.http.console.console_state import Console, Visitor, explain_error
 from leftfold.http.console.elements import Act, act_button, end_with_token
-from leftfold.http.console.state import Console, Visitor, explain_error
 from leftfold.memory import World
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.http.console.dead_letters import group_of
+from leftfold.http.console.console_state import Console, SurveyResult, Visitor
+from leftfold.http.console.dead_letters_page import group_of
 from leftfold.http.console.html import (
     Edge,
     Html,
@@ -27,9 +28,8 @@ from leftfold.http.console.html import (
     tag,
     time_text,
 )
-from leftfold.http.console.log import chart_of, completions, csv_text
-from leftfold.http.console.overview import empty_text, graph_of, is_about, server_problems, state_of
-from leftfold.http.console.state import Console, SurveyResult, Visitor
+from leftfold.http.console.log_page import chart_of, completions, csv_text
+from leftfold.http.console.overview_page import empty_text, graph_of, is_about, server_problems, state_of
 from tests.http.console.kiosk import app
 
 

@@ -20,11 +20,11 @@ from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import Decider
 from leftfold.errors import ConfigurationError
-from leftfold.http.console import streams
+from leftfold.http.console import streams_page
 from leftfold.http.console.application import ROUTES
+from leftfold.http.console.console_state import SharedSurvey, SurveyResult
 from leftfold.http.console.elements import fetched
-from leftfold.http.console.state import SharedSurvey, SurveyResult
-from leftfold.http.streams import StreamHistory
+from leftfold.http.stream_routes import StreamHistory
 from leftfold.memory import World
 from leftfold.model.position import Recorded
 from tests.http.console.kiosk import NOW, Pay, Place, Reminded
@@ -199,7 +199,7 @@ def test_of_a_long_stream_a_part_is_kept_with_its_states(around: int | None, fir
 
 
 def test_a_page_of_a_long_stream_links_to_the_rest_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_KEPT", 2)
+    monkeypatch.setattr(streams_page, "_KEPT", 2)
 
     async def visit(user: User) -> None:
         await user.open("/streams?category=orders&key=o-1&version=2")

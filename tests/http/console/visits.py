@@ -11,7 +11,7 @@ from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import connect
 from leftfold.http.console.application import frame
-from leftfold.http.console.state import Console
+from leftfold.http.console.console_state import Console
 from leftfold.memory import World
 from tests.http.console.kiosk import app
 from tests.servers import Addresses

@@ -237,7 +237,7 @@ import os, sys
 from pyspark import SparkContext
 from leftfold.local import java_home
 from leftfold.spark import SparkSettings, open_session, spark_session
-from leftfold.spark.sql.results import Answer, AnswerLimit
+from leftfold.spark.sql.query_results import Answer, AnswerLimit
 from leftfold.spark.core.jvm import is_alive
 from leftfold.spark.core.task_io import cause_of
 

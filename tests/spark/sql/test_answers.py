@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from leftfold.spark.sql.results import Answer, AnswerLimit
+from leftfold.spark.sql.query_results import Answer, AnswerLimit
 
 
 def asked(frame: DataFrame, **limit: int) -> tuple[list[Any], str]:

@@ -15,7 +15,7 @@ from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import Styled, emit, note, say_lines, styled
-from leftfold.runtime.operations.events import EventLog, fields_of, key_in, value_in
+from leftfold.runtime.operations.logged_events import EventLog, fields_of, key_in, value_in
 from leftfold.runtime.project import Usage, archive_of
 
 __all__ = ["fields_of"]

@@ -35,7 +35,7 @@ from leftfold.ports.bulk import OffsetRange
 from leftfold.runtime.as_of import read_position
 from leftfold.runtime.connect import open_archive
 from leftfold.runtime.console import amount, emit, note, say, shown
-from leftfold.runtime.operations.queries import LogQuery
+from leftfold.runtime.operations.sql_queries import LogQuery
 from leftfold.runtime.project import Usage, archive_needed, archive_of, find_project, load_apps, together
 from leftfold.runtime.servers import topic_of
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.errors import LeftfoldError
 from leftfold.runtime.console import csv_rows, draw, emit, note, say_lines
-from leftfold.runtime.operations.queries import LogQuery, json_value
+from leftfold.runtime.operations.sql_queries import LogQuery, json_value
 from leftfold.runtime.project import Cut
 from leftfold.safety import printable
 
 if TYPE_CHECKING:
-    from leftfold.spark.sql.results import Answer
+    from leftfold.spark.sql.query_results import Answer
 
 __all__ = ["Asking"]
 

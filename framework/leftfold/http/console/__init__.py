@@ -6,6 +6,6 @@ It stands above `leftfold.runtime` and shows what the commands print; no logic o
 from __future__ import annotations
 
 from leftfold.http.console.application import mount_console
-from leftfold.http.console.state import Console, Visitor
+from leftfold.http.console.console_state import Console, Visitor
 
 __all__ = ["Console", "Visitor", "mount_console"]

@@ -20,16 +20,16 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leftfold.http.access import Access, KnownHosts, Principal
-from leftfold.http.console.contracts import contracts
-from leftfold.http.console.dead_letters import dead_letters
+from leftfold.http.console.console_state import Console, Visitor, explain_error
+from leftfold.http.console.contracts_page import contracts
+from leftfold.http.console.dead_letters_page import dead_letters
 from leftfold.http.console.elements import button, end_with_token, heading, html, show_error, with_name, work_bar
 from leftfold.http.console.html import Html, tag
-from leftfold.http.console.log import sql, topics
-from leftfold.http.console.overview import overview
-from leftfold.http.console.processes import processes, workers
-from leftfold.http.console.state import Console, Visitor, explain_error
-from leftfold.http.console.streams import streams, trace
-from leftfold.http.console.views import view, views
+from leftfold.http.console.log_page import sql, topics
+from leftfold.http.console.overview_page import overview
+from leftfold.http.console.processes_page import processes, workers
+from leftfold.http.console.streams_page import streams, trace
+from leftfold.http.console.views_page import view, views
 from leftfold.http.problems import ProblemError, refusal
 from leftfold.runtime.project import Usage
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from nicegui import Client, ui
 
 from leftfold.engine.progress import ProgressReport, RebuildProgress
+from leftfold.http.console.console_state import SurveyResult, Visitor, Work, explain_error
 from leftfold.http.console.html import Html, command, sentence, tag
-from leftfold.http.console.state import SurveyResult, Visitor, Work, explain_error
 from leftfold.runtime.console import lasting
 from leftfold.runtime.project import Usage
 from leftfold.safety import veiled

@@ -32,7 +32,7 @@ from leftfold.ports.protocols import ViewStore
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, note
 from leftfold.runtime.lifecycle import folds_of
-from leftfold.runtime.operations.events import fields_of as event_fields
+from leftfold.runtime.operations.logged_events import fields_of as event_fields
 from leftfold.runtime.project import Usage, view_of
 from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild, session_of
 from leftfold.runtime.servers import Servers, check_addresses, check_broker, store_of, workbench

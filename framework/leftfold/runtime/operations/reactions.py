@@ -9,7 +9,7 @@ from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry, Tried
 from leftfold.model.app import App
 from leftfold.ports.codec import header
 from leftfold.runtime.connect import kafka_settings, open_archive
-from leftfold.runtime.operations.events import value_in
+from leftfold.runtime.operations.logged_events import value_in
 from leftfold.runtime.project import archive_of
 
 __all__ = ["parked_events", "retry_parked"]

@@ -22,7 +22,7 @@ from leftfold.model.messages import Command
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw, install
 from leftfold.testing.simulation.faults.damage import Operator
-from leftfold.testing.simulation.stand_ins.threads import Event
+from leftfold.testing.simulation.stand_ins.threads import SimulatedEvent
 from leftfold.testing.simulation.witness import Check, WitnessedCommand
 
 __all__ = ["FAULT_SECONDS", "Deployment", "Scenario", "has_projectors"]
@@ -98,7 +98,7 @@ class Deployment:
 
     def __init__(self, world: SimulatedWorld, scenario: Scenario, faults: Sequence[Fault]) -> None:
         self._world, self._scenario, self.app = world, scenario, scenario.app
-        self._stops: list[Event] = []
+        self._stops: list[SimulatedEvent] = []
         self.is_stopping = self.is_over = False
         self._rounds = self._over = 0
         self.trace: list[tuple[float, str, str, Any]] = []
@@ -282,7 +282,7 @@ class Deployment:
     @contextmanager
     def stopped(self) -> Iterator[Any]:
         """An event that is set when the running process should end in order; it is restarted unless the run stops."""
-        process, stop = self._world.process, Event()
+        process, stop = self._world.process, SimulatedEvent()
         process.terminate = stop.set
         self._stops.append(stop)
         if self.is_stopping:

@@ -31,7 +31,7 @@ from leftfold.testing.simulation.kafka.brokers import BORN, Cluster
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
 from leftfold.testing.simulation.stand_ins import event_loop, sockets
-from leftfold.testing.simulation.stand_ins.threads import Thread
+from leftfold.testing.simulation.stand_ins.threads import SimulatedThread
 from leftfold.testing.simulation.view_witness import WitnessedRead, fold_violations, stale_reads, store_violations
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Projections:
                     self._deployment.note("attempt failed", error)
                     self._deployment.ended.append(("attempt", f"an attempt failed though nothing struck: {error}"))
 
-        threads = [Thread(target=attempt, daemon=True) for _ in range(self._attempts)]
+        threads = [SimulatedThread(target=attempt, daemon=True) for _ in range(self._attempts)]
         for thread in threads:
             thread.start()
         while not done and len(failed) < len(threads):

@@ -4,6 +4,6 @@ This package handles bytes and data. How bytes travel, and which are lost, is in
 """
 
 from leftfold.testing.simulation.redis_server.connection import Session
-from leftfold.testing.simulation.redis_server.server import RedisServer, Saved
+from leftfold.testing.simulation.redis_server.simulated_redis import RedisServer, Saved
 
 __all__ = ["RedisServer", "Saved", "Session"]

@@ -31,7 +31,7 @@ from leftfold.testing.simulation.redis_server.sorted_sets import SORTED_COMMANDS
 from leftfold.testing.simulation.redis_server.stream_commands import STREAM_COMMANDS
 
 if TYPE_CHECKING:
-    from leftfold.testing.simulation.redis_server.server import RedisServer
+    from leftfold.testing.simulation.redis_server.simulated_redis import RedisServer
 
 __all__ = ["DATA_COMMANDS", "Session"]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.scheduler import Killed, SimulatedProcess, Task
 from leftfold.testing.simulation.stand_ins.sockets import Socket
-from leftfold.testing.simulation.stand_ins.threads import Event, Module
+from leftfold.testing.simulation.stand_ins.threads import Module, SimulatedEvent
 
 __all__ = ["EventLoop", "asyncio"]
 
@@ -237,7 +237,7 @@ class _Result:
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: real_asyncio.AbstractEventLoop) -> None:
         self._coroutine, self._loop = coroutine, loop
         self._task: real_asyncio.Task[Any] | None = None
-        self._is_done = Event()
+        self._is_done = SimulatedEvent()
         loop.call_soon_threadsafe(self._start)
 
     def result(self, timeout: float | None = None) -> Any:

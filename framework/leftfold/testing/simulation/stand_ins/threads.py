@@ -13,14 +13,14 @@ from leftfold.testing.simulation.environment import active, is_simulated
 from leftfold.testing.simulation.scheduler import Task
 
 __all__ = [
-    "Condition",
-    "Event",
-    "Lock",
     "Module",
-    "RLock",
     "SimpleQueue",
-    "Thread",
-    "Timer",
+    "SimulatedCondition",
+    "SimulatedEvent",
+    "SimulatedLock",
+    "SimulatedRLock",
+    "SimulatedThread",
+    "SimulatedTimer",
     "get_ident",
     "queue",
     "simulated_function",
@@ -66,7 +66,7 @@ class _Waiting:
         return len(self._tasks)
 
 
-class Lock:
+class SimulatedLock:
     """`threading.Lock`."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Lock:
         return isinstance(self._owner, Task) and self._owner.process.code is not None
 
 
-class RLock(Lock):
+class SimulatedRLock(SimulatedLock):
     """`threading.RLock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -129,11 +129,11 @@ class RLock(Lock):
             super().release()
 
 
-class Condition:
+class SimulatedCondition:
     """`threading.Condition`."""
 
-    def __init__(self, lock: Lock | None = None) -> None:
-        self._lock = RLock() if lock is None else lock
+    def __init__(self, lock: SimulatedLock | None = None) -> None:
+        self._lock = SimulatedRLock() if lock is None else lock
         self._waiting = _Waiting()
         self.acquire, self.release = self._lock.acquire, self._lock.release
 
@@ -171,7 +171,7 @@ class Condition:
         self._waiting.wake(len(self._waiting))
 
 
-class Event:
+class SimulatedEvent:
     """`threading.Event`."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class Event:
         return self._is_set
 
 
-class Thread:
+class SimulatedThread:
     """`threading.Thread`, as a task of the process that starts it."""
 
     def __init__(
@@ -242,12 +242,12 @@ class Thread:
         return None if self._task is None else id(self._task)
 
 
-class Timer(Thread):
+class SimulatedTimer(SimulatedThread):
     """`threading.Timer`."""
 
     def __init__(self, interval: float, function: Callable[..., Any], args: Any = None, kwargs: Any = None) -> None:
         super().__init__(target=function, args=args or (), kwargs=kwargs)
-        self._interval, self._cancelled = interval, Event()
+        self._interval, self._cancelled = interval, SimulatedEvent()
 
     def run(self) -> None:
         """As of `threading.Timer`."""
@@ -327,12 +327,12 @@ def simulated_function(real: Any, stand_in: Any) -> Any:
 
 threading = Module(
     real_threading,
-    Thread=Thread,
-    Timer=Timer,
-    Lock=Lock,
-    RLock=RLock,
-    Condition=Condition,
-    Event=Event,
+    Thread=SimulatedThread,
+    Timer=SimulatedTimer,
+    Lock=SimulatedLock,
+    RLock=SimulatedRLock,
+    Condition=SimulatedCondition,
+    Event=SimulatedEvent,
     get_ident=get_ident,
 )
 queue = Module(real_queue, SimpleQueue=SimpleQueue)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from nicegui import ui
 
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
+from leftfold.http.console.console_state import SurveyResult, Visitor
 from leftfold.http.console.elements import (
     Act,
     act_button,
@@ -35,8 +36,7 @@ from leftfold.http.console.html import (
     tag,
     time_text,
 )
-from leftfold.http.console.overview import empty_text, server_problems, state_of
-from leftfold.http.console.state import SurveyResult, Visitor
+from leftfold.http.console.overview_page import empty_text, server_problems, state_of
 from leftfold.model.app import App
 from leftfold.model.process import Process
 from leftfold.runtime.console import amount, lasting

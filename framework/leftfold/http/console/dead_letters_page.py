@@ -13,10 +13,10 @@ from nicegui import ui
 
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.progress import ProgressReport, RebuildProgress
+from leftfold.http.console.console_state import SurveyResult, Visitor
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, survey_html
 from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, table, tag, time_text
-from leftfold.http.console.overview import empty_text
-from leftfold.http.console.state import SurveyResult, Visitor
+from leftfold.http.console.overview_page import empty_text
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import Letter

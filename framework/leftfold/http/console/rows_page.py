@@ -17,9 +17,9 @@ from leftfold.engine.verify.history import RowStep
 from leftfold.engine.verify.row_differences import Diff, diff
 from leftfold.engine.views.generations import resolve
 from leftfold.errors import ViewNotBuilt
+from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import button, fetched, form, html, panel, progress_by, submit
 from leftfold.http.console.html import Html, details, difference, joined, json_text, pairs, sentence, table, tag
-from leftfold.http.console.state import Visitor
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
 from leftfold.model.view import View

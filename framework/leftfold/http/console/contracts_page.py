@@ -9,9 +9,9 @@ from nicegui import ui
 
 from leftfold.compatibility import Lock, compare, lock_of
 from leftfold.compatibility.schema import message_schema
+from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import fetched, form, heading, html, panel, submit
 from leftfold.http.console.html import Html, details, sentence, table, tag
-from leftfold.http.console.state import Visitor
 from leftfold.model.app import App
 from leftfold.model.messages import Command, Event
 from leftfold.runtime.console import amount

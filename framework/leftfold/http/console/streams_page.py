@@ -9,6 +9,7 @@ from nicegui import ui
 
 from leftfold.engine.causation import Trace, TraceNode
 from leftfold.engine.progress import RebuildProgress
+from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import button, fetched, form, heading, html, panel, show_error, submit, with_name
 from leftfold.http.console.html import (
     Edge,
@@ -23,11 +24,10 @@ from leftfold.http.console.html import (
     tag,
     time_text,
 )
-from leftfold.http.console.state import Visitor
-from leftfold.http.streams import StreamHistory
+from leftfold.http.stream_routes import StreamHistory
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount
-from leftfold.runtime.operations.events import EventLog, fields_of
+from leftfold.runtime.operations.logged_events import EventLog, fields_of
 from leftfold.runtime.operations.traces import traced
 from leftfold.runtime.project import Usage, archive_of, unknown
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from nicegui import ui
 
 from leftfold.errors import LeftfoldError
+from leftfold.http.console.console_state import SurveyResult, Visitor
 from leftfold.http.console.elements import (
     Act,
     act_button,
@@ -24,9 +25,8 @@ from leftfold.http.console.elements import (
     survey_html,
 )
 from leftfold.http.console.html import Html, age_text, details, number_text, pairs, sentence, table, tag, time_text
-from leftfold.http.console.overview import empty_text, is_about, server_problems, state_of
-from leftfold.http.console.rows import browse, compare_generation, explain_row
-from leftfold.http.console.state import SurveyResult, Visitor
+from leftfold.http.console.overview_page import empty_text, is_about, server_problems, state_of
+from leftfold.http.console.rows_page import browse, compare_generation, explain_row
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
 from leftfold.model.view import FoldView, SpreadView, View

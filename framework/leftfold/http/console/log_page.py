@@ -15,11 +15,11 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
+from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import fetched, form, heading, html, panel, submit, with_name
 from leftfold.http.console.html import command, details, joined, sentence, table, tag
-from leftfold.http.console.state import Visitor
 from leftfold.runtime.console import amount, csv_value, lasting
-from leftfold.runtime.operations.queries import LogQuery, json_value
+from leftfold.runtime.operations.sql_queries import LogQuery, json_value
 from leftfold.runtime.operations.topics import TopicRow, topic_rows
 from leftfold.runtime.project import together
 

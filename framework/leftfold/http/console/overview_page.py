@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from leftfold.http.console.console_state import SurveyResult, Visitor
 from leftfold.http.console.elements import heading, html, panel, show_surveys
 from leftfold.http.console.html import Edge, Html, Node, drawn_graph, sentence, table, tag, time_text
-from leftfold.http.console.state import SurveyResult, Visitor
 from leftfold.model.app import App
 from leftfold.runtime.console import amount, lasting
 

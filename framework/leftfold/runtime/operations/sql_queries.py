@@ -15,7 +15,7 @@ from leftfold.runtime.project import archive_of
 from leftfold.runtime.rebuilding import spark_settings
 
 if TYPE_CHECKING:
-    from leftfold.spark.sql.results import Answer
+    from leftfold.spark.sql.query_results import Answer
 
 __all__ = ["LogQuery", "json_value"]
 
@@ -94,12 +94,12 @@ class LogQuery:
             ContractError: the statement is no query, or names an unknown table or column.
             InfrastructureError: the log has a gap, or the query killed Spark.
         """
-        from leftfold.spark.sql.results import check_question
+        from leftfold.spark.sql.query_results import check_question
 
         with _understood():
             self.look()
             check_question(self._spark, statement, self._tables)
-            from leftfold.spark.sql import results as answers
+            from leftfold.spark.sql import query_results as answers
 
             yield answers.Answer(self._spark.sql(statement), answers.AnswerLimit(self._rows, self._megabytes << 20))
 
