@@ -11,7 +11,8 @@ import pytest
 from faust.types import TP
 from mode.utils.queues import FlowControlEvent
 
-from leftfold.faust.transport import FetchProgress, faust_app
+from leftfold.faust.faust_app import faust_app
+from leftfold.faust.transport import FetchProgress
 
 
 @pytest.mark.parametrize("ours", [True, False])

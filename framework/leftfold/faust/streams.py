@@ -15,8 +15,9 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.engine.views.generations import topics_of
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.faust.faust_app import faust_app, start
 from leftfold.faust.table_rows import TableRows
-from leftfold.faust.transport import faust_app, record_of, start, translated
+from leftfold.faust.transport import record_of, translated
 from leftfold.model import keys as names
 from leftfold.model.app import App, Streaming
 from leftfold.model.messages import Event

@@ -1,21 +1,17 @@
-"""A Faust transport for committed records, with reliable positions; and Faust Apps without web server and logging."""
+"""A Faust transport for committed records, with reliable positions."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
-import faust
 from aiokafka import errors
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
-from mode.utils.queues import FlowControlEvent
-from yarl import URL
 
 from leftfold.errors import InfrastructureError, LeftfoldError, refused
 from leftfold.ports.outgoing import reason_of
@@ -25,9 +21,7 @@ __all__ = [
     "CommittedConsumer",
     "CommittedThread",
     "FetchProgress",
-    "faust_app",
     "record_of",
-    "start",
     "translated",
 ]
 
@@ -304,7 +298,6 @@ class CommittedTransport(driver.Transport):
     sources: frozenset[str] | None = None
 
 
-_TICK_SECONDS = 0.1
 _NOT_ALLOWED = (
     errors.AuthenticationFailedError,
     errors.ClusterAuthorizationFailedError,
@@ -315,90 +308,7 @@ _NOT_ALLOWED = (
 )
 
 
-class _Flow(FlowControlEvent):
-    """Faust's flow control, which resumes only once.
-
-    Faust resumes again when its tables are restored, and would drop the waiting events.
-    """
-
-    def resume(self) -> None:
-        """Resumes the flow of events."""
-        if not self.is_active():
-            super().resume()
-
-
 def translated(error: BaseException, doing: str) -> LeftfoldError:
     """The Leftfold error for an error of Faust or aiokafka; `doing` is what was tried, as the first words."""
     text = f"{doing}: {reason_of(error)}"
     return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
-
-
-class _QuietApp(faust.App):
-    """Makes directories only if something is kept in them: tables in memory leave the working directory as it was."""
-
-    def _create_directories(self) -> None:
-        tables: Any = self.tables.values()
-        if any((table._store or self.conf.store).scheme != "memory" for table in tables):  # noqa: SLF001
-            super()._create_directories()
-
-
-def faust_app(id_: str, dialect: Mapping[str, Any], **other: Any) -> faust.App:
-    """Creates a Faust App with its transport.
-
-    Args:
-        dialect: aiokafka's connection settings.
-        other: Faust settings that differ from the defaults here.
-    """
-    settings: dict[str, Any] = {
-        "broker": [URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
-        "broker_credentials": _credentials(dialect),
-        "consumer_auto_offset_reset": "earliest",
-        "broker_max_poll_records": 2000,
-        "broker_session_timeout": 6,
-        "broker_heartbeat_interval": 1,
-        "broker_commit_interval": 1.0,
-        "stream_wait_empty": False,
-        "topic_allow_declare": False,
-        "topic_disable_leader": True,
-        "web_enabled": False,
-        "store": "memory://",
-        "logging_config": None,
-    }
-    app = _QuietApp(id_, **{**settings, **other})
-    app.flow_control = _Flow()
-    transport = CommittedTransport(app.conf.broker_consumer, app)
-    transport.dialect = dialect
-    app.transport = transport
-    return app
-
-
-async def start(app: faust.App, stop: threading.Event, failure: asyncio.Future[None]) -> None:
-    """Starts a Faust App; returns when it has its first partitions, `stop` is set or `failure` is done.
-
-    Raises:
-        ConfigurationError: the brokers refuse to let it join its group. InfrastructureError: it crashed.
-    """
-    starting = asyncio.ensure_future(app.start())
-    consumer: Any = app.consumer
-    try:
-        while not starting.done() and not failure.done() and not stop.is_set():
-            await asyncio.wait([starting, failure], timeout=_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if (refusal := consumer._thread.refusal) is not None:  # noqa: SLF001  # a CommittedThread
-                raise translated(refusal, f"joining group {app.conf.id}")
-        if starting.done():
-            await starting
-    finally:
-        starting.cancel()
-
-
-def _credentials(dialect: Mapping[str, Any]) -> Any:
-    """The login of Faust's own producer; consumers and our producers use the connection settings directly."""
-    context = dialect.get("ssl_context")
-    if dialect.get("sasl_mechanism"):
-        return faust.SASLCredentials(
-            username=dialect["sasl_plain_username"],
-            password=dialect["sasl_plain_password"],
-            mechanism=dialect["sasl_mechanism"],
-            ssl_context=context,
-        )
-    return faust.SSLCredentials(context) if context is not None else None
