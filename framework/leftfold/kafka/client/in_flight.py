@@ -83,7 +83,8 @@ class PendingAnswers:
             digest: of the command that is answered; older workers do not name it.
         """
         with self._lock:
-            if not (waiting := self._waiting.get(id_, ())) or digest not in (b"", _digest(waiting[0].body)):
+            waiting = self._waiting.get(id_, ())
+            if not waiting or (digest and digest != _digest(waiting[0].body)):
                 return
             del self._waiting[id_]
         for one in waiting:
