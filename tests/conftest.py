@@ -67,6 +67,8 @@ LONG = (
 """What takes longest, in the order to begin with."""
 _WATCHDOG = pytest.StashKey[Watchdog]()
 _BEGUN, _ENDED = pytest.StashKey[float](), pytest.StashKey[dict[str, float]]()
+_SERVED = pytest.StashKey[bool]()
+"""Whether a test of the file that is tested now was on servers."""
 # A busy machine is no bug; in CI every run tries the same examples. Where they are hard to meet, a test asks for more.
 hypothesis.settings.register_profile(
     "leftfold",
@@ -100,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts this in the background has SIGINT ignored, here and in every child that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_WATCHDOG] = Watchdog(seconds=600.0)
-    config.stash[_BEGUN], config.stash[_ENDED] = monotonic(), {}
+    config.stash[_BEGUN], config.stash[_ENDED], config.stash[_SERVED] = monotonic(), {}, False
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -185,8 +187,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Ends forgotten clients while their servers run: hundreds of them at once, without, take minutes of some test."""
+    stash = item.config.stash
+    stash[_SERVED] |= _is_served(item)
     if nextitem is None or nextitem.path != item.path:
-        gc.collect()
+        if stash[_SERVED]:
+            gc.collect()
+        stash[_SERVED] = False
     return (yield)
 
 

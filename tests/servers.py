@@ -20,12 +20,11 @@ from leftfold.local import embedded
 from leftfold.local.embedded_servers import PROBES
 from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 __all__ = ["Addresses", "compose_service", "emptied", "patient", "running", "secret_url"]
 
 COMPOSE = Path(__file__).parents[1] / "docker-compose.yml"
-READY_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -57,25 +56,25 @@ def emptied(servers: Addresses) -> Addresses:
     admin = AdminClient({"bootstrap.servers": servers.kafka})
 
     def left() -> list[str]:
-        return [name for name in admin.list_topics(timeout=READY_SECONDS).topics if not name.startswith("__")]
+        return [name for name in admin.list_topics(timeout=WAIT_SECONDS).topics if not name.startswith("__")]
 
     if topics := left():
-        for deleted in admin.delete_topics(topics, operation_timeout=READY_SECONDS).values():
+        for deleted in admin.delete_topics(topics, operation_timeout=WAIT_SECONDS).values():
             deleted.result()
-    wait_until(lambda: not left(), lambda: f"the end of {left()}", READY_SECONDS)
+    wait_until(lambda: not left(), lambda: f"the end of {left()}")
 
     def idle() -> list[str]:
         return [one.group_id for one in admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result().valid]
 
     if groups := idle():
-        admin.delete_consumer_groups(groups, request_timeout=READY_SECONDS)
-    wait_until(lambda: not idle(), lambda: f"the end of {idle()}", READY_SECONDS)
+        admin.delete_consumer_groups(groups, request_timeout=WAIT_SECONDS)
+    wait_until(lambda: not idle(), lambda: f"the end of {idle()}")
     return servers
 
 
 def patient(brokers: str) -> KafkaSettings:
     """Settings of a client that waits for a broker that stands still for a while."""
-    return KafkaSettings(bootstrap_servers=brokers, request_timeout=READY_SECONDS)
+    return KafkaSettings(bootstrap_servers=brokers, request_timeout=WAIT_SECONDS)
 
 
 def secret_url(settings: RedisSettings) -> str:
@@ -127,4 +126,4 @@ def _ready(addresses: Addresses) -> Addresses:
 
 
 def _wait(probe: Callable[[str, float], bool], address: str) -> None:
-    wait_until(lambda: probe(address, 5.0), f"{probe.__name__} at {address}", READY_SECONDS)
+    wait_until(lambda: probe(address, 5.0), f"{probe.__name__} at {address}")

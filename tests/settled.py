@@ -6,12 +6,13 @@ from contextlib import closing
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.bulk import BulkLog, OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
-from tests.waiting import wait_until
+from tests.waiting import read_until, wait_until
 
-__all__ = ["read_settled", "wait_settled"]
+__all__ = ["committed", "read_settled", "wait_settled"]
 
 
 def wait_settled(kafka: KafkaSettings, topic: str) -> None:
@@ -20,6 +21,18 @@ def wait_settled(kafka: KafkaSettings, topic: str) -> None:
         wait_until(
             lambda: log.stable_ends([topic]) == cluster.ends([topic]), f"every transaction on {topic} to be over"
         )
+
+
+def committed(kafka: KafkaSettings, topic: str, *, now: bool = False) -> list[RawRecord]:
+    """Every committed record of a topic, partition by partition.
+
+    Args:
+        now: what is open is not waited for.
+    """
+    with closing(KafkaLogReader(kafka)) as reader:
+        reader.seek(reader.starts([topic]))
+        found = read_until(reader, (reader.stable_ends if now else reader.ends)([topic]), 1000)
+    return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
 def read_settled(log: BulkLog, topic: str) -> list[RawRecord]:

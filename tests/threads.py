@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from typing import Any, TypeAlias
+from contextlib import closing, contextmanager
+from typing import Any, Self, TypeAlias
 
 from leftfold import App
 from leftfold.engine.views.projector import Projector
@@ -13,43 +13,62 @@ from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.view import View
 from leftfold.ports.protocols import LogReader, ViewStore
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
-__all__ = ["all_working", "deciding", "projecting", "wait_live", "working"]
+__all__ = ["Background", "deciding", "projecting", "wait_live", "working"]
 
 Work: TypeAlias = Callable[[threading.Event], object]
+"""Continues until the event is set."""
 
-_END_SECONDS = 240.0
+
+class Background:
+    """Works, each on a thread, until the block ends.
+
+    Args:
+        raises: whether the end of the block raises what one of them failed of; it is in `failures` in any case.
+    """
+
+    def __init__(self, *works: Work, raises: bool = True) -> None:
+        self.stop, self.failures, self._raises = threading.Event(), list[BaseException](), raises
+        self._threads = [threading.Thread(target=self._run, args=(work,), daemon=True) for work in works]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        self.stop.set()
+        for thread in self._threads:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive(), f"{self} does not end"
+        if kind is None and self._raises:
+            assert self.going
+
+    @property
+    def going(self) -> bool:
+        """True, unless one has failed: then that is raised."""
+        if self.failures:
+            raise self.failures[0]
+        return True
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether one is at work."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def _run(self, work: Work) -> None:
+        try:
+            work(self.stop)
+        except BaseException as error:  # whatever it is, the test's thread raises it or looks at it
+            self.failures.append(error)
 
 
 @contextmanager
 def working(work: Work) -> Iterator[list[BaseException]]:
-    """Runs work that continues until the event is set, which it is at the end of the block; what it failed of."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            work(stop)
-        except BaseException as error:  # whatever it is, the test looks at it
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield failures
-    finally:
-        stop.set()
-        thread.join(_END_SECONDS)
-        assert not thread.is_alive(), "it does not end"
-
-
-@contextmanager
-def all_working(*works: Work) -> Iterator[None]:
-    """Runs each on a thread until the block ends; none of them may fail."""
-    with ExitStack() as stack:
-        failures = [stack.enter_context(working(work)) for work in works]
-        yield
-    assert not any(failures), failures
+    """Runs work until the block ends; what it failed of, which is not raised."""
+    with Background(work, raises=False) as background:
+        yield background.failures
 
 
 def deciding(app: App, name: str, supplier: KafkaClientSupplier) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ from leftfold.ports.bulk import OpenArchive, OpenBulkLog
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from tests.domains.ledger import app, histories, stranger
-from tests.threads import all_working, deciding, projecting, wait_live
+from tests.threads import Background, deciding, projecting, wait_live
 from tests.waiting import WAIT_SECONDS, step_until, wait_until
 from tests.worker.receipts import behind
 
@@ -92,10 +92,10 @@ class Past:
         for view in app.views:
             self.views[view].wait_reached(after, timeout=WAIT_SECONDS)
 
-    def working(self, reader: Callable[[], LogReader]) -> AbstractContextManager[None]:
+    def working(self, reader: Callable[[], LogReader]) -> Background:
         """A worker and a projector at work while the block runs."""
         supplier = KafkaClientSupplier(self.kafka, archive=self.archive)
-        return all_working(deciding(app, "ledgers", supplier), projecting(app.views, reader, self.store))
+        return Background(deciding(app, "ledgers", supplier), projecting(app.views, reader, self.store))
 
     def caught_up(self, redis: RedisSettings, reader: Callable[[], LogReader]) -> dict[str, dict[Any, Any]]:
         """The rows of a projector that begins with nothing, in another database, once it is at the end."""

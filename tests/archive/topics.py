@@ -12,17 +12,15 @@ from confluent_kafka import Producer
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.bulk_log import KafkaBulkLog
-from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.model.position import Position
 from leftfold.parquet.archive_check import Verified, verify_archive
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.archiver import Archived, Archiver
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
-from tests.settled import wait_settled
-from tests.waiting import read_until, wait_until
+from tests.settled import committed, wait_settled
+from tests.waiting import wait_until
 
 DAY = 86_400_000
 BEGUN = 20_000 * DAY
@@ -144,13 +142,7 @@ class Topic:
 
     def records(self, start: int = 0) -> list[RawRecord]:
         """What a reader of the topic sees, partition by partition."""
-        reader, found = KafkaLogReader(self.kafka), list[RawRecord]()
-        ends = self.cluster.ends([self.name])
-        for partition in range(self.partitions):
-            reader.seek(Position({self.name: {partition: start}}))
-            found += read_until(reader, ends.only([self.name], partition))
-        reader.close()
-        return found
+        return [record for record in committed(self.kafka, self.name) if record.offset >= start]
 
 
 MakeTopic = Callable[..., Topic]

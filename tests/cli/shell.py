@@ -8,18 +8,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from leftfold.cli.main import run
+from leftfold.cli.main import app, run
+from leftfold.errors import InfrastructureError
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
-__all__ = ["ROOT", "Shell", "Typed", "Typing", "running", "serving", "typing_with"]
+__all__ = ["ROOT", "Shell", "Typed", "Typing", "parse_words", "running", "serving", "typing_with"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
@@ -59,6 +62,21 @@ def typing_with(capsys: pytest.CaptureFixture[str], *more: str) -> Typing:
         return Typed(run([*words, *more]), *capsys.readouterr())
 
     return type_
+
+
+def parse_words(words: Sequence[str]) -> None:
+    """Has the command line take words without doing anything; a command without its arguments is only named."""
+    command: Any = get_command(app)
+    rest = list(words)
+    while rest and isinstance(command, TyperGroup) and rest[0] not in ("--help", "--version"):
+        known = command.get_command(command.make_context("", [], resilient_parsing=True), rest[0])
+        assert known is not None, f"there is no command {rest[0]!r}"
+        command, rest = known, rest[1:]
+    if rest and "--help" not in rest and "--version" not in rest:
+        # An option may connect, to brokers that are not there.
+        with pytest.MonkeyPatch.context() as changed, suppress(InfrastructureError):
+            changed.setenv("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", "0.05")
+            command.make_context(words[0], rest)
 
 
 class Shell:
@@ -120,14 +138,16 @@ class Shell:
             if any(Path(one).is_relative_to(self.place) and not Path(one).is_relative_to(ROOT) for one in where):
                 del sys.modules[name]
 
-    def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(
+        self, words: Sequence[str], *, module: str = "leftfold.cli", stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         """Types a command that keeps running."""
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "leftfold.cli", *words],
+                [sys.executable, "-m", module, *words],
                 cwd=self.place,
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=log,
             )

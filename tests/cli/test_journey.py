@@ -240,7 +240,7 @@ def topics_that_do_not_fit_stop_everything(up: Shell) -> None:
     assert (checked.code, run.code) == (1, 78)
     assert "topic carts.commands has 4 partitions, but app shop says partitions=16" in checked.out
     assert "has 4 partitions, but app shop says partitions=16" in run.err
-    up.apart("run", "cart_sumary").ended(2, "did you mean cart_summary")
+    up("run", "cart_sumary").ended(2, "did you mean cart_summary")
 
 
 def sigterm_is_no_failure_and_the_line_of_an_unknown_outcome_can_be_typed_again(
@@ -291,7 +291,7 @@ def down_stops_and_says_so_and_then_nothing_runs(up: Shell) -> None:
     assert up("down").out.startswith("stopped; the data stays in ")
     assert up("down").out.startswith("nothing runs in ")
     up("status").ended(69, "kafka and redis: nothing runs in .leftfold; start it: leftfold up")
-    up.apart("run").ended(78, "no Kafka address: start servers with `leftfold up`")
+    up("run").ended(78, "no Kafka address: start servers with `leftfold up`")
 
 
 @pytest.fixture

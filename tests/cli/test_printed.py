@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from leftfold.runtime.console import csv_rows, say, styled
 from leftfold.runtime.logging import open_report
 from leftfold.safety import printable
-from tests.cli.shell import ROOT, Shell, Typed, serving
+from tests.cli.shell import ROOT, Shell, Typed, running, serving
 from tests.servers import Addresses
 
 HOSTILE = "\x1b[31m\x07\x9b2J\u202egnp\u2028x\r\nforged: line\t\x7f\u200f[sku-1][/x]"
@@ -135,14 +135,9 @@ def test_an_amount_that_fits_no_column_is_passed_over_and_named(board: Shell, pl
     assert f"view weights: {named}" in result.err
     assert board("get", "weights", "heavy").code == 1
     assert board("get", "weights", HOSTILE).code == 0
-    stream = Shell(place)
-    stream._environment |= board._environment
-    process = stream.start(["run", "weights", "--app", "tests.cli.noticeboard:app"])
-    try:
+    stream = Shell(place, board._environment)
+    with running(stream, "run", "weights", "--app", "tests.cli.noticeboard:app"):
         stream.wait_said("generation live", "events passed over")
-    finally:
-        process.terminate()
-        process.wait(240.0)
     assert named in stream.said()
 
 

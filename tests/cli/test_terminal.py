@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -157,8 +156,4 @@ def test_who_starts_it_with_ctrl_c_ignored_means_it(tmp_path: Path) -> None:
         "import atexit; atexit.register(lambda: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN))\n"
         "from leftfold_shell import main; main()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
-    done = subprocess.run(
-        [sys.executable, "-c", probe], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "True"
+    assert Shell(tmp_path).python("-c", probe).ok().out.splitlines()[-1] == "True"

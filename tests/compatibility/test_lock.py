@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import gc
 import importlib.util
-import inspect
 import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,6 @@ import pytest
 
 from leftfold import App, ConfigurationError, Process
 from leftfold.compatibility import Lock, compare, lock_of
-from leftfold.compatibility.fold_hash import SourceTrees
 from leftfold.compatibility.lock import CheckFinding
 from tests.domains.trade import Checkout, Placed, checkout, checkout_with, orders, react
 
@@ -263,26 +258,3 @@ def test_the_lock_notices_a_process_that_means_something_else() -> None:
     (finding,) = compare(before, lock_with(checkout_with(react=patient)))
     assert str(finding).startswith("process checkout: react or evolve changed since leftfold.lock; raise version= to 2")
     assert not any(one.wrong for one in compare(before, lock_with(checkout_with(react=patient, version=2))))
-
-
-def test_several_threads_hash_folds_at_once() -> None:
-    """Without a lock CPython 3.11 fails in many of these: another thread parses while the collector runs finalizers."""
-
-    class Cycle:
-        def __init__(self) -> None:
-            self.me = self
-
-        def __del__(self) -> None:
-            sum(range(200))
-
-    def parse(number: int) -> str:
-        _ = [Cycle() for _ in range(50)]
-        return ast.dump(SourceTrees()._tree(inspect.__file__).body[number])
-
-    thresholds = gc.get_threshold()
-    gc.set_threshold(50)
-    try:
-        with ThreadPoolExecutor(4) as threads:
-            assert len(set(threads.map(parse, [0] * 40))) == 1
-    finally:
-        gc.set_threshold(*thresholds)

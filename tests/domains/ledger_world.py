@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leftfold import memory
+from leftfold.engine.rebuild.promotion import Promotion
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.verify.history import RowRetry, RowStep, explain
 from leftfold.engine.verify.verification import Verify
@@ -23,8 +24,8 @@ from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import FoldBench
 
 __all__ = [
-    "NOW", "VIEWS", "each_view", "folded", "ledger_world", "live", "parked", "rebuild", "retry", "rows_of",
-    "send", "steps_of", "verify",
+    "NOW", "VIEWS", "each_view", "folded", "ledger_world", "live", "parked", "promotion", "rebuild", "retry",
+    "rows_of", "send", "steps_of", "verify",
 ]  # fmt: skip
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,6 +65,17 @@ def rebuild(world: World | FoldBench, view: View[Any, Any], **options: Any) -> R
         open_reader=world.log.reader,
         open_sink=lambda: world.store,
         options=RebuildOptions(**{"keep": 0, "patience": 0.0, **options}),
+    )
+
+
+def promotion(world: World | FoldBench, view: View[Any, Any], **options: Any) -> Promotion:
+    """What makes a generation of a view live, and by default keeps the one before."""
+    return Promotion(
+        view,
+        world.store,
+        open_log=lambda: CommittedLog(world.log.reader()),
+        open_reader=world.log.reader,
+        options=RebuildOptions(**{"patience": 0.0, **options}),
     )
 
 

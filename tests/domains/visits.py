@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from leftfold import App, Command, Decider, Delivery, DomainError, Event, Reaction
 from leftfold.ports.protocols import RawRecord
+from tests.planted import event_headers
 
 __all__ = ["Left", "NoAddress", "Paid", "Pay", "Sent", "app_with", "paid", "receipts_with", "visits"]
 
@@ -53,12 +54,6 @@ def app_with(*reactions: Reaction[Any], partitions: int = 2) -> App:
 
 def paid(visit: str, offset: int, partition: int = 0, type_: bytes = b"visits.Paid.v1") -> RawRecord:
     """A payment as it stands in the log."""
-    headers = (
-        ("ce_id", f"{visit}-{offset}".encode()),
-        ("ce_type", type_),
-        ("ce_time", b"2026-01-01T00:00:00Z"),
-        ("ce_sequence", b"1"),
-        ("ce_decision", b"1/1"),
-    )
-    value = Paid(visit=visit, number=offset).model_dump_json().encode()
-    return RawRecord("visits.events", partition, offset, visit.encode(), value, headers)
+    event = Paid(visit=visit, number=offset)
+    headers = event_headers(event, ce_id=f"{visit}-{offset}".encode(), ce_type=type_)
+    return RawRecord("visits.events", partition, offset, visit.encode(), event.model_dump_json().encode(), headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain
@@ -21,6 +21,8 @@ from leftfold.ports.flush import BucketFlush, Checkpoint, Generation
 from leftfold.ports.protocols import RawRecord, ViewStore
 from tests.domains.shop import CheckedOut, baskets, household_spend, open_baskets, product_sales
 from tests.engine.committed_log import CommittedLog
+from tests.planted import as_written
+from tests.reports import Reports
 from tests.waiting import step_until
 
 PARTITIONS = 4
@@ -42,7 +44,7 @@ class FoldBench:
         self.log, self.store = MemoryLog(), MemoryViewStore()
         self.log.create(TOPIC, PARTITIONS)
         self.views = Views(self.store, lambda seconds: None)
-        self.reports: list[tuple[str, Mapping[str, Any]]] = []
+        self.reports = Reports()
         self._codec: MessageCodec[Any] = MessageCodec(baskets.events)
         self._versions: dict[str, int] = {}
 
@@ -52,17 +54,9 @@ class FoldBench:
         for index, event in enumerate(events):
             key = str(getattr(event, type(event).__leftfold__.key))
             self._versions[key] = self._versions.get(key, 0) + 1
-            found = {
-                "ce_id": b"e",
-                "ce_type": type(event).__leftfold__.type.encode(),
-                "ce_time": b"2026-01-01T00:00:00Z",
-                "ce_sequence": b"%d" % self._versions[key],
-                "ce_decision": b"%d/%d" % (index + 1, len(events)),
-            } | headers
-            value = event.model_dump_json().encode()
-            written.append(
-                self.log.append(TOPIC, partition_of(key.encode(), PARTITIONS), key.encode(), value, list(found.items()))
-            )
+            number, place = b"%d" % self._versions[key], b"%d/%d" % (index + 1, len(events))
+            replaced = {"ce_id": b"e", "ce_sequence": number, "ce_decision": place, **headers}
+            written.append(self.log.append(TOPIC, *as_written(event, PARTITIONS, **replaced)))
         return written
 
     def raw(self, key: bytes | None, value: bytes | None, **headers: bytes) -> RawRecord:
@@ -76,7 +70,7 @@ class FoldBench:
             self.log.reader,
             self.store,
             look=0.0,
-            report=lambda what, details: self.reports.append((what, details)),
+            report=self.reports,
             **{"member": "bench", "growth": 1, **options},
         )
 

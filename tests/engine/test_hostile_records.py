@@ -262,7 +262,7 @@ def test_any_row_key_that_a_client_chooses_stops_no_view(view: Any) -> None:
         if chance.random() < 0.1:
             projector = bench.settle(projector if chance.random() < 0.5 else None)
     bench.settle(projector)
-    assert not [details for what, details in bench.reports if what == "view stopped"]
+    assert not bench.reports.of("view stopped")
     assert set(bench.rows(view)) == expected - {""}
     (why,) = bench.views[view].describe().parked.values()
     assert why.waiting == unnamed > 0

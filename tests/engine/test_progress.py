@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from leftfold.engine.progress import AGAIN, ReportLimiter
+from tests.reports import Reports
 
 
 def test_repeated_reports_are_one_report_and_then_a_count() -> None:
-    reported: list[tuple[str, Mapping[str, Any]]] = []
-    now = 5.0
-    seldom = ReportLimiter(lambda what, details: reported.append((what, details)), lambda: now)
+    reported, now = Reports(), 5.0
+    seldom = ReportLimiter(reported, lambda: now)
     for _ in range(1000):
         seldom.report("decide failed", {"why": "x"}, kind="one")
     seldom.report("decide failed", {"why": "y"}, kind="other", times=7)

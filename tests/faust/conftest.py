@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from tests.faust.sales import app
+from tests.faust.tills import Tills
 from tests.servers import Addresses
 
 LEFT = (
@@ -31,3 +33,12 @@ def addresses(empty_servers: Addresses) -> Addresses:
     """Servers with the topics of the tills and nothing else."""
     ensure(app, KafkaSettings(bootstrap_servers=empty_servers.kafka))
     return empty_servers
+
+
+@pytest.fixture(scope="module")
+def tills(addresses: Addresses) -> Iterator[Tills]:
+    """Some sales that are written."""
+    tills = Tills(addresses)
+    tills.write(tills.sales(40))
+    yield tills
+    tills.store.close()

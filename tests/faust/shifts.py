@@ -7,9 +7,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
-
-from confluent_kafka import Producer
 
 from leftfold import App, Event, Recorded, StreamedView, Streaming
 from leftfold.faust import EventStreams, ExternalRows
@@ -17,6 +14,7 @@ from leftfold.faust.streams import streams_of
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.protocols import ViewStore
 from tests.faust.sales import PARTITIONS, Sold
+from tests.planted import as_written, write
 from tests.threads import working
 
 __all__ = ["Gate", "Shift", "close_doors", "closings", "last_of", "shift_at_work", "totals"]
@@ -125,11 +123,5 @@ def shift_at_work(
 
 
 def close_doors(kafka: KafkaSettings, count: int) -> None:
-    producer = Producer(kafka.librdkafka())
-    for number in range(count):
-        reported = {"ce_id": f"closed-{number}", "ce_type": "doors.Closed.v1", "ce_time": "2026-01-01T00:00:00Z"}
-        headers: Any = [
-            (name, value.encode()) for name, value in (reported | {"ce_sequence": "1", "ce_decision": "1/1"}).items()
-        ]
-        producer.produce("doors.events", Closed(door="front").model_dump_json().encode(), b"front", 0, headers=headers)
-    producer.flush(240.0)
+    closed = [as_written(Closed(door="front"), PARTITIONS)._replace(partition=0) for _ in range(count)]
+    write(kafka, "doors.events", closed, commit=None)

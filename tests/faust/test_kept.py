@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +21,10 @@ from leftfold.model.position import Position
 from tests.faust.sales import PARTITIONS, Window, app, expected, lately_of, wired
 from tests.faust.tills import NOW, Program, Tills, by, keeping, running
 from tests.servers import Addresses
+from tests.threads import Background
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
-
-
-@pytest.fixture(scope="module")
-def tills(addresses: Addresses) -> Iterator[Tills]:
-    tills = Tills(addresses)
-    tills.write(tills.sales(40))
-    yield tills
-    tills.store.close()
-
-
-@contextmanager
-def program(addresses: Addresses, place: Path, version: int, *, whole: bool = False) -> Iterator[Program]:
-    """A process that keeps the view while the block runs."""
-    one = Program(addresses, place, version, whole=whole)
-    try:
-        yield one
-    finally:
-        one.end()
 
 
 def test_a_second_process_is_refused_at_once_and_the_first_continues(tills: Tills) -> None:
@@ -92,9 +73,9 @@ def test_a_rebuild_keeps_others_out_until_it_is_closed(tills: Tills) -> None:
 def test_who_waits_takes_over_from_who_is_killed_and_every_event_counts_once(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:
-    with program(addresses, tmp_path, 13) as first:
+    with Program(addresses, tmp_path, 13) as first:
         wait_until(lambda: tills.is_live(13), first.said)
-        with program(addresses, tmp_path, 13) as second:
+        with Program(addresses, tmp_path, 13) as second:
             wait_until(lambda: "is kept already by" in second.said(), second.said)
             before = tills.rows(13)
             tills.write(tills.sales(300))
@@ -111,19 +92,18 @@ def test_who_waits_takes_over_from_who_is_killed_and_every_event_counts_once(
 def test_a_rebuild_goes_through_the_log_once_more_and_the_process_that_keeps_the_view_continues_with_that(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:
-    with program(addresses, tmp_path, 14) as keeper:
+    with Program(addresses, tmp_path, 14) as keeper:
         wait_until(lambda: tills.is_live(14), keeper.said)
         before, rows = tills.live(14), tills.rows(14)
         reported = keeper.tell("rebuild", "lately", "--json")
-        assert reported.returncode == 0, reported.stderr
-        (result,) = map(json.loads, reported.stdout.splitlines())
+        (result,) = reported.ok().rows()
         assert (result["predecessor"], result["equal"], result["swapped"]) == (before, True, True)
         assert tills.live(14) == result["generation"]
         assert tills.seen(14) == rows
         wait_until(lambda: keeper.process.poll() is not None, keeper.said)
         assert keeper.process.returncode == Fenced.exit_code, keeper.said()
         assert f"was rebuilt as generation {result['generation']}" in keeper.said()
-    with program(addresses, tmp_path, 14) as keeper:
+    with Program(addresses, tmp_path, 14) as keeper:
         tills.write(tills.sales(50))
         assert tills.rows(14) == expected(tills.committed), keeper.said()
         assert tills.live(14) == result["generation"]
@@ -134,23 +114,17 @@ def test_a_rebuild_goes_through_the_log_once_more_and_the_process_that_keeps_the
 def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_continues_by_itself(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:
-    is_over = threading.Event()
 
-    def sell() -> None:
-        while not is_over.wait(0.05):
+    def sell(stop: threading.Event) -> None:
+        while not stop.wait(0.05):
             tills.write(tills.sales(5))
 
-    with program(addresses, tmp_path, 17, whole=True) as keeper:
+    with Program(addresses, tmp_path, 17, whole=True) as keeper:
         wait_until(lambda: tills.is_live(17), keeper.said)
         before = tills.live(17)
-        selling = threading.Thread(target=sell)
-        selling.start()
-        try:
+        with Background(sell):
             reported = keeper.tell("rebuild", "lately")
-        finally:
-            is_over.set()
-            selling.join(240.0)
-        assert reported.returncode == 0, reported.stdout + reported.stderr
+        reported.ok()
         assert tills.live(17) != before
         wait_until(lambda: "exit=75" in keeper.said(), keeper.said)
         assert tills.rows(17) == expected(tills.committed), keeper.said()
@@ -161,7 +135,7 @@ def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_continues_by_
 def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_asked_to(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:
-    with program(addresses, tmp_path, 15) as keeper:
+    with Program(addresses, tmp_path, 15) as keeper:
         wait_until(lambda: tills.is_live(15), keeper.said)
         tills.rows(15)
     view = lately_of(15)
@@ -172,13 +146,11 @@ def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_aske
     rows.write(rows.take(), Position())
     assert tills.seen(15) != expected(tills.committed)
     reported = keeper.tell("rebuild", "lately")
-    assert reported.returncode == 3, reported.stderr
-    assert "not swapped" in reported.stdout
+    assert (reported.code, "not swapped" in reported.out) == (3, True), reported
     assert tills.seen(15)["s0", NOW] == wrong
-    reported = keeper.tell("rebuild", "lately", "--anyway")
-    assert reported.returncode == 0, reported.stderr
+    keeper.tell("rebuild", "lately", "--anyway").ok()
     assert tills.seen(15) == expected(tills.committed)
-    assert "only that stream can compute it again" in keeper.tell("verify", "lately").stderr
+    assert "only that stream can compute it again" in keeper.tell("verify", "lately").err
 
 
 @pytest.fixture

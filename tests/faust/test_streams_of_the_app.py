@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from leftfold.cli.run.run import chosen, parts_of
 from leftfold.kafka.administration.groups import Groups
 from leftfold.runtime.project import Usage
 from tests.cli.shell import Typing, typing_with
-from tests.faust.sales import PARTITIONS, Sold, Window, app, by_window, lately, tills, wired
+from tests.faust.sales import PARTITIONS, Sold, Window, app, by_window, lately, wired
+from tests.faust.sales import tills as decider
 from tests.faust.tills import Program, Tills
 from tests.servers import Addresses
 from tests.waiting import wait_until
@@ -27,7 +28,7 @@ class Closed(Event, category="doors", key="door"):
 
 def test_the_parts_of_an_app_are_one_for_each_stream_and_more_where_it_keeps_no_view() -> None:
     free = Streaming("mails", events=Sold, work=lambda streams: None)
-    whole = App("chain", deciders=[tills], views=[lately], streams=[*app.streams, free])
+    whole = App("chain", deciders=[decider], views=[lately], streams=[*app.streams, free])
     parts = {part.name: part.command[-2:] for part in parts_of(whole, 2, (), {})}
     assert {name: command for name, command in parts.items() if "tills" not in name} == {
         "lately": ("agents", "lately"),
@@ -39,7 +40,7 @@ def test_the_parts_of_an_app_are_one_for_each_stream_and_more_where_it_keeps_no_
 def test_a_view_is_run_by_its_stream_and_a_stream_brings_its_views() -> None:
     other = StreamedView("latest", events=Sold, row=Window, key=by_window)
     stream = Streaming("sums", events=Sold, work=wired, views=[other])
-    whole = App("chain", deciders=[tills], views=[other], streams=[stream])
+    whole = App("chain", deciders=[decider], views=[other], streams=[stream])
     for name in ("latest", "sums"):
         meant = chosen(whole, [name])
         assert (meant.streams, meant.views, meant.deciders) == ((stream,), (other,), ())
@@ -76,14 +77,6 @@ def test_what_does_not_fit_together_is_refused(make: Callable[[], Any], why: str
         make()
 
 
-@pytest.fixture(scope="module")
-def tills_of(addresses: Addresses) -> Iterator[Tills]:
-    tills = Tills(addresses)
-    tills.write(tills.sales(40))
-    yield tills
-    tills.store.close()
-
-
 @pytest.fixture
 def typed(
     addresses: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -101,7 +94,8 @@ def typed(
 def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("leftfold.runtime.project.load_app", lambda *_: App("chain", deciders=[tills], views=[lately]))
+    chain = App("chain", deciders=[decider], views=[lately])
+    monkeypatch.setattr("leftfold.runtime.project.load_app", lambda *_: chain)
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert run(["run", "lately", "--redis", "redis://127.0.0.1:1"]) == 2
     assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
@@ -130,7 +124,7 @@ def test_only_what_a_stream_can_do_is_promised(
 
 @pytest.mark.servers
 def test_status_and_doctor_report_streams_and_trim_waits_for_them(
-    tills_of: Tills,
+    tills: Tills,
     addresses: Addresses,
     tmp_path: Path,
     typed: Typing,
@@ -151,14 +145,12 @@ def test_status_and_doctor_report_streams_and_trim_waits_for_them(
     assert typed("log", "archive", "tills")[0] == 0
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "stream lately has read tills.events[0] up to 0 only" in said) == (69, True), said
-    program = Program(addresses, tmp_path)
-    try:
+    with Program(addresses, tmp_path) as program:
         wait_until(lambda: reported()["lag"] == 0, lambda: f"{reported()} {program.said()}")
         assert (reported()["running"], reported()["behind"]) == (1, 0.0)
         assert looked() == {"about": "streams", "well": True, "message": "lately is at work, lag 0"}
-    finally:
         assert program.end() == 0
-    tills_of.write(tills_of.sales(20))
+    tills.write(tills.sales(20))
     assert reported()["lag"] > 0
     assert typed("log", "archive", "tills")[0] == 0
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
@@ -167,11 +159,8 @@ def test_status_and_doctor_report_streams_and_trim_waits_for_them(
     monkeypatch.setattr("leftfold.cli.log.group.load_apps", lambda specs: {"": App("none")})
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "events deleted" in said) == (0, True), "the twin asks no stream, and the stream has lost them"
-    program = Program(addresses, tmp_path)
-    try:
+    with Program(addresses, tmp_path) as program:
         wait_until(lambda: "no longer holds offsets" in program.said(), program.said)
-    finally:
-        program.end()
 
 
 def committing(tills: Tills, group: str, offset: int) -> Consumer:
@@ -182,12 +171,12 @@ def committing(tills: Tills, group: str, offset: int) -> Consumer:
 
 
 @pytest.mark.servers
-def test_of_several_generations_those_at_work_count_else_the_latest(tills_of: Tills) -> None:
+def test_of_several_generations_those_at_work_count_else_the_latest(tills: Tills) -> None:
     """A generation that no process keeps any more would hold up every trim for a week."""
-    old = committing(tills_of, "leftfold.chain.often.stream.9-aaaa", 1)
-    new = committing(tills_of, "leftfold.chain.often.stream.10-bbbb", 5)
+    old = committing(tills, "leftfold.chain.often.stream.9-aaaa", 1)
+    new = committing(tills, "leftfold.chain.often.stream.10-bbbb", 5)
     try:
-        with Groups(tills_of.kafka) as groups:
+        with Groups(tills.kafka) as groups:
             assert groups.listeners("tills.events")["stream often"] == dict.fromkeys(range(PARTITIONS), 5)
             assert groups.listeners("tills.commands").keys().isdisjoint({"stream often"})
             assert groups.streams()["chain", "often"].running == 0

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
-
-from confluent_kafka import Producer
+from typing import Any, Self, TypeAlias
+from uuid import uuid4
 
 from leftfold.client import Views
 from leftfold.errors import LeftfoldError
 from leftfold.faust.streams import streams_of
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.model.keys import partition_of
 from leftfold.ports.codec import utc_text
 from leftfold.redis import RedisSettings, RedisViewStore
+from tests.cli.shell import ROOT, Shell, Typed
 from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of
+from tests.planted import as_written, write
 from tests.servers import Addresses
 from tests.threads import working
 from tests.waiting import wait_until
@@ -35,7 +33,7 @@ from tests.waiting import wait_until
 __all__ = ["NOW", "Keep", "Program", "Tills", "by", "by_the_document", "keeping", "running"]
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ROOT = Path(__file__).parents[2]
+APP, PART = "--app=tests.faust.sales:app", ("agents", "lately")
 
 
 class Tills:
@@ -60,22 +58,8 @@ class Tills:
 
     def write(self, sales: list[Sold], *, commit: bool = True) -> None:
         """One transaction that is committed or aborted."""
-        producer = Producer({**self.kafka.librdkafka(), "transactional.id": "tills"})
-        producer.init_transactions(60)
-        producer.begin_transaction()
-        for sale in sales:
-            key = sale.store.encode()
-            headers: Any = [
-                ("ce_id", str(uuid.uuid4()).encode()),
-                ("ce_type", b"tills.Sold.v1"),
-                ("ce_time", utc_text(sale.at).encode()),
-                ("ce_sequence", b"1"),
-                ("ce_decision", b"1/1"),
-            ]
-            body = sale.model_dump_json().encode()
-            producer.produce("tills.events", body, key, partition_of(key, PARTITIONS), headers=headers)
-        producer.flush(240.0)
-        (producer.commit_transaction if commit else producer.abort_transaction)(60)
+        records = [as_written(sale, PARTITIONS, ce_time=utc_text(sale.at).encode()) for sale in sales]
+        write(self.kafka, "tills.events", records, commit=commit)
         self.committed += sales if commit else []
 
     def rows(self, version: int = 1) -> dict[tuple[str, datetime], Window]:
@@ -137,40 +121,24 @@ def keeping(tills: Tills, work: Keep, version: int = 1) -> Iterator[None]:
 
 
 class Program:
-    """A part of `leftfold run` that keeps the view, in a process of its own that may be killed; or the whole run."""
+    """A part of `leftfold run` that keeps the view, in a process of its own until the block ends; or the whole run."""
 
     def __init__(self, addresses: Addresses, place: Path, version: int = 1, *, whole: bool = False) -> None:
-        path = os.pathsep.join([str(ROOT / "framework"), str(ROOT)])
-        servers = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": addresses.kafka, "LEFTFOLD_REDIS_URL": addresses.redis}
-        self.log = place / f"{uuid.uuid4().hex}.log"
-        self.environment = {**os.environ, "PYTHONPATH": path, VERSION: str(version), **servers}
-        app = "--app=tests.faust.sales:app"
-        part = ["-m", "leftfold.cli.run.child_process", "--name=lately", app, "--logs=plain", "agents", "lately"]
-        words = ["-m", "leftfold.cli", "run", "lately", app, "--plain-logs"] if whole else part
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *words],
-                env=self.environment,
-                cwd=place,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
+        self._shell = Shell(place, {VERSION: str(version)}).at(addresses).beside(uuid4().hex)
+        self.said = self._shell.said
+        words = ["run", "lately", APP, "--plain-logs"] if whole else ["--name=lately", APP, "--logs=plain", *PART]
+        module = "leftfold.cli" if whole else "leftfold.cli.run.child_process"
+        self.process = self._shell.start(words, module=module, stdin=subprocess.PIPE)
 
-    def said(self) -> str:
-        return self.log.read_text("utf-8")
+    def __enter__(self) -> Self:
+        return self
 
-    def tell(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def __exit__(self, *raised: object) -> None:
+        self.end()
+
+    def tell(self, *words: str) -> Typed:
         """Types a command about the same App on the same servers."""
-        return subprocess.run(
-            [sys.executable, "-m", "leftfold.cli", *words, "--app", "tests.faust.sales:app"],
-            env=self.environment,
-            cwd=self.log.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
+        return self._shell.apart(*words, APP)
 
     def end(self, *, kill: bool = False) -> int:
         """Ends it in order, or at once; its exit code."""

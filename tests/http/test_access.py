@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import httpx
@@ -24,7 +22,8 @@ from leftfold.http import access as access_module
 from leftfold.http.access import local_names
 from leftfold.http.settings import HttpSettings
 from tests.domains.shop import Add
-from tests.http.test_gateway import BASKETS, NDJSON, OPEN, called, is_problem
+from tests.http.calls import BASKETS, NDJSON, OPEN, called, problem_in
+from tests.listening import Request, listening
 
 VIEW = "/views/open_baskets"
 
@@ -33,30 +32,20 @@ class Provider:
     """An OpenID provider on this machine: its discovery document, its keys, and tokens that it signs."""
 
     def __init__(self) -> None:
+        self.issuer = ""
         self.keys: dict[str, rsa.RSAPrivateKey] = {}
         self.fetches = 0
         self.is_down = False
         self.rotate("first")
-        provider = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                provider.fetches += 1
-                if provider.is_down:
-                    self.send_error(503)
-                    return
-                found: Any = {"issuer": provider.issuer, "jwks_uri": f"{provider.issuer}/keys"}
-                if self.path == "/keys":
-                    found = {"keys": [public(id_, key) for id_, key in provider.keys.items()]}
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps(found).encode())
-
-            def log_message(self, *_: object) -> None:
-                return None
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+    def answer(self, request: Request) -> tuple[int, bytes]:
+        self.fetches += 1
+        if self.is_down:
+            return 503, b""
+        found: Any = {"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys"}
+        if request.path == "/keys":
+            found = {"keys": [public(id_, key) for id_, key in self.keys.items()]}
+        return 200, json.dumps(found).encode()
 
     def rotate(self, id_: str) -> None:
         """Replaces the key."""
@@ -77,12 +66,8 @@ def public(id_: str, key: rsa.RSAPrivateKey) -> Mapping[str, Any]:
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     found = Provider()
-    thread = threading.Thread(target=found.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield found
-    found.server.shutdown()
-    thread.join()
-    found.server.server_close()
+    with listening(found.answer) as found.issuer:
+        yield found
 
 
 async def status(http: httpx.AsyncClient, token: str) -> int:
@@ -112,14 +97,14 @@ def test_callers_need_a_known_key_and_the_right() -> None:
 
     async def calls(http: httpx.AsyncClient) -> None:
         problem = await http.post(f"{BASKETS}/Open", json=OPEN)
-        assert "X-API-Key" in is_problem(problem, 401)["detail"]
+        assert "X-API-Key" in problem_in(problem, 401)["detail"]
         assert problem.headers["WWW-Authenticate"] == "Bearer"
-        is_problem(await http.post(f"{BASKETS}/Open", json={"not": "a command"}), 401)  # before anything else is said
-        is_problem(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"X-API-Key": "guess"}), 401)
-        is_problem(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"X-API-Key": "other"}), 403)
-        is_problem(await http.get("/streams/baskets/b", headers={"X-API-Key": "other"}), 403)
-        is_problem(await http.get("/changes/open_baskets"), 401)
-        is_problem(await http.get("/events/baskets", headers={"X-API-Key": "other"}), 403)
+        problem_in(await http.post(f"{BASKETS}/Open", json={"not": "a command"}), 401)  # before anything else is said
+        problem_in(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"X-API-Key": "guess"}), 401)
+        problem_in(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"X-API-Key": "other"}), 403)
+        problem_in(await http.get("/streams/baskets/b", headers={"X-API-Key": "other"}), 403)
+        problem_in(await http.get("/changes/open_baskets"), 401)
+        problem_in(await http.get("/events/baskets", headers={"X-API-Key": "other"}), 403)
         sent = await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Authorization": "Bearer secret"})
         assert sent.status_code == 200
         shown = (await http.get("/streams/baskets/b", headers={"X-API-Key": "secret"})).json()
@@ -139,7 +124,7 @@ def test_a_gateway_that_asks_for_no_credentials_answers_under_its_own_names_alon
     async def calls(http: httpx.AsyncClient) -> None:
         for host, expected in (("localhost:8080", 200), ("[::1]", 200), ("LOCALHOST", 200), ("rebound.example", 421)):
             assert (await http.get(VIEW, headers={"Host": host})).status_code == expected
-        detail = is_problem(await http.post(f"{BASKETS}/Open", json=OPEN), 421)["detail"]
+        detail = problem_in(await http.post(f"{BASKETS}/Open", json=OPEN), 421)["detail"]
         assert detail == "'test' is no name of this server, which asks for no credentials"
 
     called(calls, hosts=local_names("127.0.0.1"))
@@ -156,11 +141,11 @@ def test_a_rule_sees_the_command_and_the_key_and_of_a_batch_each_line() -> None:
         answer = await http.post(f"{BASKETS}/Add:batch", content="\n".join(map(json.dumps, lines)), headers=NDJSON)
         own, others, last = map(json.loads, answer.text.splitlines())
         assert (own["version"], others["status"], last["version"]) == (2, 403, 3)
-        is_problem(await http.post(f"{BASKETS}/Add", json=lines[1]), 403)
-        is_problem(await http.get(f"{VIEW}/secret"), 403)
-        is_problem(await http.get("/streams/baskets/secret"), 403)
+        problem_in(await http.post(f"{BASKETS}/Add", json=lines[1]), 403)
+        problem_in(await http.get(f"{VIEW}/secret"), 403)
+        problem_in(await http.get("/streams/baskets/secret"), 403)
         for path in ("/changes/open_baskets", "/events/baskets"):
-            is_problem(await http.get(path, params={"key": ["b", "secret"]}), 403)
+            problem_in(await http.get(path, params={"key": ["b", "secret"]}), 403)
 
     called(calls, access=Access(authorize=authorize))
 
@@ -173,7 +158,7 @@ def test_a_token_names_the_caller_and_its_roles(provider: Provider) -> None:
             token = provider.token(email="ann@shop.example", realm={"roles": ["operator", 7]})
             assert await status(http, token) == 200
             assert await status(http, token) == 200
-            is_problem(await http.get(VIEW, headers={"Authorization": f"Bearer {provider.token()}"}), 401)
+            problem_in(await http.get(VIEW, headers={"Authorization": f"Bearer {provider.token()}"}), 401)
 
         called(calls, access=Access(authorize=authorize, provider=provided))
     principal, permission = seen[0]
@@ -208,7 +193,7 @@ def test_tokens_that_are_expired_forged_or_for_others_are_refused(provider: Prov
             "a.b.c",
             "",
         ):
-            problem = is_problem(await http.get(VIEW, headers={"Authorization": f"Bearer {token}"}), 401)
+            problem = problem_in(await http.get(VIEW, headers={"Authorization": f"Bearer {token}"}), 401)
             assert not token or token not in str(problem)
 
     called(calls, access=Access(provider=OpenIdProvider(provider.issuer, "shop")))
@@ -243,7 +228,7 @@ def test_while_the_provider_is_down_known_keys_stay_in_use(provider: Provider, m
         provider.is_down = True
         answer = await http.get(VIEW, headers={"Authorization": f"Bearer {provider.token()}"})
         assert answer.headers["Retry-After"] == "1"
-        is_problem(answer, 503)
+        problem_in(answer, 503)
         provider.is_down = False
         assert await status(http, provider.token()) == 200
         provider.is_down = True
@@ -273,10 +258,10 @@ def test_a_certificate_counts_only_from_the_proxy() -> None:
 
         async def calls(http: httpx.AsyncClient) -> None:
             assert (await http.get(VIEW, headers={"X-Client-Subject": "CN=till-7"})).status_code == 200
-            is_problem(await http.get(VIEW), 401)
+            problem_in(await http.get(VIEW), 401)
 
         async def forged(http: httpx.AsyncClient) -> None:
-            is_problem(await http.get(VIEW, headers={"X-Client-Subject": "CN=till-7"}), 401)
+            problem_in(await http.get(VIEW, headers={"X-Client-Subject": "CN=till-7"}), 401)
 
         near, far = (CertificateHeader("X-Client-Subject", [proxies]) for proxies in ("127.0.0.0/8", "10.1.2.3"))
         called(calls, access=Access(authorize=authorize, certificates=near))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -17,16 +17,16 @@ from fastapi import APIRouter, FastAPI
 
 from leftfold import memory
 from leftfold.errors import InfrastructureError, OutcomeUnknown
-from leftfold.http import Access, Principal, hash_of, router
-from leftfold.http.batches import MOST_BATCHES, _BatchSender
+from leftfold.http import Access, Principal, gateway, hash_of, router
+from leftfold.http.batches import MOST_SENDING, _BatchSender
 from leftfold.http.command_routes import CommandRoutes, _Sent
 from leftfold.http.routes import FirstConnection, ProblemRoute
-from leftfold.http.stream_routes import add_stream
+from leftfold.http.stream_routes import _MOST_READS, _reads, add_stream
 from leftfold.memory import World
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
 from tests.domains.shop import Open, app, baskets
-from tests.http.test_gateway import ADD, BASKETS, NDJSON, OPEN, called, is_problem
+from tests.http.calls import ADD, BASKETS, NDJSON, NOW, OPEN, StandIn, called, client_of, problem_in
 from tests.waiting import WAIT_SECONDS
 
 
@@ -81,18 +81,10 @@ class _Silent:
         return receipt
 
 
-class _Connected:
-    def __init__(self, world: World, client: Any) -> None:
-        self._world, self.client, self.views = world, client, world.views
-
-    def stream(self, category: str, key: str) -> Any:
-        return self._world.stream(category, key)
-
-
 @contextmanager
-def silent_world(silent: int) -> Iterator[_Connected]:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        yield _Connected(world, _Silent(world, silent))
+def silent_world(silent: int) -> Iterator[StandIn]:
+    with memory(app, now=NOW) as world:
+        yield StandIn(world, client=_Silent(world, silent))
 
 
 def test_what_became_of_a_command_without_an_answer_is_shown_at_its_link_however_often() -> None:
@@ -107,7 +99,7 @@ def test_what_became_of_a_command_without_an_answer_is_shown_at_its_link_however
         assert (again.status_code, again.json(), again.headers["ETag"]) == (200, known.json(), '"1"')
 
     with silent_world(2) as world:
-        called(calls, world=world)
+        called(calls, lambda _: gateway([(app, world)]))
         assert world.client.sent == ["one"] * 3
 
 
@@ -115,7 +107,7 @@ def test_a_link_leads_to_the_command_also_below_a_prefix() -> None:
     async def run(world: Any) -> None:
         api = FastAPI()
         api.include_router(router(app, world), prefix="/shop")
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
+        async with client_of(api) as http:
             answer = await http.post(f"/shop{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "a b"})
             assert (answer.status_code, answer.headers["Location"]) == (202, f"/shop{BASKETS}/Open/a%20b")
             still = await http.get(answer.headers["Location"])
@@ -146,9 +138,9 @@ def test_commands_whose_outcome_is_not_known_are_remembered_up_to_a_size() -> No
     routes = CommandRoutes(FirstConnection(lambda: pytest.fail("it is not asked for")), Access())
     command = Open(basket_id="b", household="h")
     for number in range(100):
-        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
-        routes._remember(("path", str(number)), _Sent(command, None, "", 1_048_576, 0.0))
-    assert [id_ for _, id_ in routes._remembered] == [str(number) for number in range(36, 100)]
+        for _ in range(2):
+            routes._remember(_Sent("path", str(number), command, None, "", 1_048_576, 0.0))
+    assert [sent.id for sent in routes._remembered.values()] == [str(number) for number in range(36, 100)]
     assert routes._bytes == 64 * 1_048_576
 
 
@@ -158,9 +150,14 @@ def test_respond_async_answers_before_the_decision_and_the_link_after_it() -> No
         answer = await http.post(f"{BASKETS}/Add", json={**ADD, "price": "500"}, headers=headers)
         assert answer.status_code == 202
         for _ in range(2):
-            assert is_problem(await http.get(answer.headers["Location"]), 422)["error"] == "TooDear"
+            assert problem_in(await http.get(answer.headers["Location"]), 422)["error"] == "TooDear"
 
     called(calls)
+
+
+def in_world(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    with memory(app, now=NOW) as world:
+        asyncio.run(run(world))
 
 
 class _Unreachable:
@@ -181,12 +178,11 @@ def test_a_link_asks_again_for_a_command_that_could_not_be_sent() -> None:
         async with asked_of(client, world) as http:
             headers = {"Prefer": "respond-async", "Idempotency-Key": "one"}
             link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)).headers["Location"]
-            is_problem(await http.get(link), 503)
+            problem_in(await http.get(link), 503)
             client.is_down = False
             assert (await http.get(link)).json()["version"] == 1
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    in_world(run)
 
 
 class _Held:
@@ -215,7 +211,7 @@ async def asked_of(client: Any, world: World, **options: Any) -> AsyncIterator[h
     routes.add(found, Open, "open")
     add_stream(found, baskets, world.stream, Access())
     api.include_router(found)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as http:
+    async with client_of(api) as http:
         yield http
     await routes.close()
 
@@ -231,14 +227,13 @@ def test_only_so_many_commands_are_under_way_that_no_request_waits_for() -> None
 
             links = [(await later(key)).headers["Location"] for key in ("a", "b")]
             refused = await later("c")
-            assert (is_problem(refused, 503)["title"], refused.headers["Retry-After"]) == ("not available", "1")
+            assert (problem_in(refused, 503)["title"], refused.headers["Retry-After"]) == ("not available", "1")
             assert (await http.post(f"{BASKETS}/Open", json=OPEN)).status_code == 200, "those that wait are sent"
             client.released.set()
             assert [(await http.get(link)).status_code for link in links] == [200, 200]
             assert (await later("c")).status_code == 202
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    in_world(run)
 
 
 @pytest.mark.parametrize("limited", [True, False])
@@ -247,20 +242,18 @@ def test_batches_whose_commands_take_long_leave_threads_for_the_reads_of_others(
 
     async def run(world: World) -> None:
         client = _Held(world)
-        async with asked_of(client, world, **({} if limited else {"batches": 1000})) as http:
+        async with asked_of(client, world, **({} if limited else {"sending": 1000})) as http:
             threads = current_default_thread_limiter()
-            count = MOST_BATCHES if limited else int(threads.total_tokens)
+            count = int(threads.total_tokens)
             sent = [
                 asyncio.ensure_future(http.post(f"{BASKETS}/Open:batch", content=json.dumps(OPEN), headers=NDJSON))
                 for _ in range(count)
             ]
             try:
-                while len(client.chunks) < count:  # noqa: ASYNC110  # they are in threads
+                while len(client.chunks) < (MOST_SENDING if limited else count):  # noqa: ASYNC110  # in threads
                     await asyncio.sleep(0.001)
                 if limited:
-                    refused = await http.post(f"{BASKETS}/Open:batch", content=b"{}", headers=NDJSON)
-                    assert (is_problem(refused, 503)["status"], refused.headers["Retry-After"]) == (503, "1")
-                    is_problem(await http.get("/streams/baskets/b"), 404)
+                    problem_in(await http.get("/streams/baskets/b"), 404)
                 assert (threads.available_tokens > 0) is limited
                 assert (await http.post(f"{BASKETS}/Open", json=OPEN)).status_code == 200
             finally:
@@ -269,8 +262,40 @@ def test_batches_whose_commands_take_long_leave_threads_for_the_reads_of_others(
             again = await http.post(f"{BASKETS}/Open:batch", content=json.dumps(OPEN), headers=NDJSON)
             assert json.loads(again.text)["version"] == 1
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    in_world(run)
+
+
+def test_only_so_many_batches_are_open_at_once() -> None:
+    async def run(world: World) -> None:
+        client = _Held(world)
+        async with asked_of(client, world, batches=1) as http:
+            batch = partial(http.post, f"{BASKETS}/Open:batch", content=json.dumps(OPEN), headers=NDJSON)
+            first = asyncio.ensure_future(batch())
+            while not client.chunks:  # noqa: ASYNC110  # it is in a thread
+                await asyncio.sleep(0.001)
+            problem_in(await batch(), 503)
+            client.released.set()
+            assert {(await first).status_code, (await batch()).status_code} == {200}
+
+    in_world(run)
+
+
+def test_a_line_is_sent_though_its_sender_waits_for_the_answer_before_the_next_one() -> None:
+    async def run(world: World) -> None:
+        answered = asyncio.Event()
+
+        async def lines() -> AsyncGenerator[list[bytes], None]:
+            yield [json.dumps(OPEN).encode()]
+            await answered.wait()
+            yield [json.dumps({**OPEN, "basket_id": "c"}).encode()]
+
+        sender = _BatchSender(world.client, Open, Principal(), Access(), iter("ab"), 10.0, asyncio.Semaphore())
+        answers = sender.send(lines())
+        assert json.loads(await anext(answers))["id"] == "a"
+        answered.set()
+        assert [json.loads(line)["id"] async for line in answers] == ["b"]
+
+    in_world(run)
 
 
 def test_streams_that_take_long_to_read_leave_threads_for_batches() -> None:
@@ -289,33 +314,33 @@ def test_streams_that_take_long_to_read_leave_threads_for_batches() -> None:
         client.released.set()
         async with asked_of(client, Slow()) as http:  # type: ignore[arg-type]  # no more of it is asked for
             assert (await http.post(f"{BASKETS}/Open", json=OPEN)).status_code == 200
-            reads = [asyncio.ensure_future(http.get("/streams/baskets/b")) for _ in range(60)]
+            reads = [asyncio.ensure_future(http.get("/streams/baskets/b")) for _ in range(_MOST_READS)]
             try:
-                await asyncio.sleep(0)
-                batch = await http.post(f"{BASKETS}/Open:batch", content=json.dumps(OPEN), headers=NDJSON)
-                assert batch.status_code == 200
+                while len(_reads) < _MOST_READS:  # noqa: ASYNC110  # until all of them are asked for
+                    await asyncio.sleep(0)
+                problem_in(await http.get("/streams/baskets/b"), 503)
+                url = f"{BASKETS}/Open:batch"
+                assert (await http.post(url, content=json.dumps(OPEN), headers=NDJSON)).status_code == 200
                 assert not any(read.done() for read in reads)
             finally:
                 released.set()
             assert {answer.status_code for answer in await asyncio.gather(*reads)} == {200}
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    in_world(run)
 
 
 def test_a_batch_ends_with_the_token_of_its_caller() -> None:
     async def run(world: World) -> None:
-        async def lines() -> AsyncIterator[bytes]:
-            yield json.dumps(OPEN).encode()
+        async def lines() -> AsyncGenerator[list[bytes], None]:
+            yield [json.dumps(OPEN).encode()]
 
         expired = Principal("ann", claims={"exp": 1.0})
-        sender = _BatchSender(world.client, Open, expired, Access(), iter("ab"), 10.0)
+        sender = _BatchSender(world.client, Open, expired, Access(), iter("ab"), 10.0, asyncio.Semaphore())
         (last,) = [json.loads(line) async for line in sender.send(lines())]
         assert (last["status"], last["detail"]) == (401, "the token has expired; nothing from here on was sent")
         assert not list(world.stream("baskets", "b"))
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    in_world(run)
 
 
 def test_long_lines_are_sent_before_two_hundred_of_them_are_in_memory() -> None:
@@ -325,20 +350,18 @@ def test_long_lines_are_sent_before_two_hundred_of_them_are_in_memory() -> None:
         async with asked_of(client, world) as http:
             line = json.dumps({**OPEN, "household": "h" * 100_000})
             answer = await http.post(f"{BASKETS}/Open:batch", content="\n".join([line] * 50), headers=NDJSON)
-            assert len(answer.text.splitlines()) == sum(client.chunks) == 50
-            assert max(client.chunks) == 11
+            assert (len(answer.text.splitlines()), sum(client.chunks), max(client.chunks)) == (50, 50, 11)
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    in_world(run)
 
 
 def test_a_link_of_one_command_tells_nothing_of_another() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         headers = {"Prefer": "respond-async", "Idempotency-Key": "a/b c"}
-        answer = await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)
-        assert answer.headers["Location"] == f"{BASKETS}/Open/a/b%20c"
-        is_problem(await http.get(f"{BASKETS}/Add/a/b%20c"), 404)
-        assert (await http.get(answer.headers["Location"])).json()["id"] == "a/b c"
+        link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)).headers["Location"]
+        assert link == f"{BASKETS}/Open/a/b%20c"
+        problem_in(await http.get(f"{BASKETS}/Add/a/b%20c"), 404)
+        assert (await http.get(link)).json()["id"] == "a/b c"
 
     called(calls)
 
@@ -347,8 +370,14 @@ def test_a_link_tells_nothing_to_another_caller() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         headers = {"Prefer": "respond-async", "Idempotency-Key": "one", "X-API-Key": "ann's"}
         link = (await http.post(f"{BASKETS}/Open", json=OPEN, headers=headers)).headers["Location"]
-        is_problem(await http.get(link, headers={"X-API-Key": "bob's"}), 404)
+        problem_in(await http.get(link, headers={"X-API-Key": "bob's"}), 404)
         assert (await http.get(link, headers={"X-API-Key": "ann's"})).json()["version"] == 1
+        # With the same key he hides no link of hers, and she cannot use it for another command.
+        await http.post(f"{BASKETS}/Open", json=OPEN, headers={**headers, "X-API-Key": "bob's"})
+        assert (await http.get(link, headers={"X-API-Key": "ann's"})).json()["version"] == 1
+        for given in (headers, {name: value for name, value in headers.items() if name != "Prefer"}):
+            other = await http.post(f"{BASKETS}/Open", json={**OPEN, "household": "i"}, headers=given)
+            assert "Idempotency-Key of another command" in problem_in(other, 409)["detail"]
 
     called(calls, access=Access({hash_of("ann's"): "ann", hash_of("bob's"): "bob"}))
 
@@ -365,8 +394,7 @@ def test_a_line_without_an_end_is_not_read_to_it() -> None:
                 yield b"x" * 100_000
 
         answer = await http.post(f"{BASKETS}/Open:batch", content=body(), headers=NDJSON)
-        first, last = (json.loads(line) for line in answer.text.splitlines())
-        assert (first["version"], last["status"]) == (1, 413)
-        assert read < 2_000_000
+        first, last = map(json.loads, answer.text.splitlines())
+        assert (first["version"], last["status"], read < 2_000_000) == (1, 413, True)
 
     called(calls)

@@ -315,15 +315,37 @@ def test_a_listener_that_catches_up_while_the_feed_fails_joins_the_next_one() ->
     fed(calls)
 
 
+def test_a_listener_that_is_ahead_of_what_is_read_holds_up_no_other_one() -> None:
+    """Its place in another partition is never reached: a token may name any."""
+
+    async def calls(feed: Feed, numbers: Numbers) -> None:
+        numbers.make("k", 0)
+        other, ahead = feed.listen(None), feed.listen(Position.at("n", 0, 0))
+        await anext(other)
+        await anext(ahead)
+        numbers.others_are_held = True  # as a view whose rows are older than what its reader has seen
+        waiting = asyncio.create_task(anext(ahead))
+        for value in range(1, 6):
+            numbers.make("k", value)
+            assert await heard(other, 1) == [value]
+            assert not feed._joining, "the feed reads for no other"
+        with pytest.raises(ProblemError, match="is not reached here yet"):
+            await waiting
+
+    fed(calls, turn_seconds=0.5)
+
+
 def test_a_feed_that_ends_while_a_listener_joins_ends_the_listener() -> None:
     async def calls(feed: Feed, numbers: Numbers) -> None:
         numbers.make("k", 0)
         await anext(feed.listen(None))
         late = feed.listen(Position.at("n", 0, 0))
         await anext(late)
+        assert await heard(late, 1) == [0]
         numbers.others_are_held = True
         joining = asyncio.create_task(anext(late))
-        while numbers.held_reads < 2:  # noqa: ASYNC110  # the first is its own, the second that of the feed
+        numbers.make("k", 1)
+        while not numbers.held_reads:  # noqa: ASYNC110  # the feed reads for it, or it does
             await asyncio.sleep(0)
         await feed.close()
         with pytest.raises(ProblemError, match="the gateway ends"):

@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Any
 
 import httpx
-import pytest
 
-from leftfold import memory
 from leftfold.errors import InfrastructureError
-from leftfold.http import Access, gateway
+from leftfold.http import gateway
 from leftfold.http.routes import POSITION_HEADER, position_in, token_of
 from leftfold.model.position import Position
 from tests.domains.shop import app
+from tests.http.calls import ADD, BASKETS, JSON, OPEN, PROBLEM, Broken, StandIn, called, problem_in
 
-NDJSON = {"Content-Type": "application/x-ndjson"}
-BASKETS, OPEN, ADD = "/commands/baskets", {"basket_id": "b", "household": "h"}, {"basket_id": "b", "product": "milk"}
-PROBLEM = "application/problem+json"
-
-Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
-
-
-def called(calls: Calls, *, access: Access | None = None, world: Any = None, **options: Any) -> None:
-    """Makes calls to a gateway of the shop."""
-
-    async def run(connected: Any) -> None:
-        api = gateway([(app, connected)], access=access, **options)
-        transport = httpx.ASGITransport(api)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            await calls(http)
-
-    if world is not None:
-        asyncio.run(run(world))
-        return
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as made:
-        asyncio.run(run(made))
-
-
-def is_problem(answer: httpx.Response, status: int) -> dict[str, Any]:
-    """The problem in an answer of this status."""
-    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM), answer.text
-    found: dict[str, Any] = answer.json()
-    assert found["status"] == status
-    assert found["title"]
-    return found
+DOWN = Broken(InfrastructureError("no broker answers"))
 
 
 def test_a_conflict_says_which_versions_are_in_it() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        problem = is_problem(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"If-Match": '"7"'}), 412)
+        problem = problem_in(await http.post(f"{BASKETS}/Open", json=OPEN, headers={"If-Match": '"7"'}), 412)
         assert (problem["key"], problem["expected"], problem["actual"]) == ("b", 7, 0)
         for wrong in ("seven", '"-1"', "*", '"²"'):
-            is_problem(await http.post(f"{BASKETS}/Open", json=OPEN, headers={b"If-Match": wrong.encode()}), 400)
+            problem_in(await http.post(f"{BASKETS}/Open", json=OPEN, headers={b"If-Match": wrong.encode()}), 400)
 
     called(calls)
 
 
 def test_a_domain_error_has_its_name_and_fields() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        problem = is_problem(await http.post(f"{BASKETS}/Add", json={**ADD, "price": "101"}), 422)
+        problem = problem_in(await http.post(f"{BASKETS}/Add", json={**ADD, "price": "101"}), 422)
         assert problem["type"] == "urn:leftfold:error:TooDear"
         assert (problem["error"], problem["fields"]) == ("TooDear", {"price": "101", "most": "100"})
         assert problem["detail"] == "101 is more than 100"
@@ -70,30 +36,27 @@ def test_a_domain_error_has_its_name_and_fields() -> None:
     called(calls)
 
 
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        (b"{", "JSON decode error"),
-        (b"{}", "basket_id"),
-        (b"[]", "body"),
-        (b'{"basket_id":"b","household":"h","x":1}', "x"),
-    ],
-)
-def test_a_malformed_command_is_named(body: bytes, named: str) -> None:
+def test_a_malformed_command_is_named() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        answer = await http.post(f"{BASKETS}/Open", content=body, headers={"Content-Type": "application/json"})
-        assert named in is_problem(answer, 400)["detail"]
+        for body, named in (
+            (b"{", "JSON decode error"),
+            (b"{}", "basket_id"),
+            (b"[]", "body"),
+            (b'{"basket_id":"b","household":"h","x":1}', "x"),
+        ):
+            answer = await http.post(f"{BASKETS}/Open", content=body, headers=JSON)
+            assert named in problem_in(answer, 400)["detail"], body
 
     called(calls)
 
 
 def test_unknown_paths_and_methods_are_problems() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        is_problem(await http.get("/nowhere"), 404)
-        is_problem(await http.put("/health/live"), 405)
-        is_problem(await http.get("/views/open_baskets/unknown"), 404)
-        is_problem(await http.get("/views/open_baskets/b", params={"after": "no token"}), 400)
-        is_problem(await http.get("/streams/baskets/unknown"), 404)
+        problem_in(await http.get("/nowhere"), 404)
+        problem_in(await http.put("/health/live"), 405)
+        problem_in(await http.get("/views/open_baskets/unknown"), 404)
+        problem_in(await http.get("/views/open_baskets/b", params={"after": "no token"}), 400)
+        problem_in(await http.get("/streams/baskets/unknown"), 404)
 
     called(calls)
 
@@ -127,8 +90,8 @@ def test_rows_are_found_by_key_by_index_in_order_and_page_by_page() -> None:
         between = (await http.get(view, params={"between": "tier", "at_least": min(tiers), "fields": "total"})).json()
         assert len(between["rows"]) == 5
         assert all(list(one["row"]) == ["total"] for one in between["rows"])
-        is_problem(await http.get(view, params={"nothing": "1"}), 400)
-        is_problem(await http.get(f"{view}/h1", params={"fields": "nothing"}), 400)
+        problem_in(await http.get(view, params={"nothing": "1"}), 400)
+        problem_in(await http.get(f"{view}/h1", params={"fields": "nothing"}), 400)
 
     called(calls)
 
@@ -153,7 +116,7 @@ def test_a_stale_view_is_reported_with_both_positions() -> None:
         assert position.next_offset("baskets.events", 0) > 0
         late = token_of(Position.at("baskets.events", 0, 99))
         answer = await http.get("/views/open_baskets/b", params={"after": late, "timeout": 0})
-        problem = is_problem(answer, 504)
+        problem = problem_in(answer, 504)
         assert "99" in problem["detail"]
         assert problem["asked"] == {"baskets.events": {"0": 99}}
         assert problem["reached"] == json.loads(position.to_json())
@@ -184,24 +147,9 @@ def test_a_stream_has_events_with_metadata_and_the_state_at_each_version() -> No
 
 def test_large_bodies_are_refused() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        is_problem(await http.post(f"{BASKETS}/Open", json={"basket_id": "b", "household": "h" * 2000}), 413)
+        problem_in(await http.post(f"{BASKETS}/Open", json={"basket_id": "b", "household": "h" * 2000}), 413)
 
     called(calls, max_bytes=1000)
-
-
-class _Down:
-    """A connection whose servers are down."""
-
-    @property
-    def client(self) -> Any:
-        raise InfrastructureError("no broker answers")
-
-    @property
-    def views(self) -> Any:
-        raise InfrastructureError("no Redis answers")
-
-    def stream(self, category: str, key: str) -> Any:
-        raise InfrastructureError("no broker answers")
 
 
 def test_a_gateway_begins_without_servers_and_says_that_it_is_not_ready() -> None:
@@ -214,23 +162,10 @@ def test_a_gateway_begins_without_servers_and_says_that_it_is_not_ready() -> Non
             await http.get("/views/open_baskets/b"),
             await http.get("/streams/baskets/b"),
         ):
-            is_problem(answer, 503)
+            problem_in(answer, 503)
             assert answer.headers["Retry-After"] == "1"
 
-    called(calls, world=_Down())
-
-
-class _LogDown:
-    """A connection whose brokers went away once clients were connected."""
-
-    def __init__(self, world: Any) -> None:
-        self._world = world
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
-
-    def log_reader(self) -> Any:
-        raise InfrastructureError("no broker answers")
+    called(calls, lambda _: gateway([(app, DOWN)]))
 
 
 def test_a_gateway_whose_brokers_went_away_says_that_it_is_not_ready() -> None:
@@ -238,8 +173,7 @@ def test_a_gateway_whose_brokers_went_away_says_that_it_is_not_ready() -> None:
         ready = await http.get("/health/ready")
         assert (ready.status_code, ready.json()["why"]) == (503, ["shop: no broker answers"])
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        called(calls, world=_LogDown(world))
+    called(calls, lambda world: gateway([(app, StandIn(world, log_reader=DOWN.log_reader))]))
 
 
 def test_the_description_names_every_route_and_answer() -> None:

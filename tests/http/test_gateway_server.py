@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +23,9 @@ from leftfold.http import Access, CertificateHeader, GatewayServer, gateway
 from leftfold.http.access import hash_of
 from leftfold.http.feeds import _CATCHING_UP
 from leftfold.http.routes import token_of
-from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.shop import Open, app
+from tests.http.calls import NOW, StandIn
 from tests.http.serving import Caller, serving
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -40,7 +39,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 @contextmanager
 def shop(**options: Any) -> Iterator[FastAPI]:
     """A gateway of a shop in memory."""
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+    with memory(app, now=NOW) as world:
         yield gateway([(app, world)], **options)
 
 
@@ -48,6 +47,25 @@ def shop(**options: Any) -> Iterator[FastAPI]:
 def serving_shop(body_seconds: float = 60.0, access: Access | None = None, **options: Any) -> Iterator[GatewayServer]:
     with shop(body_seconds=body_seconds, access=access) as api, serving(api, **options) as server:
         yield server
+
+
+@contextmanager
+def dripping(slow: Caller, first: bytes, drop: bytes) -> Iterator[None]:
+    """The caller writes one drop after another until the block ends."""
+    stop = threading.Event()
+
+    def drip() -> None:
+        slow.send(first)
+        while not stop.wait(0.01):
+            slow.send(drop)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def chunk(body: bytes) -> bytes:
@@ -79,21 +97,9 @@ def test_a_request_line_that_does_not_end_is_answered_and_others_are_meanwhile()
 
 
 def test_headers_that_drip_have_no_more_time_than_those_that_stop() -> None:
-    with serving_shop(head_seconds=0.3) as server, Caller(server) as slow:
-        stop = threading.Event()
-
-        def drip() -> None:
-            slow.send(b"GET /health/live HTTP/1.1\r\n")
-            while not stop.wait(0.01):
-                slow.send(b"x: y\r\n")
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        try:
-            assert slow.answer().status == 408
-        finally:
-            stop.set()
-            thread.join()
+    begin, drop = b"GET /health/live HTTP/1.1\r\n", b"x: y\r\n"
+    with serving_shop(head_seconds=0.3) as server, Caller(server) as slow, dripping(slow, begin, drop):
+        assert slow.answer().status == 408
 
 
 def test_half_a_request_behind_a_whole_one_has_a_limit_too() -> None:
@@ -109,23 +115,15 @@ def test_a_connection_without_a_request_is_closed_without_an_answer() -> None:
 
 
 def test_a_body_that_drips_has_a_limit_however_it_drips() -> None:
-    with serving_shop(body_seconds=0.3) as server, Caller(server) as slow, Caller(server) as other:
-        stop = threading.Event()
-
-        def drip() -> None:
-            slow.send(POST, b"Content-Length: 100000\r\n\r\n")
-            while not stop.wait(0.01):
-                slow.send(b" ")
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        try:
-            answer = slow.answer()
-            assert answer.problem()["detail"] == "the body took more than 0.3 s"
-            assert other.get("/health/live").status == 200
-        finally:
-            stop.set()
-            thread.join()
+    begin = POST + b"Content-Length: 100000\r\n\r\n"
+    with (
+        serving_shop(body_seconds=0.3) as server,
+        Caller(server) as slow,
+        Caller(server) as other,
+        dripping(slow, begin, b" "),
+    ):
+        assert slow.answer().problem()["detail"] == "the body took more than 0.3 s"
+        assert other.get("/health/live").status == 200
 
 
 def test_the_rest_of_a_refused_body_is_not_waited_for_without_end() -> None:
@@ -185,30 +183,18 @@ def test_the_body_of_a_caller_without_credentials_is_not_waited_for() -> None:
         assert stranger.answer().problem()["status"] == 401
 
 
-class _Held:
-    """A world whose client answers no batch before it is released."""
-
-    def __init__(self, world: World) -> None:
-        self._world, self.released = world, threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
-
-    @property
-    def client(self) -> Any:
-        return self
-
-    def send_many(self, commands: Any, **options: Any) -> Any:
-        found = self._world.client.send_many(commands, **options)
-        self.released.wait(WAIT_SECONDS)
-        return found
-
-
 def test_a_batch_that_the_end_of_the_server_cuts_off_says_that_its_outcome_is_not_known() -> None:
     """And not that nothing was sent: sent again without its key it would happen twice."""
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, ExitStack() as opened:
-        held = _Held(world)
-        opened.callback(held.released.set)
+    with memory(app, now=NOW) as world, ExitStack() as opened:
+        released = threading.Event()
+
+        def send_many(*commands: Any, **options: Any) -> Any:
+            found = world.client.send_many(*commands, **options)
+            released.wait(WAIT_SECONDS)
+            return found
+
+        held = StandIn(world, client=StandIn(world.client, send_many=send_many))
+        opened.callback(released.set)
         with serving(gateway([(app, held)]), timeout_graceful_shutdown=1) as server:
             waiting = opened.enter_context(Caller(server))
             waiting.send(BATCH, b"Content-Length: %d\r\n\r\n" % len(OPEN), OPEN)
@@ -318,7 +304,7 @@ def test_connections_beyond_the_limit_are_refused_and_those_within_it_answered()
 
 def test_listeners_that_read_nothing_are_dropped_so_that_others_catch_up_and_continue_where_they_were() -> None:
     """They take all places of those who catch up; without an end of that, the next one is refused: see `test_feeds`."""
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, ExitStack() as opened:
+    with memory(app, now=NOW) as world, ExitStack() as opened:
         expected = [f"b{number}" for number in range(500)]
         world.client.send_many([Open(basket_id=key, household="h" * 20_000) for key in expected])
         server = opened.enter_context(serving(gateway([(app, world)]), stall_seconds=0.5))

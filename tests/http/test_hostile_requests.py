@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import httpx
@@ -20,12 +19,21 @@ from leftfold.http import Access, Permission, Principal, gateway, hash_of, route
 from leftfold.http.routes import FirstConnection
 from leftfold.memory import World
 from tests.domains.shop import CheckedOut, Spend, baskets, household_spend, open_baskets, spend
+from tests.http.calls import (
+    JSON,
+    NDJSON,
+    NOW,
+    OPEN_PATH,
+    Broken,
+    Calls,
+    StandIn,
+    called,
+    check_out,
+    client_of,
+    open_basket,
+    problem_in,
+)
 from tests.waiting import WAIT_SECONDS
-
-OPEN = "/commands/baskets/Open"
-PROBLEM = "application/problem+json"
-JSON = {"Content-Type": "application/json"}
-NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
 def place(event: CheckedOut) -> tuple[str, str]:
@@ -35,37 +43,20 @@ def place(event: CheckedOut) -> tuple[str, str]:
 
 places = FoldView("places", events=CheckedOut, row=Spend, key=place, evolve=spend)
 app = App("shop", partitions=4, deciders=[baskets], views=[open_baskets, household_spend, places])
-Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
+Call: TypeAlias = Callable[[Calls], None]
 
 
-def called(calls: Calls, make: Callable[[World], FastAPI] = lambda world: gateway([(app, world)])) -> None:
-    """Makes calls to a gateway, or to another application."""
+@pytest.fixture(scope="module")
+def call() -> Iterator[Call]:
+    """Makes calls to one gateway, for cases that have keys of their own."""
+    with memory(app, now=NOW) as world, asyncio.Runner() as runner:
+        api = gateway([(app, world)])
 
-    async def run(world: World) -> None:
-        transport = httpx.ASGITransport(make(world), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            await calls(http)
+        async def run(calls: Calls) -> None:
+            async with client_of(api) as http:
+                await calls(http)
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
-
-
-def problem(answer: httpx.Response, status: int) -> dict[str, Any]:
-    """The problem in an answer."""
-    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM), answer.text
-    found: dict[str, Any] = answer.json()
-    assert found["status"] == status
-    return found
-
-
-async def open_basket(http: httpx.AsyncClient, key: str, household: str = "h") -> httpx.Response:
-    return await http.post(OPEN, json={"basket_id": key, "household": household})
-
-
-async def check_out(http: httpx.AsyncClient, key: str, household: str) -> None:
-    for name, fields in (("Open", {"household": household}), ("CheckOut", {})):
-        sent = await http.post(f"/commands/baskets/{name}", json={"basket_id": key, **fields})
-        assert sent.status_code == 200, sent.text
+        yield lambda calls: runner.run(run(calls))
 
 
 @pytest.mark.parametrize(
@@ -101,23 +92,23 @@ async def check_out(http: httpx.AsyncClient, key: str, household: str) -> None:
         "none",
     ],
 )
-def test_odd_bodies_have_an_answer_and_the_gateway_lives_on(body: bytes, status: int) -> None:
+def test_odd_bodies_have_an_answer_and_the_gateway_lives_on(body: bytes, status: int, call: Call) -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        answer = await http.post(OPEN, content=body, headers=JSON)
+        answer = await http.post(OPEN_PATH, content=body, headers=JSON)
         assert answer.status_code == status, answer.text
-        batch = await http.post(f"{OPEN}:batch", content=body.replace(b"\n", b""), headers=NDJSON)
+        batch = await http.post(f"{OPEN_PATH}:batch", content=body.replace(b"\n", b""), headers=NDJSON)
         assert batch.status_code == 200
         assert all(json.loads(line) for line in batch.content.splitlines())
         assert (await open_basket(http, "next")).status_code == 200
 
-    called(calls)
+    call(calls)
 
 
 def test_an_answer_is_not_larger_than_a_request_with_thousands_of_errors() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         body = {f"{number:0300d}": 1 for number in range(3000)}
-        answer = await http.post(OPEN, json=body)
-        assert len(problem(answer, 400)["errors"]) == 20
+        answer = await http.post(OPEN_PATH, json=body)
+        assert len(problem_in(answer, 400)["errors"]) == 20
         assert len(answer.content) < 20_000
 
     called(calls)
@@ -125,50 +116,49 @@ def test_an_answer_is_not_larger_than_a_request_with_thousands_of_errors() -> No
 
 def test_a_body_of_another_type_is_answered_with_the_right_one() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        answer = await http.post(OPEN, data={"basket_id": "b"})
-        assert "Content-Type: application/json" in problem(answer, 415)["detail"]
+        answer = await http.post(OPEN_PATH, data={"basket_id": "b"})
+        assert "Content-Type: application/json" in problem_in(answer, 415)["detail"]
 
     called(calls)
 
 
 @pytest.mark.parametrize("key", ["ä/ö", "a/b", "50%", "a%2Fb", "?#&=+", "日本", "a b", "~", "/", "%"])
-def test_a_key_of_any_text_is_found_where_answers_name_it(key: str) -> None:
+def test_a_key_of_any_text_is_found_where_answers_name_it(key: str, call: Call) -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         assert (await open_basket(http, key)).status_code == 200
-        (entry,) = (await http.get("/views/open_baskets")).json()["rows"]
-        assert entry["key"] == key
+        (entry,) = [row for row in (await http.get("/views/open_baskets")).json()["rows"] if row["key"] == key]
         for quoted in {quote(key, safe=""), quote(key, safe="/")}:
             assert (await http.get(f"/views/open_baskets/{quoted}")).json() == entry["row"]
             assert (await http.get(f"/streams/baskets/{quoted}")).json()["key"] == key
 
-    called(calls)
+    call(calls)
 
 
 @pytest.mark.parametrize(
     "key", ["a\nb", "b\n", "\n", "\r\nX: y", "\x00", "\x1b[31m", "\x7f", "\x85", "\u2028", "", "//"]
 )
 def test_a_key_with_control_characters_has_its_own_row_and_no_line_in_a_log(
-    key: str, caplog: pytest.LogCaptureFixture
+    key: str, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = quote(key, safe="")
 
     async def calls(http: httpx.AsyncClient) -> None:
-        for other, price in (("a", "1"), ("b", "2"), (key or "c", "3")):
+        for other, price in (("a", "10"), ("b", "20"), (key or "c", "3")):
             body = {"basket_id": other, "product": "milk", "price": price}
             assert (await http.post("/commands/baskets/Add", json=body)).status_code == 200
         for headers in ({}, {"X-Unusual": "takes the long way"}):
             row = await http.get(f"/views/open_baskets/{path}", headers=headers)
-            assert row.json()["total"] == "3" if key else problem(row, 400)
+            assert row.json()["total"] == "3" if key else problem_in(row, 400)
         stream = await http.get(f"/streams/baskets/{path}")
-        assert stream.json()["key"] == key if key else problem(stream, 404)
+        assert stream.json()["key"] == key if key else problem_in(stream, 404)
         later = {"Idempotency-Key": "one", "Prefer": "respond-async"}
-        await http.post(OPEN, json={"basket_id": "d", "household": "h"}, headers=later)
-        for unknown in (f"{OPEN}/one{path}" if key else f"{OPEN}/", f"/views{path}x/nothing/{path}"):
-            problem(await http.get(unknown), 404)
+        await http.post(OPEN_PATH, json={"basket_id": "d", "household": "h"}, headers=later)
+        for unknown in (f"{OPEN_PATH}/one{path}" if key else f"{OPEN_PATH}/", f"/views{path}x/nothing/{path}"):
+            problem_in(await http.get(unknown), 404)
         for wrong in (f"after={path}+", f"cursor={path}x", f"fields={path}"):
-            problem(await http.get(f"/views/open_baskets?{wrong}"), 400)
+            problem_in(await http.get(f"/views/open_baskets?{wrong}"), 400)
 
-    called(calls)
+    call(calls)
     assert not [record for record in caplog.records if key and key in record.getMessage()]
 
 
@@ -178,24 +168,25 @@ def test_a_path_with_a_newline_at_its_end_is_another_path() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         for path in ("/views/open_baskets", "/views/open_baskets:count", "/health/live", "/metrics"):
             assert (await http.get(path)).status_code == 200
-            problem(await http.get(f"{path}%0A"), 404)
-        problem(await http.post(f"{OPEN}%0A", json={"basket_id": "b", "household": "h"}), 404)
+            problem_in(await http.get(f"{path}%0A"), 404)
+        problem_in(await http.post(f"{OPEN_PATH}%0A", json={"basket_id": "b", "household": "h"}), 404)
 
-    called(calls, lambda world: gateway([(app, world)], metrics=lambda: b""))
+    called(calls, metrics=lambda: b"")
 
 
-@pytest.mark.parametrize(("household", "basket"), [("h", "b"), ("h/1", "b/2"), ("ä%2F", "100%"), ("h", "a/b/c")])
-def test_a_key_of_two_parts_is_found_part_by_part_and_as_answers_name_it(household: str, basket: str) -> None:
+@pytest.mark.parametrize(("household", "basket"), [("h", "whole"), ("h/1", "b/2"), ("ä%2F", "100%"), ("h", "a/b/c")])
+def test_a_key_of_two_parts_is_found_part_by_part_and_as_answers_name_it(
+    household: str, basket: str, call: Call
+) -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         await check_out(http, basket, household)
-        (entry,) = (await http.get("/views/places")).json()["rows"]
         parts = f"{quote(household, safe='')}/{quote(basket, safe='')}"
-        assert entry["key"] == parts
-        for path in (parts, quote(entry["key"], safe="")):
+        assert parts in {row["key"] for row in (await http.get("/views/places")).json()["rows"]}
+        for path in (parts, quote(parts, safe="")):
             assert (await http.get(f"/views/places/{path}")).status_code == 200, path
-        problem(await http.get("/views/places/one"), 400)
+        problem_in(await http.get("/views/places/one"), 400)
 
-    called(calls)
+    call(calls)
 
 
 def test_a_rule_is_asked_for_the_key_whose_row_is_read() -> None:
@@ -212,23 +203,23 @@ def test_a_rule_is_asked_for_the_key_whose_row_is_read() -> None:
         del asked[:]
         assert (await http.get("/views/places/h-1/b%2F2")).status_code == 200
         assert (await http.get("/views/places/h-1%2Fb%252F2")).status_code == 200
-        problem(await http.get("/views/places/h-2/b"), 403)
+        problem_in(await http.get("/views/places/h-2/b"), 403)
         assert asked == ["h-1/b%2F2", "h-1/b%2F2", "h-2/b"]
-        problem(await http.get("/views%2Fplaces/h-1/h-2/b"), 404)
-        problem(await http.get("/views%2Fplaces/h-2%2Fb"), 403)
+        problem_in(await http.get("/views%2Fplaces/h-1/h-2/b"), 404)
+        problem_in(await http.get("/views%2Fplaces/h-2%2Fb"), 403)
 
-    called(calls, lambda world: gateway([(app, world)], access=Access(authorize=own)))
+    called(calls, app=app, access=Access(authorize=own))
 
 
 def test_lines_of_another_type_are_refused_since_a_page_of_any_site_may_send_them() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
         line = json.dumps({"basket_id": "b", "household": "h"})
         for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "text/plain; application/x-ndjson"}):
-            answer = await http.post(f"{OPEN}:batch", content=line, headers=headers)
-            assert "Content-Type: application/x-ndjson" in problem(answer, 415)["detail"]
+            answer = await http.post(f"{OPEN_PATH}:batch", content=line, headers=headers)
+            assert "Content-Type: application/x-ndjson" in problem_in(answer, 415)["detail"]
         assert (await http.get("/streams/baskets/b")).status_code == 404
         named = {"Content-Type": "Application/X-NDJSON; charset=utf-8"}
-        assert json.loads((await http.post(f"{OPEN}:batch", content=line, headers=named)).content)["version"] == 1
+        assert json.loads((await http.post(f"{OPEN_PATH}:batch", content=line, headers=named)).content)["version"] == 1
 
     called(calls)
 
@@ -242,24 +233,6 @@ class Skipping(asyncio.SelectorEventLoop):
         return super().time() + self.skipped
 
 
-class Slow:
-    """A client whose commands take a hundred seconds."""
-
-    def __init__(self, world: World, loop: Skipping) -> None:
-        self._world, self._loop = world, loop
-
-    def send_many(self, *values: Any, **options: Any) -> Any:
-        self._loop.skipped += 100.0
-        return self._world.client.send_many(*values, **options)
-
-
-class Connected:
-    """A connection with another client."""
-
-    def __init__(self, world: World, client: Any) -> None:
-        self.client, self.views, self.stream, self.log_reader = client, world.views, world.stream, world.log_reader
-
-
 def test_the_time_that_commands_take_is_not_that_of_the_next_part_of_a_batch() -> None:
     lines = [json.dumps({"basket_id": f"b{number}", "household": "h"}).encode() + b"\n" for number in range(201)]
 
@@ -268,21 +241,21 @@ def test_the_time_that_commands_take_is_not_that_of_the_next_part_of_a_batch() -
         await asyncio.sleep(0)
         yield lines[200]
 
-    async def run(connection: Any) -> None:
-        transport = httpx.ASGITransport(gateway([(app, connection)]))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            answer = await http.post(f"{OPEN}:batch", content=parts(), headers=NDJSON)
+    async def run(world: World, loop: Any) -> None:
+        def send_many(*values: Any, **options: Any) -> Any:
+            loop.skipped += 100.0
+            return world.client.send_many(*values, **options)
+
+        slow = StandIn(world, client=StandIn(world.client, send_many=send_many))
+        async with client_of(gateway([(app, slow)])) as http:
+            answer = await http.post(f"{OPEN_PATH}:batch", content=parts(), headers=NDJSON)
             assert [json.loads(line).get("version") for line in answer.content.splitlines()] == [1] * 201
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, asyncio.Runner(loop_factory=Skipping) as runner:
-        loop: Any = runner.get_loop()
-        runner.run(run(Connected(world, Slow(world, loop))))
+    with memory(app, now=NOW) as world, asyncio.Runner(loop_factory=Skipping) as runner:
+        runner.run(run(world, runner.get_loop()))
 
 
 def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
-    def make(world: World) -> FastAPI:
-        return gateway([(app, world)], max_bytes=100)
-
     async def calls(http: httpx.AsyncClient) -> None:
         release, held = asyncio.Event(), 0
 
@@ -294,36 +267,15 @@ def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
             await release.wait()
             yield b""
 
-        asked = [asyncio.ensure_future(http.post(OPEN, content=body(n), headers=JSON)) for n in range(300)]
+        asked = [asyncio.ensure_future(http.post(OPEN_PATH, content=body(n), headers=JSON)) for n in range(300)]
         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        assert problem(done.pop().result(), 503)["detail"].startswith("the bodies of all requests together")
+        assert problem_in(done.pop().result(), 503)["detail"].startswith("the bodies of all requests together")
         release.set()
         statuses = [answer.status_code for answer in await asyncio.gather(*asked)]
         assert (statuses.count(200), statuses.count(503), held) == (258, 42, 300)
         assert (await open_basket(http, "next")).status_code == 200, "what is answered is held no more"
 
-    called(calls, make)
-
-
-class _Broken:
-    """A connection with a bug, and one whose servers are down."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    @property
-    def client(self) -> Any:
-        raise self._error
-
-    @property
-    def views(self) -> Any:
-        raise self._error
-
-    def stream(self, category: str, key: str) -> Iterable[Any]:
-        raise self._error
-
-    def log_reader(self) -> Any:
-        raise self._error
+    called(calls, max_bytes=100)
 
 
 def test_requests_that_wait_for_a_connection_share_one_attempt_and_the_next_tries_again() -> None:
@@ -351,13 +303,15 @@ def test_requests_that_wait_for_a_connection_share_one_attempt_and_the_next_trie
 
 
 def test_an_error_that_leftfold_does_not_know_is_a_problem_without_its_text() -> None:
-    async def calls(http: httpx.AsyncClient) -> None:
-        for path in ("/views/open_baskets/b", "/streams/baskets/b"):
-            answer = await http.get(path)
-            assert problem(answer, 500)["title"] == "internal error"
-            assert "secret" not in answer.text
+    async def calls() -> None:
+        api = gateway([(app, Broken(ValueError("a secret")))])
+        async with client_of(api, raise_app_exceptions=False) as http:
+            for path in ("/views/open_baskets/b", "/streams/baskets/b"):
+                answer = await http.get(path)
+                assert problem_in(answer, 500)["title"] == "internal error"
+                assert "secret" not in answer.text
 
-    called(calls, lambda world: gateway([(app, _Broken(ValueError("a secret")))]))
+    asyncio.run(calls())
 
 
 def test_a_router_in_another_application_answers_problems_and_leaves_its_own_routes_alone() -> None:
@@ -365,7 +319,7 @@ def test_a_router_in_another_application_answers_problems_and_leaves_its_own_rou
         api = FastAPI()
         api.include_router(router(app, world, access=Access({hash_of("secret"): "shop"})), prefix="/shop")
         api.include_router(
-            router(app, _Broken(InfrastructureError("no server"))), prefix="/down", include_in_schema=False
+            router(app, Broken(InfrastructureError("no server"))), prefix="/down", include_in_schema=False
         )
 
         @api.get("/own/{number}")
@@ -375,14 +329,14 @@ def test_a_router_in_another_application_answers_problems_and_leaves_its_own_rou
         return api
 
     async def calls(http: httpx.AsyncClient) -> None:
-        problem(await http.get("/shop/views/open_baskets/b"), 401)
+        problem_in(await http.get("/shop/views/open_baskets/b"), 401)
         http.headers["X-API-Key"] = "secret"
-        problem(await http.get("/shop/views/open_baskets/b"), 404)
-        problem(await http.put("/shop/views/open_baskets/b"), 405)
-        problem(await http.post(f"/shop{OPEN}", content=b"{", headers=JSON), 400)
-        problem(await http.post(f"/shop{OPEN}", content=b"x"), 415)
-        problem(await http.get("/down/views/open_baskets/b"), 503)
-        assert (await http.post(f"/shop{OPEN}", json={"basket_id": "a/b", "household": "h"})).status_code == 200
+        problem_in(await http.get("/shop/views/open_baskets/b"), 404)
+        problem_in(await http.put("/shop/views/open_baskets/b"), 405)
+        problem_in(await http.post(f"/shop{OPEN_PATH}", content=b"{", headers=JSON), 400)
+        problem_in(await http.post(f"/shop{OPEN_PATH}", content=b"x"), 415)
+        problem_in(await http.get("/down/views/open_baskets/b"), 503)
+        assert (await http.post(f"/shop{OPEN_PATH}", json={"basket_id": "a/b", "household": "h"})).status_code == 200
         assert (await http.get("/shop/views/open_baskets/a%2Fb")).status_code == 200
         await http.post("/shop/commands/baskets/CheckOut", json={"basket_id": "a/b"})
         assert (await http.get("/shop/views/places/h/a%2Fb")).status_code == 200
@@ -394,4 +348,4 @@ def test_a_router_in_another_application_answers_problems_and_leaves_its_own_rou
             name = reference.partition('"')[0].removeprefix("#/components/schemas/")
             assert name in document["components"]["schemas"], name
 
-    called(calls, make)
+    called(calls, make, app=app)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import httpx
 from fastapi import FastAPI
 
-from leftfold import App, FoldView, memory
+from leftfold import App, FoldView
 from leftfold.client.results import Entry
 from leftfold.http import Access, gateway, hash_of
 from leftfold.http.view_routes import TypedView
 from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.ledger_world import rebuild
-from tests.domains.shop import CheckedOut, Summary, baskets, household_spend, open_baskets
-from tests.http.test_hostile_requests import JSON, NDJSON, OPEN, app, called, check_out, open_basket, problem
+from tests.domains.shop import CheckedOut, Summary, app, baskets, household_spend, open_baskets
+from tests.http.calls import JSON, NDJSON, OPEN_PATH, called, check_out, open_basket, problem_in
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,7 @@ def test_an_index_may_have_the_name_of_a_query_parameter() -> None:
 
     other = App("shop", partitions=4, deciders=[baskets], views=[accounts])
 
-    async def run(world: World) -> None:
-        transport = httpx.ASGITransport(gateway([(other, world)]))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            await calls(http)
-
-    with memory(other, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
-        asyncio.run(run(world))
+    called(calls, app=other)
 
 
 def test_the_same_version_in_another_generation_has_another_etag() -> None:
@@ -82,14 +74,14 @@ def test_a_view_as_of_a_place_is_read_by_its_name_and_does_not_change() -> None:
         await check_out(http, "b1", "h1")
         before = await http.get(f"{view}/h1")
         rebuild(world, household_spend, pin="march").run()
-        await http.post(OPEN, json={"basket_id": "b2", "household": "h1"})
+        await http.post(OPEN_PATH, json={"basket_id": "b2", "household": "h1"})
         await http.post("/commands/baskets/Add", json={"basket_id": "b2", "product": "p", "price": "3"})
         await http.post("/commands/baskets/CheckOut", json={"basket_id": "b2"})
         await check_out(http, "b3", "h2")
         row = await http.get(f"{view}/h1", params=march)
         assert (row.status_code, row.json()) == (200, before.json())
         assert (await http.get(f"{view}/h1")).json() == {**row.json(), "total": "3"}
-        problem(await http.get(f"{view}/h2", params=march), 404)
+        problem_in(await http.get(f"{view}/h2", params=march), 404)
         assert (await http.get(f"{view}/h2")).status_code == 200
         assert (await http.get(view, params=march)).json()["rows"] == [{"key": "h1", "row": before.json()}]
         assert [(await http.get(f"{view}:count", params=of)).json()["count"] for of in (march, {})] == [1, 2]
@@ -112,7 +104,7 @@ def test_an_etag_is_known_in_every_form_that_a_cache_sends() -> None:
         body = {"basket_id": "b", "product": "p", "price": "1"}
         first = await http.post("/commands/baskets/Add", json=body, headers={"If-Match": etag})
         again = await http.post("/commands/baskets/Add", json=body, headers={"If-Match": etag})
-        assert (first.status_code, problem(again, 412)["actual"]) == (200, 2)
+        assert (first.status_code, problem_in(again, 412)["actual"]) == (200, 2)
 
     called(calls)
 
@@ -126,13 +118,13 @@ def test_head_is_get_without_a_body_and_other_methods_name_those_allowed() -> No
             assert head.headers["content-type"] == get.headers["content-type"]
             assert head.headers["content-length"] == str(len(get.content))
             other = await http.put(path)
-            assert "PUT is not among GET, HEAD" in problem(other, 405)["detail"]
+            assert "PUT is not among GET, HEAD" in problem_in(other, 405)["detail"]
             assert other.headers["Allow"] == "GET, HEAD"
         assert (await http.head("/views/open_baskets/x")).status_code == 404
-        wrong = await http.get(OPEN)
-        assert (problem(wrong, 405)["status"], wrong.headers["Allow"]) == (405, "POST")
-        problem(await http.options(OPEN), 405)
-        problem(await http.get("/health/live/"), 404)
+        wrong = await http.get(OPEN_PATH)
+        assert (problem_in(wrong, 405)["status"], wrong.headers["Allow"]) == (405, "POST")
+        problem_in(await http.options(OPEN_PATH), 405)
+        problem_in(await http.get("/health/live/"), 404)
 
     called(calls)
 
@@ -140,38 +132,35 @@ def test_head_is_get_without_a_body_and_other_methods_name_those_allowed() -> No
 def test_pages_of_an_allowed_origin_may_call_with_a_key_and_see_every_refusal() -> None:
     site = "https://shop.example"
 
-    def make(world: World) -> FastAPI:
-        return gateway([(app, world)], access=Access({hash_of("secret"): "shop"}), origins=[site], max_bytes=1000)
-
     async def calls(http: httpx.AsyncClient) -> None:
         asks = {
             "Origin": site,
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "x-api-key,content-type,idempotency-key,if-match,prefer",
         }
-        allowed = await http.options(OPEN, headers=asks)
+        allowed = await http.options(OPEN_PATH, headers=asks)
         assert (allowed.status_code, allowed.headers["Access-Control-Allow-Origin"]) == (200, site)
         assert set(asks["Access-Control-Request-Headers"].split(",")) <= {
             name.strip().lower() for name in allowed.headers["Access-Control-Allow-Headers"].split(",")
         }
-        denied = await http.options(OPEN, headers={**asks, "Origin": "https://other.example"})
+        denied = await http.options(OPEN_PATH, headers={**asks, "Origin": "https://other.example"})
         assert denied.status_code == 400
         key = {"X-API-Key": "secret", "Origin": site}
         for answer, status in (
-            (await http.post(OPEN, json={"basket_id": "b", "household": "h"}, headers={"Origin": site}), 401),
-            (await http.post(OPEN, json={"basket_id": "b", "household": "h" * 2000}, headers=key), 413),
+            (await http.post(OPEN_PATH, json={"basket_id": "b", "household": "h"}, headers={"Origin": site}), 401),
+            (await http.post(OPEN_PATH, json={"basket_id": "b", "household": "h" * 2000}, headers=key), 413),
             (await http.get("/nowhere", headers=key), 404),
-            (await http.post(OPEN, content=b"{", headers={**key, **JSON}), 400),
+            (await http.post(OPEN_PATH, content=b"{", headers={**key, **JSON}), 400),
         ):
-            problem(answer, status)
+            problem_in(answer, status)
             assert answer.headers["Access-Control-Allow-Origin"] == site
         refused = await http.get("/views/open_baskets", headers={"Origin": site})
         assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
-        sent = await http.post(OPEN, json={"basket_id": "b", "household": "h"}, headers=key)
+        sent = await http.post(OPEN_PATH, json={"basket_id": "b", "household": "h"}, headers=key)
         shown = sent.headers["Access-Control-Expose-Headers"].split(", ")
         assert {"Leftfold-Position", "ETag", "Location", "Retry-After"} <= set(shown)
 
-    called(calls, make)
+    called(calls, access=Access({hash_of("secret"): "shop"}), origins=[site], max_bytes=1000)
 
 
 def test_rows_and_lines_are_compressed_for_those_who_ask() -> None:
@@ -179,7 +168,7 @@ def test_rows_and_lines_are_compressed_for_those_who_ask() -> None:
         lines = [json.dumps({"basket_id": f"b{number}", "household": "h"}) for number in range(300)]
         for encoding in ("gzip", "identity"):
             headers = {"Accept-Encoding": encoding, "Idempotency-Key": "all", **NDJSON}
-            async with http.stream("POST", f"{OPEN}:batch", content="\n".join(lines), headers=headers) as answer:
+            async with http.stream("POST", f"{OPEN_PATH}:batch", content="\n".join(lines), headers=headers) as answer:
                 raw = b"".join([part async for part in answer.aiter_raw()])
             assert answer.headers.get("content-encoding", "identity") == encoding
             text = gzip.decompress(raw) if encoding == "gzip" else raw
@@ -216,18 +205,18 @@ def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:
             {"tier": "base", "between": "tier"},
             {"top": "tier", "cursor": "x"},
         ):
-            assert "two ways" in problem(await http.get(view, params=two), 400)["detail"]
+            assert "two ways" in problem_in(await http.get(view, params=two), 400)["detail"]
         assert (
             "two ways"
-            in problem(await http.get(f"{view}:count", params={"tier": "a", "between": "tier"}), 400)["detail"]
+            in problem_in(await http.get(f"{view}:count", params={"tier": "a", "between": "tier"}), 400)["detail"]
         )
         beyond = f"{generation}:4000000000:"
         for cursor in ("x", "x:²:", beyond, "\n"):
-            problem(await http.get(view, params={"cursor": cursor}), 400)
+            problem_in(await http.get(view, params={"cursor": cursor}), 400)
         for wrong in ({"tier": ["a", "b"]}, {"between": "no"}, {"top": "no"}):
-            problem(await http.get(view, params=wrong), 400)
-        problem(await http.get(view, params={"between": "tier", "at_least": "a", "above": "b"}), 400)
-        assert "start the scan over" in problem(await http.get(view, params={"cursor": "none:0:"}), 410)["detail"]
-        problem(await http.get(view, params={"as_of": "never"}), 404)
+            problem_in(await http.get(view, params=wrong), 400)
+        problem_in(await http.get(view, params={"between": "tier", "at_least": "a", "above": "b"}), 400)
+        assert "start the scan over" in problem_in(await http.get(view, params={"cursor": "none:0:"}), 410)["detail"]
+        problem_in(await http.get(view, params={"as_of": "never"}), 404)
 
     called(calls)

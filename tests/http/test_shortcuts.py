@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-import pytest
 from starlette.types import Receive, Scope, Send
 
 from leftfold import World, memory
 from leftfold.http import Access, Permission, Principal, gateway, hash_of
 from tests.domains.shop import app
-from tests.http.test_gateway import ADD, BASKETS, OPEN, called
+from tests.http.calls import ADD, BASKETS, JSON, NOW, OPEN, called, client_of
 
 VIEW = "/views/open_baskets"
 LONG = {"X-Unusual": "1"}
@@ -55,17 +53,17 @@ def test_reads_are_answered_alike_on_both_ways() -> None:
     called(calls)
 
 
-@pytest.mark.parametrize(("body", "headers"), BODIES)
-def test_commands_are_answered_alike_on_both_ways(body: Any, headers: dict[str, str]) -> None:
+def test_commands_are_answered_alike_on_both_ways() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        content = json.dumps(body)
-        named = {"Content-Type": "application/json", **headers}
-        answers = [await http.post(f"{BASKETS}/Open", content=content, headers={**named, **way}) for way in ({}, LONG)]
-        short, long = answers
-        if short.status_code == 200:  # the second changes nothing
-            assert (long.status_code, long.json()["version"]) == (200, short.json()["version"])
-        else:
-            assert seen(short) == seen(long)
+        for body, headers in BODIES:
+            content, named = json.dumps(body), {**JSON, **headers}
+            short, long = [
+                await http.post(f"{BASKETS}/Open", content=content, headers={**named, **way}) for way in ({}, LONG)
+            ]
+            if short.status_code == 200:  # the second changes nothing
+                assert (long.status_code, long.json()["version"]) == (200, short.json()["version"]), content
+            else:
+                assert seen(short) == seen(long), (content, headers)
 
     called(calls)
 
@@ -97,7 +95,7 @@ def test_plain_requests_take_the_short_way_and_others_the_long_one() -> None:
             await api(scope, receive, send)
             routes.append(type(scope.get("route")).__name__)
 
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(seen), base_url="http://test") as http:
+        async with client_of(seen) as http:
             await http.post(f"{BASKETS}/Open", json=OPEN, headers={"Idempotency-Key": "one"})
             position = (await http.get(f"{VIEW}/b")).headers["Leftfold-Position"]
             await http.get(f"{VIEW}/b", params={"after": position})
@@ -105,6 +103,6 @@ def test_plain_requests_take_the_short_way_and_others_the_long_one() -> None:
             await http.get(f"{VIEW}/b", params={"fields": "total"})
             await http.get(f"{VIEW}/b", headers=LONG)
 
-    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+    with memory(app, now=NOW) as world:
         asyncio.run(calls(world))
     assert routes == ["_Route"] * 3 + ["ProblemRoute"] * 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -17,6 +16,8 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
+from tests.threads import Background
+from tests.waiting import WAIT_SECONDS
 
 __all__ = ["Responder", "accepted", "refused"]
 
@@ -33,29 +34,23 @@ def refused(error: LeftfoldError) -> bytes:
     return json.dumps(nack(error)).encode()
 
 
-class Responder:
+class Responder(Background):
     """Answers the commands of a topic that arrive while it is entered: `script` gives the answers to each."""
 
     def __init__(self, settings: KafkaSettings, topic: str, script: Script) -> None:
+        super().__init__(self._respond)
         self._script, self._reader = script, KafkaLogReader(settings)
         self._producer = Producer({**settings.librdkafka(), "linger.ms": 1})
         self._reader.seek(self._reader.ends([topic]))
         self.seen: list[RawRecord] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._producer.flush(240.0)
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        super().__exit__(kind, *more)
+        self._producer.flush(WAIT_SECONDS)
         self._reader.close()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def _respond(self, stop: threading.Event) -> None:
+        while not stop.is_set():
             for record in self._reader.poll(200, 0.05):
                 self.seen.append(record)
                 for value in self._script(record):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -25,6 +24,7 @@ from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, TooDear, app
 from tests.kafka.responder import Responder, accepted, refused
+from tests.threads import working
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -131,7 +131,7 @@ def test_send_each_has_no_more_under_way_than_its_window(client: KafkaClient, se
             assert done <= (begun := next(copy(taken))) <= done + 7
     assert begun == 50
     assert {header(record.headers, "ce_id") for record in responder.seen} == {b"each/%d" % n for n in range(50)}
-    assert len(client._pending) == 0
+    assert not client._pending._waiting
 
 
 def test_send_each_that_is_left_early_waits_for_no_more(client: KafkaClient, settings: KafkaSettings) -> None:
@@ -141,7 +141,7 @@ def test_send_each_that_is_left_early_waits_for_no_more(client: KafkaClient, set
         assert isinstance(next(each), Receipt)
         assert isinstance(each, Generator)
         each.close()
-    assert len(client._pending) == 0
+    assert not client._pending._waiting
     with pytest.raises(ValueError, match="window=0"):
         client.send_each([], window=0)
 
@@ -249,7 +249,7 @@ def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSett
 
     with Responder(settings, COMMANDS, lambda record: []) as responder:
         asyncio.run(work(responder))
-    assert len(client._pending) == 0
+    assert not client._pending._waiting
 
 
 def test_a_broker_that_is_not_there_is_named() -> None:
@@ -267,20 +267,11 @@ def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:
 
 def test_closing_a_client_ends_its_waiting_calls(settings: KafkaSettings) -> None:
     client = KafkaClient("shop", settings)
-    outcome: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            client.send(add())
-        except OutcomeUnknown as error:
-            outcome.append(error)
-
-    with Responder(settings, COMMANDS, lambda record: []) as responder:
-        thread = threading.Thread(target=work)
-        thread.start()
-        wait_until(lambda: bool(responder.seen), "the command")
+    silent = Responder(settings, COMMANDS, lambda record: [])
+    with silent as responder, working(lambda stop: client.send(add())) as failures:
+        wait_until(lambda: responder.seen, "the command")
         client.close()
-        thread.join()
-    assert "the client was closed" in str(outcome[0])
+    assert isinstance(failures[0], OutcomeUnknown)
+    assert "the client was closed" in str(failures[0])
     with pytest.raises(InfrastructureError, match="closed"):
         client.send(add())

@@ -20,6 +20,7 @@ from leftfold.kafka.client.command_producer import CommandProducer
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.replies import ASKED, ASKED_SECONDS, Replies
 from leftfold.ports.outgoing import Reply
+from tests.reports import Reports
 from tests.worker.bank import bank
 
 ANSWER = Reply(b"shop.replies/0", b"id", 0, 1, 1, None)
@@ -41,9 +42,8 @@ def silent() -> Iterator[Config]:
 
 
 def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_new_one(silent: Config) -> None:
-    reported: list[tuple[str, Mapping[str, Any]]] = []
-    counts = Counter[str]()
-    replies = Replies(silent, lambda topic: 1, counts, lambda what, details: reported.append((what, details)))
+    counts, reported = Counter[str](), Reports()
+    replies = Replies(silent, lambda topic: 1, counts, reported)
     replies.send([ANSWER], "shop.events", {0: 1})
     broken = replies._producer
     provoke_fatal_error(broken)

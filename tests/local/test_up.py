@@ -21,19 +21,17 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
 from leftfold.safety import veiled
 from tests.local.conftest import runs
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
-
-READ_SECONDS = 240.0
 
 
 def write(servers: Servers, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers.kafka, "log_level": 0})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(READ_SECONDS)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(WAIT_SECONDS)
     producer = Producer({"bootstrap.servers": servers.kafka, "acks": "all", "log_level": 0})
     producer.produce(name, b"kept")
-    assert producer.flush(READ_SECONDS) == 0
+    assert producer.flush(WAIT_SECONDS) == 0
     with redis.Redis.from_url(servers.redis) as client:
         client.set(name, "kept")
 
@@ -41,7 +39,7 @@ def write(servers: Servers, name: str) -> None:
 def read(servers: Servers, name: str) -> tuple[bytes | None, bytes | None]:
     consumer = Consumer({"bootstrap.servers": servers.kafka, "group.id": "test", "log_level": 0})
     consumer.assign([TopicPartition(name, 0, 0)])
-    message = consumer.poll(READ_SECONDS)
+    message = consumer.poll(WAIT_SECONDS)
     consumer.close()
     with redis.Redis.from_url(servers.redis) as client:
         row = client.get(name)

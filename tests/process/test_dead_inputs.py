@@ -32,8 +32,9 @@ from tests.domains.trade import Confirmed, Pay, Place
 from tests.process import alarms
 from tests.process.alarms import Wind
 from tests.process.faulty import KILLS, RAISES, UNDECIDABLE, WRONG, app, corrected
-from tests.process.trading import Trading, committed
+from tests.process.trading import Trading
 from tests.reactions.shell import Shell
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]

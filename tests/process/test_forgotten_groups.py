@@ -13,7 +13,8 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
 from tests.domains.trade import Confirmed, Pay, Place, Reserved, app
-from tests.process.trading import Trading, committed, happened, raised, routed, sent, twice
+from tests.process.trading import Trading, happened, raised, routed, sent, twice
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]

@@ -29,7 +29,8 @@ from leftfold.model.messages import Command
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 from tests.domains.trade import Confirm, Drop, Dropped, Pay, Place, Release, Reserved, app
-from tests.process.trading import Trading, committed, happened
+from tests.process.trading import Trading, happened
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,8 @@ from leftfold.model import keys as names
 from leftfold.ports.outgoing import Outgoing
 from leftfold.runtime.operations import components as process_survey
 from tests.cli.shell import Typing
-from tests.domains.trade import Place, Reserved, app, checkout
+from tests.domains.trade import Place, Placed, Reserved, app, checkout
+from tests.planted import as_written
 from tests.process.trading import Trading
 from tests.waiting import wait_until
 
@@ -97,9 +97,8 @@ def broken() -> Outgoing:
 
 def event() -> Outgoing:
     """An event that concerns the process."""
-    reported = {"ce_type": "orders.Placed.v1", "ce_id": "i", "ce_time": "2026-01-01T00:00:00Z"}
-    body = json.dumps({"order": "late", "product": "p", "at": "2026-01-01T00:00:00Z"}).encode()
-    return Outgoing(0, b"late", body, [(name, value.encode()) for name, value in reported.items()])
+    placed = Placed(order="late", product="p", at=datetime(2026, 1, 1, tzinfo=UTC))
+    return as_written(placed, app.partitions)
 
 
 @pytest.mark.usefixtures("impatient")

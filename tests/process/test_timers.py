@@ -29,7 +29,8 @@ from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserv
 from tests.domains.trade import app as trade
 from tests.process.alarms import Wind
 from tests.process.alarms import app as belfry
-from tests.process.trading import Trading, committed, raised
+from tests.process.trading import Trading, raised
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers

@@ -6,15 +6,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
-from leftfold.ports.protocols import RawRecord
+from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import Headers, RawRecord
 from tests.cli.shell import Typing
 from tests.domains.trade import Confirmed, Dropped, Pay, Place, app
-from tests.process.trading import Trading, committed
+from tests.planted import write
+from tests.process.trading import Trading
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -46,18 +48,10 @@ def headers(id_: str, type_: str, **more: str) -> list[tuple[str, bytes]]:
 
 
 def plant(
-    settings: KafkaSettings, topic: str, key: bytes, value: bytes, headers: Any, *, transaction: bool | None = None
+    settings: KafkaSettings, topic: str, key: bytes, value: bytes, headers: Headers, *, commit: bool | None = None
 ) -> None:
     """Writes a record: outside of transactions, or in one that is committed or aborted."""
-    extra = {} if transaction is None else {"transactional.id": "planted"}
-    producer = Producer({**settings.librdkafka(), **extra})
-    if transaction is not None:
-        producer.init_transactions(30)
-        producer.begin_transaction()
-    producer.produce(topic, value, key, partition_of(key, app.partitions), headers=headers)
-    assert producer.flush(240.0) == 0
-    if transaction is not None:
-        (producer.commit_transaction if transaction else producer.abort_transaction)(30)
+    write(settings, topic, [Outgoing(partition_of(key, app.partitions), key, value, headers)], commit=commit)
 
 
 def rows(typed: Typing, id_: str, *words: str) -> list[dict[str, Any]]:
@@ -109,7 +103,7 @@ def test_twin_that_reads_what_is_not_committed_shows_what_never_was(
 
 
 def again(settings: KafkaSettings, record: RawRecord, *, commit: bool) -> None:
-    plant(settings, record.topic, record.key or b"", record.value or b"", list(record.headers), transaction=commit)
+    plant(settings, record.topic, record.key or b"", record.value or b"", record.headers, commit=commit)
 
 
 def test_the_tree_is_drawn_and_a_cause_that_is_missing_is_said_to_be(traded: KafkaSettings, typed: Typing) -> None:

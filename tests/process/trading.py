@@ -7,61 +7,53 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Sequence
+from functools import partial
+from typing import Self
 
 from leftfold import App
 from leftfold.engine.processing.process_wire import ACK, DUE, NACK
 from leftfold.engine.processing.stream_state import MARK
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.messages import Event
-from leftfold.model.position import Position
 from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
 from tests.domains.trade import app, checkout_with
+from tests.reports import Reports
+from tests.settled import committed
+from tests.threads import Background
 from tests.waiting import wait_until
 
-__all__ = ["PARTS", "Trading", "committed", "happened", "inputs", "raised", "routed", "sent", "states", "twice"]
+__all__ = ["PARTS", "Trading", "happened", "inputs", "raised", "routed", "sent", "states", "twice"]
 
 PARTS = ("orders", "stock", "payments", "checkout", "router")
 
 
-class Trading:
-    """Works while the block runs, and raises what failed meanwhile.
+class Trading(Background):
+    """Works while the block runs, which begins once every partition is served, and the router takes events.
 
     Args:
         parts: which of its parts work here; a test looks after the others.
     """
 
     def __init__(self, settings: KafkaSettings, app: App = app, parts: Sequence[str] = PARTS) -> None:
-        self.settings, self._app, self._stop = settings, app, threading.Event()
-        self.reports: list[tuple[str, Mapping[str, Any]]] = []
-        self.failures: list[BaseException] = []
+        super().__init__(*(partial(self._work, part) for part in parts))
+        self.settings, self._app, self._has_router, self.reports = settings, app, "router" in parts, Reports()
         self.workers = {
-            name: Worker(app, name, KafkaClientSupplier(settings), stop=self._stop, report=self._report)
+            name: Worker(app, name, KafkaClientSupplier(settings), stop=self.stop, report=self.reports)
             for name in parts
             if name != "router"
         }
-        works: list[Callable[[], None]] = [worker.run for worker in self.workers.values()]
-        self._has_router = "router" in parts
-        works += [self._route] if self._has_router else []
-        self._threads = [threading.Thread(target=self._run, args=(work,), daemon=True) for work in works]
         self.client = KafkaClient(app.name, settings)
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        wait_until(
-            lambda: not self.failures and self.serves_all(),
-            lambda: f"every partition to be served: {self.failures} {self.reports}",
-        )
+        super().__enter__()
+        wait_until(lambda: self.going and self.serves_all(), lambda: f"every partition to be served: {self.reports}")
         return self
 
     def serves_all(self) -> bool:
@@ -70,17 +62,12 @@ class Trading:
         One that is stopped in the middle of its start leaves connections open, of which Python complains later.
         """
         every = frozenset(range(self._app.partitions))
-        is_routing = not self._has_router or any(what == "routing" for what, _ in self.reports)
-        return is_routing and all(worker.served == every for worker in self.workers.values())
+        is_routing = not self._has_router or self.reports.of("routing")
+        return bool(is_routing) and all(worker.served == every for worker in self.workers.values())
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
         self.client.close()
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(240.0)
-            assert not thread.is_alive(), "something does not end"
-        if kind is None and self.failures:
-            raise self.failures[0]
+        super().__exit__(kind, *more)
 
     def events(self, category: str) -> list[Event]:
         """Everything committed in a category, partition by partition."""
@@ -92,41 +79,19 @@ class Trading:
         """Everything committed in a topic."""
         return committed(self.settings, topic)
 
-    def await_event(self, category: str, event: Event, seconds: float = 240.0) -> None:
+    def await_event(self, category: str, event: Event) -> None:
         """Waits until this event is written."""
         wait_until(
-            lambda: not self.failures and event in self.events(category),
-            lambda: f"{event!r}: {self.failures} {self.events(category)} {self.reports[-5:]}",
-            seconds,
+            lambda: self.going and event in self.events(category),
+            lambda: f"{event!r}: {self.events(category)} {self.reports[-5:]}",
         )
 
-    def _report(self, what: str, details: Mapping[str, Any]) -> None:
-        self.reports.append((what, details))
-
-    def _route(self) -> None:
+    def _work(self, part: str, stop: threading.Event) -> None:
+        if part != "router":
+            self.workers[part].run()
+            return
         (process,) = self._app.processes
-        ProcessRouter(self._app, process.name, self.settings, stop=self._stop, report=self._report).run()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # whatever it is, the test's thread raises it
-            self.failures.append(error)
-
-
-def committed(settings: KafkaSettings, topic: str) -> list[RawRecord]:
-    """Everything committed in a topic, partition by partition."""
-    log = KafkaLogReader(settings)
-    try:
-        count = log.partitions(topic)
-        ends = log.ends([topic])
-        log.seek(Position({topic: dict.fromkeys(range(count), 0)}))
-        found: list[RawRecord] = []
-        while not log.position().covers(ends):
-            found += log.poll(500, 0.1)
-        return sorted(found, key=lambda record: (record.partition, record.offset))
-    finally:
-        log.close()
+        ProcessRouter(self._app, process.name, self.settings, stop=stop, report=self.reports).run()
 
 
 def happened(settings: KafkaSettings, app: App = app) -> Counter[object]:

@@ -6,19 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from typer.core import TyperGroup
 
-from leftfold.cli.main import app as cli
-from leftfold.errors import InfrastructureError
+from tests.cli.shell import ROOT, parse_words
 
-ROOT = Path(__file__).parents[2]
-COMMANDS: Any = typer.main.get_command(cli)
 DOCUMENTS = (
     "docs/tutorial.md",
     "README.md",
@@ -119,15 +112,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_the_command_line_takes_what_documents_type(words: list[str]) -> None:
-    """A command without its arguments is only named."""
-    command, rest = COMMANDS, list(words)
-    while rest and isinstance(command, TyperGroup) and rest[0] not in ("--help", "--version"):
-        known: Any = command.get_command(command.make_context("", [], resilient_parsing=True), rest[0])
-        assert known is not None, f"there is no command {rest[0]!r}"
-        command, rest = known, rest[1:]
-    if rest and "--help" not in rest and "--version" not in rest:
-        with suppress(InfrastructureError):  # an option that connects, to brokers that are not there
-            command.make_context(words[0], rest)
+    parse_words(words)
 
 
 def test_there_are_many_commands_in_documents() -> None:

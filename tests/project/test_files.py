@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 import re
 import statistics
 import subprocess
@@ -70,12 +69,13 @@ def test_no_file_names(what: str, pattern: re.Pattern[str]) -> None:
 
 
 def test_every_sentence_of_a_test_is_one() -> None:
+    named = re.compile(r"^(?: {4})?def (test_\w+)\(", re.MULTILINE)
     short = [
-        f"{path.relative_to(ROOT)}: {node.name}"
+        f"{path.relative_to(ROOT)}: {name}"
         for path in PYTHON
         if path.name.startswith("test_")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name.count("_") < 2
+        for name in named.findall(path.read_text("utf-8"))
+        if name.count("_") < 2
     ]
     assert not short
 

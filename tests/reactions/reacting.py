@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from leftfold import App, Delivery, Reaction
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.reactions.runner import ReactionRunner
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.model.keys import partition_of
+from tests import planted
 from tests.domains.visits import Paid, app_with, receipts_with
+from tests.planted import as_written
+from tests.reports import Reports
+from tests.threads import Background
 from tests.waiting import wait_until
 
-__all__ = ["EVENTS", "Post", "acting", "done_up_to", "made", "notes", "write"]
+__all__ = ["EVENTS", "Acting", "Post", "done_up_to", "made", "notes", "write"]
 
 EVENTS = names.events("visits")
 PARTITIONS = 2
@@ -49,44 +50,22 @@ class Post:
             return [delivery.idempotency_key for _, delivery in self.deliveries]
 
 
-class Acting:
-    """One process of a reaction, on a thread."""
+class Acting(Background):
+    """A process of a reaction; unless it is to fail, the block begins once it holds all partitions."""
 
-    def __init__(self, app: App, name: str, settings: KafkaSettings) -> None:
-        self.reports: list[tuple[str, Mapping[str, Any]]] = []
-        self.failures: list[BaseException] = []
-        self.stop = threading.Event()
-        self.reacting = ReactionRunner(
-            app, name, settings, stop=self.stop, report=lambda *reported: self.reports.append(reported)
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def __init__(self, app: App, name: str, settings: KafkaSettings, *, fails: bool = False) -> None:
+        super().__init__(lambda stop: self.reacting.run(), raises=not fails)
+        self._fails, self.reports = fails, Reports()
+        self.reacting = ReactionRunner(app, name, settings, stop=self.stop, report=self.reports)
 
-    def end(self) -> None:
-        """Stops in order."""
-        self.stop.set()
-        self._thread.join(240.0)
-        assert not self._thread.is_alive(), "the reaction does not end"
+    def __enter__(self) -> Self:
+        super().__enter__()
+        wait_until(lambda: self._fails or self.serves_all(), lambda: f"the partitions: {self.reports}")
+        return self
 
-    def _run(self) -> None:
-        try:
-            self.reacting.run()
-        except BaseException as error:  # whatever it is, the test looks at it
-            self.failures.append(error)
-
-
-@contextmanager
-def acting(app: App, name: str, settings: KafkaSettings, *, fails: bool = False) -> Iterator[Acting]:
-    """A process of a reaction that holds all partitions while the block runs."""
-    one = Acting(app, name, settings)
-    try:
-        if not fails:
-            wait_until(lambda: one.failures != [] or len(one.reacting.served) == PARTITIONS, "the partitions")
-        yield one
-    finally:
-        one.end()
-    if not fails and one.failures:
-        raise one.failures[0]
+    def serves_all(self) -> bool:
+        """Whether it holds all partitions."""
+        return self.going and len(self.reacting.served) == PARTITIONS
 
 
 def made(settings: KafkaSettings, name: str, act: Callable[[Any, Delivery], None], **other: Any) -> App:
@@ -101,22 +80,9 @@ def write(
     settings: KafkaSettings, *events: Paid, commit: bool = True, type_: bytes = b"visits.Paid.v1", broken: bool = False
 ) -> None:
     """Events in one transaction that is committed or aborted."""
-    producer = Producer({**settings.librdkafka(), "transactional.id": "planted"})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    for event in events:
-        key = event.visit.encode()
-        headers: Any = [
-            ("ce_id", str(uuid.uuid4()).encode()),
-            ("ce_type", type_),
-            ("ce_time", b"2026-01-01T00:00:00Z"),
-            ("ce_sequence", str(event.number).encode()),
-            ("ce_decision", b"1/1"),
-        ]
-        value = b"{}" if broken else event.model_dump_json().encode()
-        producer.produce(EVENTS, value, key, partition_of(key, PARTITIONS), headers=headers)
-    producer.flush(240.0)
-    (producer.commit_transaction if commit else producer.abort_transaction)(60)
+    records = [as_written(one, PARTITIONS, ce_type=type_, ce_sequence=b"%d" % one.number) for one in events]
+    records = [out._replace(value=b"{}") for out in records] if broken else records
+    planted.write(settings, EVENTS, records, commit=commit)
 
 
 def done_up_to(settings: KafkaSettings, group: str) -> dict[int, int]:

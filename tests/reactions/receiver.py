@@ -6,7 +6,8 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.listening import Request, listening
 
 __all__ = ["Receiver", "receiving"]
 
@@ -42,25 +43,9 @@ def receiving(judge: Judge = lambda path, event, number: "ok") -> Iterator[Recei
     """A receiver that listens at `url` while the block runs."""
     receiver = Receiver(judge)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            verdict = receiver.take(self.path, self.headers["Idempotency-Key"], self.headers["Event"])
-            self.send_response(503 if verdict == "refuse" else 200)
-            self.send_header("Content-Length", str(len(verdict)))
-            self.end_headers()
-            self.wfile.write(verdict.encode())
+    def answer(request: Request) -> tuple[int, bytes]:
+        verdict = receiver.take(request.path, request.headers["Idempotency-Key"], request.headers["Event"])
+        return 503 if verdict == "refuse" else 200, verdict.encode()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Logs nothing, since no test reads it."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with listening(answer) as receiver.url:
         yield receiver
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

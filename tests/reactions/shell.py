@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from leftfold.kafka.settings import KafkaSettings
 from tests.cli import shell
-from tests.cli.shell import ROOT
+from tests.cli.shell import ROOT, running
 
 __all__ = ["Shell"]
 
@@ -41,13 +40,6 @@ class Shell(shell.Shell):
         """Changes the environment of the commands that follow."""
         self._environment[name] = value
 
-    @contextmanager
-    def running(self, *names: str) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *names: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """`leftfold run` until the block ends."""
-        run = self.start(["run", *names, "--plain-logs"])
-        try:
-            yield run
-        finally:
-            if run.poll() is None:
-                run.send_signal(signal.SIGINT)
-            run.wait(240.0)
+        return running(self, "run", *names, "--plain-logs")

@@ -16,11 +16,11 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from tests.domains.visits import Paid
-from tests.process.trading import committed
 from tests.reactions.deadly import KILLER, NAME, TWIN, app
 from tests.reactions.reacting import PARTITIONS, done_up_to, write
 from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]

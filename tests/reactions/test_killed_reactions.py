@@ -15,11 +15,11 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from tests.domains.visits import Paid
-from tests.process.trading import committed
 from tests.reactions.hooks import CAREFUL, FORGETFUL, NAMES, app
 from tests.reactions.reacting import EVENTS, write
 from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,11 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
 from leftfold.redis import RedisViewStore
 from tests.domains.visits import Pay
-from tests.process.trading import committed
 from tests.reactions.posting import PATH, VERSIONS, app, total_of
 from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
 from tests.redis.server import RedisServer
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
@@ -102,12 +102,11 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(settings: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     ensure(app, settings)
-    redis = RedisServer(tmp_path_factory.mktemp("redis") / "data")
-    with receiving() as receiver, ExitStack() as stack:
-        stack.callback(redis.kill)
-        redis.start()
-        scene = Scene(settings, redis, receiver, tmp_path_factory.mktemp("run"))
-        stack.callback(scene.close)
+    with (
+        receiving() as receiver,
+        RedisServer(tmp_path_factory.mktemp("redis") / "data") as redis,
+        closing(Scene(settings, redis, receiver, tmp_path_factory.mktemp("run"))) as scene,
+    ):
         scene.start()
         scene.pay()
         scene.await_all()

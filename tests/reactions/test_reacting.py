@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold import ConfigurationError, ContractError, Delivery, InfrastructureError
@@ -20,8 +19,9 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from tests.domains.visits import Paid
-from tests.process.trading import committed
-from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, write
+from tests.planted import as_written, open_transaction
+from tests.reactions.reacting import EVENTS, PARTITIONS, Acting, Post, done_up_to, made, write
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -40,13 +40,13 @@ def test_a_reaction_begins_at_the_end_or_where_it_is_said_to_and_continues_where
     apps = {name: made(settings, name, post.act, since=since.get(name, "end")) for name, post in posts.items()}
     write(settings, *numbered(visit, 1))
     StartOffsets(apps["early"], apps["early"].reaction("early"), settings).begin()
-    with acting(apps["begins"], "begins", settings):
+    with Acting(apps["begins"], "begins", settings):
         write(settings, *numbered(visit, 2))
         wait_until(lambda: posts["begins"].numbers(visit) == [2], lambda: f"the second: {posts['begins'].deliveries}")
     write(settings, *numbered(visit, 3))
     StartOffsets(apps["early"], apps["early"].reaction("early"), settings).begin()
     for name, numbers in {"begins": [2, 3], "early": [2, 3], "past": [1, 2, 3], "dated": [1, 2, 3]}.items():
-        with acting(apps[name], name, settings):
+        with Acting(apps[name], name, settings):
             wait_until(partial(_has, posts[name], visit, numbers), lambda: f"all since the beginning: {posts}")
 
 
@@ -57,18 +57,10 @@ def _has(post: Post, visit: str, numbers: list[int]) -> bool:
 def test_an_event_of_a_transaction_that_is_open_at_the_beginning_happens_after_it(settings: KafkaSettings) -> None:
     post = Post()
     app = made(settings, "open", post.act)
-    producer = Producer({**settings.librdkafka(), "transactional.id": "open"})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    headers: Any = [
-        ("ce_id", b"open"), ("ce_type", b"visits.Paid.v1"), ("ce_time", b"2026-01-01T00:00:00Z"),
-        ("ce_sequence", b"1"), ("ce_decision", b"1/1"),
-    ]  # fmt: skip
-    producer.produce(EVENTS, Paid(visit="open").model_dump_json().encode(), b"open", 0, headers=headers)
-    producer.flush(240.0)
+    producer = open_transaction(settings, EVENTS, [as_written(Paid(visit="open"), PARTITIONS)])
     StartOffsets(app, app.reaction("open"), settings).begin()
     producer.commit_transaction(60)
-    with acting(app, "open", settings):
+    with Acting(app, "open", settings):
         wait_until(lambda: post.numbers("open") == [1], "the event")
 
 
@@ -80,7 +72,7 @@ def test_an_aborted_event_is_not_acted_on(
     careful, name = group_member.member_config, isolation.replace("_", "-")
     monkeypatch.setattr(group_member, "member_config", lambda *given: {**careful(*given), "isolation.level": isolation})
     post = Post()
-    with acting(made(settings, name, post.act), name, settings):
+    with Acting(made(settings, name, post.act), name, settings):
         write(settings, *numbered(name, 1), commit=False)
         write(settings, *numbered(name, 2))
         wait_until(lambda: 2 in post.numbers(name), "the committed event")
@@ -99,7 +91,7 @@ def test_the_order_of_a_stream_holds_while_some_are_tried_again_and_what_fails_i
     post = Post(refuse)
     app = made(settings, "order", post.act, attempts=4)
     good = [f"good-{number}" for number in range(3)]
-    with acting(app, "order", settings) as one:
+    with Acting(app, "order", settings) as one:
         for number in range(1, 5):
             write(settings, *(Paid(visit=visit, number=number) for visit in ["bad", *good]))
         wait_until(
@@ -133,12 +125,12 @@ def test_a_reaction_that_has_lost_its_place_does_not_begin_elsewhere(
         monkeypatch.setattr(StartOffsets, "record", lambda self, offsets: None)
     post, name = Post(), f"lost-{is_recorded}".lower()
     app = made(settings, name, post.act)
-    with acting(app, name, settings):
+    with Acting(app, name, settings):
         write(settings, *numbered(name, 1))
         wait_until(lambda: post.numbers(name) == [1], "the first")
     write(settings, *numbered(name, 2))
     forget(settings, names.reacting(app.name, name))
-    with acting(app, name, settings, fails=is_recorded) as one:
+    with Acting(app, name, settings, fails=is_recorded) as one:
         if is_recorded:
             wait_until(lambda: bool(one.failures), "the refusal")
             assert isinstance(one.failures[0], InfrastructureError)
@@ -165,12 +157,12 @@ def test_what_is_under_way_is_finished_when_it_is_asked_to_stop(settings: KafkaS
 
     post = Post(hold)
     app = made(settings, "finishes", post.act)
-    with acting(app, "finishes", settings) as one:
+    with Acting(app, "finishes", settings) as one:
         write(settings, *numbered("finishes", 1))
         assert begun.wait(240.0)
         one.stop.set()
         go_on.set()
-    with acting(app, "finishes", settings):
+    with Acting(app, "finishes", settings):
         write(settings, *numbered("finishes", 2))
         wait_until(lambda: 2 in post.numbers("finishes"), "the next one")
     assert post.numbers("finishes") == [1, 2]
@@ -206,8 +198,8 @@ def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSe
     """The last test of this module: no later one could get past the newer event."""
     post = Post()
     app = made(settings, "newer", post.act)
-    with acting(app, "newer", settings, fails=True) as one:
-        wait_until(lambda: len(one.reacting.served) == PARTITIONS, "the partitions")
+    with Acting(app, "newer", settings, fails=True) as one:
+        wait_until(one.serves_all, "the partitions")
         write(settings, *numbered("newer", 1), broken=True)
         write(settings, *numbered("newer", 2))
         wait_until(lambda: post.numbers("newer") == [2], "what comes behind the broken one")
@@ -220,6 +212,6 @@ def test_a_broken_event_is_parked_and_a_newer_one_is_waited_at(settings: KafkaSe
     assert done_up_to(settings, names.reacting(app.name, "newer"))[at.partition] <= at.offset
     elsewhere = next(v for v in map("v{}".format, range(99)) if partition_of(v.encode(), PARTITIONS) != at.partition)
     write(settings, *numbered(elsewhere, 1))
-    with acting(app, "newer", settings, fails=True) as again:
+    with Acting(app, "newer", settings, fails=True) as again:
         wait_until(lambda: bool(again.failures), "the end")
     assert post.numbers(elsewhere) == [1], "what was read together with it is done before the process ends"

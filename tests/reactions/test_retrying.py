@@ -20,7 +20,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.outgoing import Outgoing
 from tests.domains.visits import Paid, app_with, receipts_with
-from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, made, notes, write
+from tests.reactions.reacting import EVENTS, PARTITIONS, Acting, Post, made, notes, write
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
@@ -43,7 +43,7 @@ def test_streams_are_tried_at_once_and_each_in_its_order(settings: KafkaSettings
     post, name = Post(meet), f"retried-{at_once}"
     app = made(settings, name, post.act, attempts=1, at_once=at_once, timeout=240.0)
     events = ParkedEvents(name, settings)
-    with acting(app, name, settings):
+    with Acting(app, name, settings):
         for number in range(1, EACH + 1):
             write(settings, *(Paid(visit=visit, number=number) for visit in VISITS))
         wait_until(lambda: events.count() == EACH * len(VISITS), lambda: f"all to be parked: {events.count()}")
@@ -71,7 +71,7 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
     post = Post(hang)
     app = made(settings, "hung", post.act, attempts=2, timeout=4.0)
     events = ParkedEvents("hung", settings)
-    with acting(app, "hung", settings):
+    with Acting(app, "hung", settings):
         write(settings, Paid(visit="hangs"), Paid(visit="good"))
         wait_until(lambda: events.count() == 2, lambda: f"both to be parked: {events.count()}")
     is_repaired.set()
@@ -91,7 +91,7 @@ def fails(event: Paid, delivery: Delivery) -> None:
 def test_what_cannot_be_read_is_parked_again_and_what_is_behind_it_is_tried(settings: KafkaSettings) -> None:
     app = made(settings, "strange", fails, attempts=1)
     events = ParkedEvents("strange", settings)
-    with acting(app, "strange", settings):
+    with Acting(app, "strange", settings):
         write(settings, Paid(visit="before"))
         wait_until(lambda: events.count() == 1, "the first to be parked")
         foreign = partition_of(b"before", PARTITIONS)
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_parked_again_and_what_is_behind_it_is_tried(sett
 
 def test_offsets_of_a_deleted_topic_of_parked_events_hide_none_in_the_next_one(settings: KafkaSettings) -> None:
     app, dead = made(settings, "again", fails, attempts=1), names.dead("again")
-    with acting(app, "again", settings):
+    with Acting(app, "again", settings):
         for number in range(3):
             write(settings, Paid(visit="v", number=number))
         events = ParkedEvents("again", settings)
@@ -122,7 +122,7 @@ def test_offsets_of_a_deleted_topic_of_parked_events_hide_none_in_the_next_one(s
     admin.delete_topics([dead])[dead].result(WAIT_SECONDS)
     wait_until(lambda: dead not in admin.list_topics(timeout=WAIT_SECONDS).topics, "the end of the topic")
     ensure(app, settings)
-    with acting(app, "again", settings):
+    with Acting(app, "again", settings):
         write(settings, Paid(visit="v", number=4))
         wait_until(lambda: events.count() == 1, lambda: f"the next one to be parked: {events.count()}")
 
@@ -159,7 +159,7 @@ def test_a_reaction_begins_though_its_predecessors_have_left_all_that_a_broker_t
     visits = set(visits_of_the_first_partition())
     write(settings, *(Paid(visit=visit) for visit in visits))
     try:
-        with acting(app, name, settings):
+        with Acting(app, name, settings):
             wait_until(lambda: len(begun) == AT_ONCE, lambda: f"all of them: {len(begun)}, {notes(settings, group)}")
             note = json.loads(notes(settings, group)[0])
             assert len(note["at"]) == AT_ONCE

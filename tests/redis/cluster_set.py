@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,17 @@ class ClusterSet:
 
     def owner(self, key: bytes | int) -> RedisServer:
         """The node that has the slot of a key (or a slot by number), by what the nodes that run agree on."""
-        slot = key if isinstance(key, int) else key_slot(key)
-        found = {self._owner_by(node, slot) for node in self.nodes if node.runs}
-        assert len(found) == 1, f"the nodes do not agree on slot {slot}: {found}"
-        return next(node for node in self.nodes if node.port in found)
+        (found,) = self.owners([key])
+        return found
+
+    def owners(self, keys: Iterable[bytes | int]) -> list[RedisServer]:
+        """The owner of each, by what every node is asked once."""
+        tables, found = [_asked(node, "SLOTS") for node in self.nodes if node.runs], list[RedisServer]()
+        for slot in (key if isinstance(key, int) else key_slot(key) for key in keys):
+            ports = {_owner_in(table, slot) for table in tables}
+            assert len(ports) == 1, f"the nodes do not agree on slot {slot}: {ports}"
+            found.append(next(node for node in self.nodes if node.port in ports))
+        return found
 
     def replica_of(self, master: RedisServer) -> RedisServer:
         id_ = self.id_of(master)
@@ -167,8 +174,7 @@ class ClusterSet:
         return node.runs and any("myself" in line[2] and "master" in line[2] for line in self.table(node))
 
     def _owner_by(self, node: RedisServer, slot: int) -> int:
-        ranges = _asked(node, "SLOTS")
-        return next((int(places[0][1]) for first, last, *places in ranges if first <= slot <= last), 0)
+        return _owner_in(_asked(node, "SLOTS"), slot)
 
     def _settled(self) -> bool:
         try:
@@ -244,6 +250,11 @@ def _asked(node: RedisServer, about: str) -> Any:
             return connection.read_response()
         finally:
             client.connection_pool.release(connection)
+
+
+def _owner_in(table: Any, slot: int) -> int:
+    """The port of the master that has a slot by a node's table, 0 = none."""
+    return next((int(places[0][1]) for first, last, *places in table if first <= slot <= last), 0)
 
 
 def _port(line: list[str]) -> int:

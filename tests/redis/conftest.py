@@ -17,10 +17,8 @@ from tests.redis.server import RedisServer
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A running server, ended with the module."""
-    server = RedisServer(tmp_path_factory.mktemp("redis") / "data")
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("redis") / "data") as server:
+        yield server
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from leftfold.redis.flusher import Flusher, PendingFlush
 from leftfold.redis.keys import BucketKeys
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.cluster_set import ClusterSet
+from tests.redis.server import RedisServer
 
 __all__ = [
     "BUCKETS",
@@ -29,6 +30,7 @@ __all__ = [
     "new_marked",
     "new_spread",
     "numbered",
+    "owners_of",
     "rows",
     "slot_of",
     "tokens",
@@ -49,11 +51,15 @@ def new_spread(cluster: ClusterSet, store: RedisViewStore) -> Generation:
     """An empty generation with buckets on every master."""
     for _ in count():
         generation = new_generation(buckets=BUCKETS)
-        owners = {cluster.owner(slot_of(generation, bucket)).port for bucket in range(BUCKETS)}
-        if len(owners) == 3:
+        if len({owner.port for owner in owners_of(cluster, generation)}) == 3:
             break
     assert store.create_marks(generation, {bucket: checkpoint("", 0) for bucket in range(BUCKETS)})
     return generation
+
+
+def owners_of(cluster: ClusterSet, generation: Generation) -> list[RedisServer]:
+    """The node of each bucket, by number."""
+    return cluster.owners(slot_of(generation, bucket) for bucket in range(generation.buckets))
 
 
 def slot_of(generation: Generation, bucket: int) -> int:

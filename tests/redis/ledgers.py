@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -25,6 +24,7 @@ from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing import fold
 from tests.domains.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.flushes import Blind
+from tests.threads import Background
 from tests.waiting import wait_until
 from tests.whole import assert_whole
 
@@ -32,6 +32,7 @@ __all__ = [
     "KEY",
     "NOW",
     "VIEWS",
+    "Watch",
     "assert_equal_to_the_log",
     "busy",
     "differs_from_the_log",
@@ -39,7 +40,6 @@ __all__ = [
     "heals_after",
     "projector_on",
     "settle",
-    "watched",
 ]
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -107,19 +107,19 @@ def differs_from_the_log(world: World, store: RedisViewStore) -> bool:
     return False
 
 
-class _Watch:
+class Watch(Background):
     """Reads one row all the while; its `moves` only grow in the log, so they may never shrink here."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self._settings, self.end = settings, threading.Event()
+        super().__init__(self._read)
+        self._settings = settings
         self.seen: list[int] = []
         self.unreachable = 0
 
-    def run(self) -> None:
-        store = RedisViewStore(self._settings)
-        try:
+    def _read(self, stop: threading.Event) -> None:
+        with closing(RedisViewStore(self._settings)) as store:
             reader = Views(store)[summary]
-            while not self.end.is_set():
+            while not stop.is_set():
                 try:
                     row = reader.get(KEY)
                 except InfrastructureError:
@@ -129,39 +129,16 @@ class _Watch:
                 assert (row.balance, row.owner) == (Decimal(row.moves), "o"), f"a mixed row: {row}"
                 assert not self.seen or row.moves >= self.seen[-1], f"an older row: {row.moves} after {self.seen[-1]}"
                 self.seen.append(row.moves)
-        finally:
-            store.close()
 
 
-@contextmanager
-def watched(settings: RedisSettings) -> Iterator[_Watch]:
-    """A reader at work; what it finds wrong is raised at the end."""
-    watch = _Watch(settings)
-    with ThreadPoolExecutor(1) as pool:
-        outcome = pool.submit(watch.run)
-        try:
-            yield watch
-        finally:
-            watch.end.set()
-        outcome.result()
-
-
-@contextmanager
-def busy(work: Callable[[int], object], pause: float = 0.0) -> Iterator[None]:
+def busy(work: Callable[[int], object], pause: float = 0.0) -> Background:
     """Does something again and again in a thread of its own, whether the server answers or not."""
-    end = threading.Event()
 
-    def repeat() -> None:
+    def repeat(stop: threading.Event) -> None:
         number = 0
-        while not end.wait(pause):
+        while not stop.wait(pause):
             number += 1
             with suppress(InfrastructureError):
                 work(number)
 
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(repeat)
-        try:
-            yield
-        finally:
-            end.set()
-        done.result()
+    return Background(repeat)

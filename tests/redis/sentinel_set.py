@@ -19,7 +19,6 @@ __all__ = ["Sentinel", "SentinelSet"]
 
 SERVICE = "rows"
 QUORUM = 2
-PATIENCE = 240.0
 """Seconds: a sentinel that could not run for two does nothing for the next thirty, and that may come again."""
 DOWN_AFTER = 4000
 """Milliseconds: a replica is no candidate once its link has been down for ten times that, longer than such thirty s."""
@@ -109,12 +108,12 @@ class SentinelSet:
 
     def wait_settled(self) -> None:
         """Waits until one server leads, the other follows it, and every sentinel knows so."""
-        wait_until(self._settled, "a master, a replica of it and three sentinels who agree", PATIENCE)
+        wait_until(self._settled, "a master, a replica of it and three sentinels who agree")
 
     def wait_promoted(self, server: RedisServer) -> None:
         """Waits until every sentinel names this server."""
         awaited = f"port {server.port} to be promoted"
-        wait_until(lambda: all(s.reported()["port"] == server.port for s in self.sentinels), awaited, PATIENCE)
+        wait_until(lambda: all(s.reported()["port"] == server.port for s in self.sentinels), awaited)
         wait_until(lambda: role(server) == "master", awaited)
 
     def lose(self, happens: Callable[[], object]) -> None:

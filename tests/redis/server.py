@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import SecretStr
 from redis import Redis
@@ -24,7 +24,7 @@ __all__ = ["RedisServer", "answers", "as_user", "binary", "calls", "connections"
 
 
 class RedisServer:
-    """A server that can be killed, started again and given an older append-only file.
+    """A server that can be killed, started again and given an older append-only file; it runs while its block does.
 
     Args:
         options: further lines of its configuration. port: instead of one that is free.
@@ -43,6 +43,13 @@ class RedisServer:
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.kill()
 
     @property
     def unix_socket(self) -> Path:

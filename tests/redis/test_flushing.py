@@ -43,13 +43,14 @@ def test_a_steady_flush_is_one_write_and_another_set_of_buckets_costs_one_more(
 ) -> None:
     writes = []
     for number in range(4):
-        assert flusher.flush(flushes(generation, f"t{number - 1}" if number else "", f"t{number}", f"r{number}-"))
+        before = f"t{number - 1}" if number else ""
+        assert flusher.begin(flushes(generation, before, f"t{number}", f"r{number}-")).landed()
         writes.append(line.writes)
     assert writes == [2, 3, 4, 5]
     assert store.flush(flushes(generation, "t3", "other", "c")[1:])
-    assert flusher.flush(flushes(generation, "t3", "t4", "b")[:1]), "a bucket it no longer flushes must not stop it"
+    assert flusher.begin(flushes(generation, "t3", "t4", "b")[:1]).landed(), "a bucket that it flushed before stops it"
     assert line.writes == 7
-    assert flusher.flush(flushes(generation, "t4", "t5", "d")[:1])
+    assert flusher.begin(flushes(generation, "t4", "t5", "d")[:1]).landed()
     assert line.writes == 8
 
 
@@ -83,14 +84,14 @@ def test_a_steady_flush_costs_one_notice_and_one_addition_per_changed_bucket(
 def test_a_connection_lost_in_the_middle_of_a_flush_leaves_nothing(
     server: RedisServer, store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
 ) -> None:
-    assert flusher.flush(flushes(generation, "", "t1", "a"))
+    assert flusher.begin(flushes(generation, "", "t1", "a")).landed()
     line.let_through = 0.6
-    assert not flusher.flush(flushes(generation, "t1", "t2", "b"))
+    assert not flusher.begin(flushes(generation, "t1", "t2", "b")).landed()
     assert line.sent_until_broken > 300
     wait_until(lambda: connections(server) <= 2, "the server to see the broken connection")
     assert rows(store, generation) == ["a0", "a1"]
     assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
-    assert flusher.flush(flushes(generation, "t1", "t2", "b"))
+    assert flusher.begin(flushes(generation, "t1", "t2", "b")).landed()
 
 
 def test_twin_without_multi_half_of_the_flush_stays(
@@ -109,7 +110,7 @@ def test_a_flush_larger_than_every_buffer_gets_through(
     store: RedisViewStore, generation: Generation, flusher: Flusher, line: Line
 ) -> None:
     changes = [row(f"r{n}")._replace(fields=(b"x" * 12_000, b"S")) for n in range(2000)]
-    assert flusher.flush([flush_of(generation, 0, "", "t1", *changes)])
+    assert flusher.begin([flush_of(generation, 0, "", "t1", *changes)]).landed()
     assert line.writes > 50
     assert len(rows(store, generation, 0)) == 2000
     store.unlink(generation)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from leftfold.testing.contracts.readers import checkpoint, new_generation
 from tests.redis.flushes import new_marked, numbered
 from tests.redis.ledgers import busy
 from tests.redis.server import RedisServer, connections
+from tests.threads import Background
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -31,7 +31,7 @@ def generation(store: RedisViewStore) -> Generation:
     return new_marked(store, 1)
 
 
-def a_busy_writer(store: RedisViewStore, generation: Generation) -> AbstractContextManager[None]:
+def a_busy_writer(store: RedisViewStore, generation: Generation) -> Background:
     def write(number: int) -> None:
         assert store.flush([numbered(generation, 0, number)])
 

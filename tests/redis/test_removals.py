@@ -277,15 +277,12 @@ def test_every_master_of_a_cluster_is_looked_through(
 
 def one_per_master(cluster: ClusterSet, store: RedisViewStore) -> list[Generation]:
     """Three generations of one view with one bucket each, on three masters, in no registry."""
-    found: dict[int, Generation] = {}
-    for number in range(1, 200):
-        generation = Generation("things", f"{number}-0000", "h", False, 1, {"t": 1})
-        owner = cluster.owner(slot_of(generation, 0)).port
-        if owner not in found:
-            assert store.create_marks(generation, {0: checkpoint("", 0)})
-            found[owner] = generation
+    made = [Generation("things", f"{number}-0000", "h", False, 1, {"t": 1}) for number in range(1, 200)]
+    owners = cluster.owners(slot_of(generation, 0) for generation in made)
+    found = list({owner.port: generation for owner, generation in zip(owners, made, strict=True)}.values())
     assert len(found) == 3
-    return list(found.values())
+    assert all(store.create_marks(generation, {0: checkpoint("", 0)}) for generation in found)
+    return found
 
 
 def test_a_generation_without_a_registry_is_removed_from_every_master(

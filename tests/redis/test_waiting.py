@@ -27,13 +27,12 @@ from tests.client.changes_contract import bench_on
 from tests.domains.shop import Spend, household_spend
 from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.flushes import BUCKETS, hears, is_notified, new_spread, slot_of
+from tests.redis.flushes import BUCKETS, hears, is_notified, new_spread, owners_of, slot_of
 from tests.redis.server import RedisServer, calls, counted, offset
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
 
-SOON = 240.0
 Stores: TypeAlias = Callable[..., RedisViewStore]
 How: TypeAlias = Callable[[Reader[Spend], Position, float], object]
 
@@ -87,7 +86,7 @@ def seconds_of(how: How, reader: Reader[Spend], position: Position, timeout: flo
 
 
 def read_while_folding(
-    store: RedisViewStore, waits: set[int], hows: Sequence[How] = BOTH, timeout: float = SOON
+    store: RedisViewStore, waits: set[int], hows: Sequence[How] = BOTH, timeout: float = WAIT_SECONDS
 ) -> list[float]:
     """Reads in threads, folds once they wait, and says how many seconds they read; without being woken, all of them."""
     bench = bench_on(store, household_spend)
@@ -99,17 +98,17 @@ def read_while_folding(
         wait_until(lambda: len(waits) == len(hows), "the readers to wait")
         assert not any(read.done() for read in reading)
         bench.settle(projector)
-        return [read.result(2 * SOON) for read in reading]
+        return [read.result(2 * WAIT_SECONDS) for read in reading]
 
 
 @pytest.mark.usefixtures("no_net")
 def test_a_notice_alone_wakes_a_reader(either: RedisServer | ClusterSet, stores: Stores, waits: set[int]) -> None:
-    assert max(read_while_folding(stores(either.settings), waits)) < SOON
+    assert max(read_while_folding(stores(either.settings), waits)) < WAIT_SECONDS
 
 
 @pytest.mark.usefixtures("silent")
 def test_a_reader_whose_notice_was_lost_is_woken_by_the_net(store: RedisViewStore, waits: set[int]) -> None:
-    assert max(read_while_folding(store, waits)) < SOON
+    assert max(read_while_folding(store, waits)) < WAIT_SECONDS
 
 
 @pytest.mark.usefixtures("silent", "no_net")
@@ -135,7 +134,7 @@ def begin_to_read(
     bench = bench_on(store, household_spend)
     projector, position = bench.settle(), late(bench)
     reader = bench.views[household_spend]
-    reads = [pool.submit(reader.get, "h1", after=position, timeout=SOON) for _ in range(count)]
+    reads = [pool.submit(reader.get, "h1", after=position, timeout=WAIT_SECONDS) for _ in range(count)]
     wait_until(lambda: subscribers(server) > 0, "a subscription")
     assert subscribers(server) == 1
     return reads, lambda: bench.settle(projector)
@@ -150,7 +149,7 @@ def test_all_who_wait_in_threads_share_one_subscription_which_is_made_again(
             client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         wait_until(lambda: subscribers(server) == 1, "a new subscription")
         settle()
-        assert {read.result(SOON) for read in reads} == {Spend(Decimal(1), "base")}
+        assert {read.result(WAIT_SECONDS) for read in reads} == {Spend(Decimal(1), "base")}
 
 
 def test_a_dead_server_fails_those_who_wait(server: RedisServer, stores: Stores) -> None:
@@ -159,7 +158,7 @@ def test_a_dead_server_fails_those_who_wait(server: RedisServer, stores: Stores)
         server.kill()
         try:
             with pytest.raises(InfrastructureError, match="is the address right"):
-                read.result(SOON)
+                read.result(WAIT_SECONDS)
         finally:
             server.start()
 
@@ -213,7 +212,7 @@ def test_many_who_wait_read_nothing_but_the_marks_now_and_then(
 
     async def all_wait() -> None:
         reads = [asyncio.create_task(reader.aget("h1", after=position, timeout=240.0)) for _ in range(500)]
-        deadline = time.monotonic() + 2 * SOON
+        deadline = time.monotonic() + 2 * WAIT_SECONDS
         while True:
             first, before = len(looks), await asyncio.to_thread(calls, server)
             await asyncio.to_thread(wait_until, partial(_longer, looks, first + 5), "five looks at the marks")
@@ -232,7 +231,7 @@ def test_no_subscriber_listens_for_ever(
 ) -> None:
     monkeypatch.setattr(subscriber, "IDLE_SECONDS", 0.2)
     for _ in range(2):
-        assert read_while_folding(store, waits, [blocking])[0] < SOON
+        assert read_while_folding(store, waits, [blocking])[0] < WAIT_SECONDS
         wait_until(lambda: subscribers(server) == 0, "the end of the subscription")
 
 
@@ -269,7 +268,7 @@ def test_flushes_of_every_node_are_heard_on_each(
 ) -> None:
     writer = stores(cluster.settings)
     generation = new_spread(cluster, writer)
-    ports = {cluster.owner(slot_of(generation, bucket)).port for bucket in range(BUCKETS)}
+    ports = {owner.port for owner in owners_of(cluster, generation)}
     for number, port in enumerate(ports):
         with monkeypatch.context() as patch:
             patch.setattr(ClusterTopology, "masters", listening_at(port, only=True))

@@ -7,6 +7,8 @@ import importlib
 import inspect
 import threading
 import time
+from collections.abc import Iterator
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -62,9 +64,20 @@ def _simulated() -> list[ModuleType]:
     return takeover.simulated((*takeover.PACKAGES, *projections.PACKAGES))
 
 
-def _imported(tree: ast.AST) -> set[str]:
+@cache
+def _nodes(module: ModuleType) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(inspect.getsource(module))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_nodes() -> Iterator[None]:
+    yield
+    _nodes.cache_clear()
+
+
+def _imported(module: ModuleType) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in _nodes(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -74,7 +87,7 @@ def _imported(tree: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("module", _simulated(), ids=lambda module: module.__name__)
 def test_a_simulated_module_imports_nothing_that_is_real(module: ModuleType) -> None:
-    imported = _imported(ast.parse(inspect.getsource(module)))
+    imported = _imported(module)
     left = {name for name in imported if name not in _STANDS_IN and name.split(".")[0] not in _HARMLESS}
     assert left <= _NOT_YET.get(module.__name__, set())
 
@@ -83,7 +96,7 @@ def test_what_lies_below_simulated_modules_is_simulated_too_or_harmless() -> Non
     found = {module.__name__: module for module in _simulated()}
     simulated, waiting = set(found), list(found)
     while waiting:
-        for name in _imported(ast.parse(inspect.getsource(found[waiting.pop()]))):
+        for name in _imported(found[waiting.pop()]):
             if name.startswith(_BELOW) and name not in found:
                 found[name] = importlib.import_module(name)
                 waiting.append(name)
@@ -93,8 +106,8 @@ def test_what_lies_below_simulated_modules_is_simulated_too_or_harmless() -> Non
 
 def _asks(module: ModuleType) -> bool:
     """Whether a module imports what has a stand-in, except for the type UUID."""
-    imports = [one for one in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(one, ast.Import)]
-    froms = [one for one in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(one, ast.ImportFrom)]
+    imports = [one for one in _nodes(module) if isinstance(one, ast.Import)]
+    froms = [one for one in _nodes(module) if isinstance(one, ast.ImportFrom)]
     names = {alias.name for one in imports for alias in one.names}
     names |= {one.module or "" for one in froms if {f"{one.module}.{a.name}" for a in one.names} - _NAMES}
     return bool(names & _STANDS_IN)
@@ -102,16 +115,16 @@ def _asks(module: ModuleType) -> bool:
 
 @pytest.mark.parametrize("module", _simulated(), ids=lambda module: module.__name__)
 def test_a_simulated_module_uses_no_name_of_a_clock_or_of_chance_that_has_no_stand_in(module: ModuleType) -> None:
-    tree = ast.parse(inspect.getsource(module))
+    nodes = _nodes(module)
     stand_ins = {real.__name__: stand_in for real, stand_in in takeover._stand_ins() if isinstance(real, ModuleType)}
-    known = {name for one in ast.walk(tree) if isinstance(one, ast.Import) for name in (a.name for a in one.names)}
+    known = {name for one in nodes if isinstance(one, ast.Import) for name in (a.name for a in one.names)}
     used = {
         f"{node.value.id}.{node.attr}"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known
     }
     replaced = [real for real, _ in [*takeover._stand_ins(), *projections.NETWORK]]
-    for one in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in _ASKED):
+    for one in (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module in _ASKED):
         for alias in one.names:
             taken = getattr(importlib.import_module(one.module or ""), alias.name)
             assert f"{one.module}.{alias.name}" in _NAMES or any(taken is real for real in replaced), alias.name
@@ -124,8 +137,8 @@ def test_a_simulated_module_uses_no_name_of_a_clock_or_of_chance_that_has_no_sta
 
 @pytest.mark.parametrize("module", _simulated(), ids=lambda module: module.__name__)
 def test_a_simulated_module_asks_no_other_clock(module: ModuleType) -> None:
-    tree = ast.parse(inspect.getsource(module))
-    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    nodes = _nodes(module)
+    calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     assert not {call for call in calls if call.rpartition(".")[2] in ("utcnow", "today")}
     assert "datetime.now" not in calls
 

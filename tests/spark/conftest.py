@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from leftfold.client import Views
@@ -27,17 +26,16 @@ from leftfold.model.position import Position
 from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.core.job import spark_runner
 from leftfold.spark.queries.query_refresh import query_runner
-from tests.domains.ledger import LedgerCommand, Move, app, histories, stranger
+from tests.domains.ledger import LedgerCommand, Move, Moved, app, histories, stranger
+from tests.planted import as_written, write
 from tests.redis.server import RedisServer
 from tests.servers import Addresses, emptied, patient, running, secret_url
-from tests.threads import all_working, deciding, projecting, wait_live
-from tests.waiting import wait_until
+from tests.threads import Background, deciding, projecting, wait_live
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.receipts import behind
 
 if TYPE_CHECKING:
     from tests.spark.streaming.streams import Streams
-
-WAIT_SECONDS = 240.0
 
 
 @dataclass
@@ -119,7 +117,7 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
     ensure(app, shop.kafka)
     with (
         closing(shop.store),
-        all_working(
+        Background(
             deciding(app, "ledgers", KafkaClientSupplier(shop.kafka)),
             projecting(app.views, partial(KafkaLogReader, shop.kafka), shop.store, member="projector"),
         ),
@@ -139,29 +137,18 @@ def some_histories(seed: int, *, poison: float = 0.0) -> Iterator[LedgerCommand]
 
 def plant_aborted(kafka: KafkaSettings) -> None:
     """Writes an event to every partition in a transaction that is aborted."""
-    producer = Producer({**kafka.librdkafka(), "transactional.id": "planted"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for partition in range(app.partitions):
-        headers: Any = [
-            ("ce_type", b"ledgers.Moved.v1"),
-            ("ce_time", b"2026-01-01T00:00:00Z"),
-            ("ce_sequence", b"1"),
-            ("ce_decision", b"1/1"),
-        ]
-        value = b'{"ledger":"l-aborted","owner":"aborted","amount":"1.00","tags":["aborted"]}'
-        producer.produce(names.events("ledgers"), value, b"l-aborted", partition, headers=headers)
-    producer.flush(240.0)
-    producer.abort_transaction(30)
+    moved = as_written(
+        Moved(ledger="l-aborted", owner="aborted", amount=Decimal("1.00"), tags=("aborted",)), app.partitions
+    )
+    everywhere = [moved._replace(partition=partition) for partition in range(app.partitions)]
+    write(kafka, names.events("ledgers"), everywhere, commit=False)
 
 
 @pytest.fixture(scope="package")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A Redis of the streams' own, that a test may do anything to."""
-    server = RedisServer(tmp_path_factory.mktemp("redis") / "data")
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("redis") / "data") as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -30,21 +31,27 @@ from services.baskets.commands import AddItem, CheckOut, OpenBasket
 from tests.project.test_documents import program
 from tests.servers import Addresses, patient
 from tests.settled import wait_settled
-from tests.threads import all_working, deciding
+from tests.threads import Background, deciding
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/dataframes.md", "docs/archive.md", "docs/queries.md", "docs/streaming.md")
-RUN_EACH = """
+SESSION = "with spark_session(SparkSettings(java_home=java_home(), jars=spark_jars()))"
+RUN_EACH = f"""
 import runpy, sys
 from leftfold.cli.main import run
-for page in sys.argv[1:]:
-    if "queries" in page:
-        assert run(["rebuild", "store_daily", "--app", "services.reports.app:app"]) == 0
-    runpy.run_path(page)
+from leftfold.local import java_home, spark_jars
+from leftfold.spark import SparkSettings, spark_session
+*pages, last = sys.argv[1:]
+{SESSION}:
+    assert run(["rebuild", "store_daily", "--app", "services.reports.app:app"]) == 0
+    for page in pages:
+        runpy.run_path(page)
+runpy.run_path(last)
 """
+"""A start of Spark takes seconds: all pages but the last one join a session, which is the one that they would make."""
 NOW = datetime(2017, 3, 1, tzinfo=UTC)
 COMMANDS = (
     OpenBasket(basket_id="b-1", at=NOW, household_id="h-7", store_id="367"),
@@ -60,7 +67,7 @@ def environment(servers: Addresses, tmp_path: Path) -> dict[str, str]:
     """Where the programs find a log of baskets, its archive and Redis."""
     kafka, topic = patient(servers.kafka), names.events("baskets")
     ensure(app, kafka)
-    with all_working(deciding(app, "baskets", KafkaClientSupplier(kafka))), KafkaClient(app.name, kafka) as client:
+    with Background(deciding(app, "baskets", KafkaClientSupplier(kafka))), KafkaClient(app.name, kafka) as client:
         client.send_many(COMMANDS, timeout=WAIT_SECONDS)
         wait_settled(kafka, topic)
     with ClusterAdmin(kafka) as cluster, closing(KafkaBulkLog(kafka)) as log:
@@ -70,6 +77,7 @@ def environment(servers: Addresses, tmp_path: Path) -> dict[str, str]:
         "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": servers.kafka,
         "LEFTFOLD_REDIS_URL": servers.redis,
         "LEFTFOLD_ARCHIVE_DIR": str(tmp_path / "archive"),
+        "LEFTFOLD_SPARK_PROPERTIES": json.dumps({"spark.sql.shuffle.partitions": "2"}),
     }
 
 
@@ -77,10 +85,11 @@ def test_the_programs_about_spark_run_as_they_stand(
     environment: dict[str, str], servers: Addresses, tmp_path: Path
 ) -> None:
     """The last one folds a view until it is interrupted."""
-    programs = [str(program(page, tmp_path)) for page in PAGES]
+    programs = [program(page, tmp_path) for page in PAGES]
+    assert [SESSION in one.read_text("utf-8") for one in programs] == [True, False, False, True], "two ask for Kafka"
     with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:
         process = subprocess.Popen(
-            [sys.executable, "-c", RUN_EACH, *programs], cwd=ROOT, env=environment, stdout=printed
+            [sys.executable, "-c", RUN_EACH, *map(str, programs)], cwd=ROOT, env=environment, stdout=printed
         )
         try:
             with closing(RedisViewStore(RedisSettings(url=servers.redis))) as store:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
+import leftfold
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RIGHT, WRONG = HERE / "right.py", HERE / "wrong.py"
@@ -60,3 +62,8 @@ def test_pyright_infers_everything_in_right_code_and_finds_each_mistake_and_no_o
 
 def test_the_mistakes_are_marked() -> None:
     assert len(expected(0)) == len(expected(1)) >= 20
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    """Without the file of PEP 561 type checkers of its users ignore its types."""
+    assert (Path(leftfold.__file__).parent / "py.typed").is_file()

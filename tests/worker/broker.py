@@ -18,17 +18,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.protocols import RawRecord
-from tests.settled import wait_settled
-from tests.waiting import read_until, wait_until
+from tests.settled import committed
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import PARTITIONS, Bank, bank
 
 __all__ = ["Broker"]
-
-SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -72,21 +69,17 @@ class Broker:
 
     def records(self, topic: str) -> list[RawRecord]:
         """Everything in a topic that is committed now, each partition in order."""
-        with ClusterAdmin(self.settings) as cluster, closing(KafkaLogReader(self.settings)) as reader:
-            reader.seek(cluster.starts([topic]))
-            found = read_until(reader, cluster.stable_ends([topic]), 1000)
-        return sorted(found, key=lambda record: (record.partition, record.offset))
+        return committed(self.settings, topic, now=True)
 
     def settled(self, topic: str) -> list[RawRecord]:
         """Everything in a topic once nothing is open in it: a commit returns before its markers are written."""
-        wait_settled(self.settings, topic)
-        return self.records(topic)
+        return committed(self.settings, topic)
 
     def left(self, one: Bank) -> dict[int, tuple[int, str]]:
         """The stable committed offset and metadata of each partition of the commands."""
         with closing(self._member(one)) as consumer:
             places = [TopicPartition(names.commands(one.name), p) for p in range(one.app.partitions)]
-            return {tp.partition: (tp.offset, tp.metadata or "") for tp in consumer.committed(places, SECONDS)}
+            return {tp.partition: (tp.offset, tp.metadata or "") for tp in consumer.committed(places, WAIT_SECONDS)}
 
     def leave(self, one: Bank, left: Mapping[int, tuple[int, str]]) -> None:
         """Commits offsets and metadata as the last owner of these partitions, while the group is empty."""
@@ -138,7 +131,7 @@ class Broker:
         )
         for _ in range(records):
             producer.produce(topic, bytes(110_000_000 // records), b"boom", partition)
-        assert producer.flush(SECONDS) == 0
+        assert producer.flush(WAIT_SECONDS) == 0
         assert self.ends(topic, committed=False)[partition] == before + records
         return before
 
@@ -149,7 +142,7 @@ class Broker:
 
 def _wait(asked: Mapping[Any, Future[Any]]) -> None:
     for future in asked.values():
-        future.result(SECONDS)
+        future.result(WAIT_SECONDS)
 
 
 def _deleted(admin: AdminClient, places: list[TopicPartition]) -> bool:

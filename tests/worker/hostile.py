@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from leftfold.engine.processing.command_wire import command_headers
+from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.messages import Command
 from leftfold.ports.codec import MessageCodec
+from tests.waiting import WAIT_SECONDS
 from tests.worker.bank import Bank
+from tests.worker.broker import Broker
 
-__all__ = ["Letter", "good", "hostile"]
+__all__ = ["ACCOUNT", "Letter", "good", "hostile", "post"]
 
 ACCOUNT = "account"
 TIME = b"2017-01-01T00:00:00Z"
@@ -58,6 +62,16 @@ def hostile(bank: Bank, reply_to: bytes) -> list[Letter]:
         replace(good(bank, "large event", bank.swell(ACCOUNT, "event", 1_100_000), reply_to), reason="at most"),
         replace(good(bank, "large state", bank.swell(ACCOUNT, "state", 1_100_000), reply_to), reason="state would"),
     ]
+
+
+def post(broker: Broker, bank: Bank, letters: Iterable[Letter], *, apart: bool = False) -> None:
+    """Writes records as they are, each marked with its case, and in a batch of its own if they are to be `apart`."""
+    alone: dict[str, int] = {"linger_ms": 0, "batch_size": 1} if apart else {}
+    producer = broker.producer(message_max_bytes=2_000_000, queue_buffering_max_messages=100_000, **alone)
+    for one in letters:
+        headers: Any = [*one.headers, ("case", one.name.encode())]
+        producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=headers)
+    assert producer.flush(WAIT_SECONDS) == 0
 
 
 def _type(suffix: str) -> Callable[[Letter], Letter]:

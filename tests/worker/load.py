@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import count
-from types import SimpleNamespace, TracebackType
-from typing import Any, NamedTuple, Self
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from leftfold.engine.processing.command_wire import command_id
 from leftfold.errors import InfrastructureError, OutcomeUnknown
@@ -17,11 +17,13 @@ from leftfold.model.messages import Command
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.testing.simulation.witness import WitnessedCommand, is_undecided, violations
-from tests.waiting import wait_until
+from tests.threads import Background
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
+from tests.worker.hostile import ACCOUNT
 
-__all__ = ["Fact", "Load", "Sent", "audit", "facts"]
+__all__ = ["Fact", "Load", "Sent", "audit", "facts", "send"]
 
 ACCOUNTS = 12
 ROUND = 40
@@ -37,27 +39,21 @@ class Sent(WitnessedCommand):
         self.command = command
 
 
-class Load:
+class Load(Background):
     """Sends rounds of commands while the block runs; what is open at its end is sent again until it is answered."""
 
-    def __init__(self, settings: KafkaSettings, bank: Bank, *, patience: float = 240.0) -> None:
-        self._bank, self._settings, self._patience = bank, settings, patience
+    def __init__(self, settings: KafkaSettings, bank: Bank) -> None:
+        super().__init__(self._send)
+        self._bank, self._settings = bank, settings
         self.sent: list[Sent] = []
-        self._stop = threading.Event()
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        self.stop.set()
+        if kind is None:  # else nothing may be there that answers
+            super().__exit__(kind, *more)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        if kind is None:
-            self._thread.join(self._patience)
-            assert not self._thread.is_alive(), f"{len(self.open)} of {len(self.sent)} commands were never answered"
-            if self._failed is not None:
-                raise self._failed
+    def __str__(self) -> str:
+        return f"a load with {len(self.open)} of {len(self.sent)} commands unanswered"
 
     @property
     def open(self) -> list[Sent]:
@@ -69,30 +65,20 @@ class Load:
         """How many have one."""
         return sum(one.answer is not None for one in self.sent)
 
-    def wait_answered(self, more: int = 100, seconds: float = 240.0) -> None:
+    def wait_answered(self, more: int = 100) -> None:
         """Waits until so many more are answered."""
         goal = self.answered + more
-        wait_until(
-            lambda: self._going() and self.answered >= goal, lambda: f"{goal} answers, not {self.answered}", seconds
-        )
+        wait_until(lambda: self.going and self.answered >= goal, lambda: f"{goal} answers, not {self.answered}")
 
-    def _going(self) -> bool:
-        assert self._failed is None, f"the load failed: {self._failed!r}"
-        return True
-
-    def _run(self) -> None:
+    def _send(self, stop: threading.Event) -> None:
         numbers = count()
-        try:
-            with KafkaClient(self._bank.name, self._settings) as client:
-                while not self._stop.is_set():
-                    self.sent += [self._next(next(numbers)) for _ in range(ROUND)]
-                    self._settle(client)
-                    self._stop.wait(PAUSE)
-                while self.open:
-                    self._settle(client)
-        except BaseException as error:
-            self._failed = error
-            raise
+        with KafkaClient(self._bank.name, self._settings) as client:
+            while not stop.is_set():
+                self.sent += [self._next(next(numbers)) for _ in range(ROUND)]
+                self._settle(client)
+                stop.wait(PAUSE)
+            while self.open:
+                self._settle(client)
 
     def _settle(self, client: KafkaClient) -> None:
         asked = self.open
@@ -106,6 +92,13 @@ class Load:
         if number % 10 == 7:
             return Sent(command_id(), account, self._bank.withdraw(account, 1_000_000_000))
         return Sent(command_id(), account, self._bank.deposit(account, number, 1 + number % 3))
+
+
+def send(client: KafkaClient, bank: Bank, amount: int) -> Sent:
+    """A command that is answered."""
+    sent = Sent(f"id-{amount}", ACCOUNT, bank.deposit(ACCOUNT, amount))
+    sent.answer = client.send(sent.command, id=sent.id, timeout=WAIT_SECONDS)
+    return sent
 
 
 class Fact(NamedTuple):

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeAlias
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.worker import Worker
+from tests.threads import Background
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, bank
 from tests.worker.running import Haste, HastySupplier
@@ -124,17 +125,17 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    def wait_serving(self, partitions: int, seconds: float = 240.0) -> None:
+    def wait_serving(self, partitions: int) -> None:
         """Waits until it serves so many partitions."""
-        wait_until(lambda: self._alive() and len(self.serves) >= partitions, lambda: f"serving: {self}", seconds)
+        wait_until(lambda: self._alive() and len(self.serves) >= partitions, lambda: f"serving: {self}")
 
-    def wait_stopped(self, seconds: float = 240.0) -> None:
+    def wait_stopped(self) -> None:
         """Waits until it stands still."""
-        wait_until(lambda: self._alive() and self.stopped, lambda: f"a stop: {self}", seconds)
+        wait_until(lambda: self._alive() and self.stopped, lambda: f"a stop: {self}")
 
-    def wait_end(self, seconds: float = 240.0) -> int:
+    def wait_end(self) -> int:
         """Waits for its end and returns the exit code."""
-        wait_until(lambda: self.code is not None, lambda: f"the end of {self}", seconds)
+        wait_until(lambda: self.code is not None, lambda: f"the end of {self}")
         return self._process.wait()
 
     def _lines(self) -> list[dict[str, Any]]:
@@ -153,31 +154,22 @@ Start: TypeAlias = Callable[[Circumstances], WorkerProcess]
 """Starts a worker that does not outlive the test."""
 
 
-class Supervisor:
+class Supervisor(Background):
     """Starts a number of workers, and another one for each that ends, while the block runs."""
 
     def __init__(self, start: Start, given: Circumstances, number: int) -> None:
+        super().__init__(self._supervise)
         self._start, self._given = start, given
         self.lives: list[WorkerProcess] = []
         self.workers = [self._next() for _ in range(number)]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def served(self) -> set[int]:
         """The partitions that a worker serves."""
         return {partition for worker in self.workers if worker.code is None for partition in worker.serves}
 
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
+    def _supervise(self, stop: threading.Event) -> None:
+        while not stop.wait(0.1):
             for place, worker in enumerate(self.workers):
                 if worker.code is not None:
                     self.workers[place] = self._next()

@@ -73,13 +73,13 @@ class Fault:
     replies: list[bytes] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
 
-    def wait_caught(self, seconds: float = 240.0) -> None:
+    def wait_caught(self) -> None:
         """Waits until one was caught."""
-        wait_until(lambda: self.caught > 0, f"a request of {self.api.name}", seconds)
+        wait_until(lambda: self.caught > 0, f"a request of {self.api.name}")
 
-    def wait_replies(self, number: int = 1, seconds: float = 240.0) -> None:
+    def wait_replies(self, number: int = 1) -> None:
         """Waits until the broker has answered so many of the requests that were caught."""
-        wait_until(lambda: len(self.replies) >= number, f"{number} replies to {self.api.name}", seconds)
+        wait_until(lambda: len(self.replies) >= number, f"{number} replies to {self.api.name}")
 
     def release(self) -> None:
         """Releases what is held, and lets everything pass from now on."""

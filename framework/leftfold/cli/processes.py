@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 from typing import Annotated, Any
@@ -27,14 +26,12 @@ from leftfold.cli.options import (
 from leftfold.engine.processing.log_time import WatermarkStatus
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer
 from leftfold.kafka.reactions.start_offsets import StartOffsets
-from leftfold.model.app import App
 from leftfold.model.keys import commands
-from leftfold.model.reaction import Reaction
 from leftfold.runtime.connect import kafka_settings, open_archive
 from leftfold.runtime.console import amount, emit, lasting, note, say, table
-from leftfold.runtime.operations.reactions import parked_events
-from leftfold.runtime.operations.timers import Ordered, TimerWork, process_of, row_of
-from leftfold.runtime.project import archive_of, load_app, load_apps, note_apps, unknown
+from leftfold.runtime.operations.reactions import discard_parked, parked_events
+from leftfold.runtime.operations.timers import Ordered, TimerWork, log_time_now, process_of, row_of
+from leftfold.runtime.project import archive_of, load_app, load_apps, member_of, note_apps
 
 __all__ = ["reactions", "timers"]
 
@@ -143,7 +140,7 @@ def fire(
     order was given: typed twice, or while the timer fires by itself, the second does nothing; a timer that was set
     again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log for the next.
     """
-    _give(_Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+    _give(Action.FIRE, process, key, name, reason, by, timeout, app, kafka, yes=yes, as_json=as_json)
 
 
 @timers.command(
@@ -170,71 +167,56 @@ def cancel(
     that was set again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log
     for the next one.
     """
-    _give(_Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+    _give(Action.CANCEL, process, key, name, reason, by, timeout, app, kafka, yes=yes, as_json=as_json)
 
 
 _NOT_TAKEN = 4
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """The order as it was typed; `timeout` in seconds."""
-
-    action: Action
-    process: str
-    key: str
-    name: str
-    reason: str
-    by: str
-    timeout: float
-    yes: bool
-
-
-def _give(wanted: _Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
-    """Writes the order and waits for a worker to take it.
+def _give(
+    action: Action, process: str, key: str, name: str, reason: str, by: str, timeout: float, app: str,
+    kafka: str | None, *, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Writes the order and waits for a worker to take it, for `timeout` seconds at most.
 
     Raises:
         Usage: there is no such timer, or no reason is given. typer.Exit: 4 when no worker took it in time, 1 when the
             user did not confirm it.
     """
-    actor = signed(wanted.by, wanted.reason)
-    whole = load_app(app, having=[wanted.process])
-    process = process_of(whole, wanted.process)
-    with TimerWork(whole, process, kafka) as work:
-        timer = work.timer(wanted.key, wanted.name)
-        agreed(_question(wanted, timer), yes=wanted.yes)
-        now = work.reported_time().now or datetime.now(UTC)
-        order = Order(wanted.action, actor, wanted.reason, now)
-        done = work.give(timer, order, wanted.timeout)
-    _tell(wanted, order, done, as_json=as_json)
+    actor = signed(by, reason)
+    whole = load_app(app, having=[process])
+    with TimerWork(whole, process_of(whole, process), kafka) as work:
+        timer = work.timer(key, name)
+        agreed(_question(action, process, timer), yes=yes)
+        order = Order(action, actor, reason, log_time_now(work.reported_time()))
+        done = work.give(timer, order, timeout)
+    _tell(process, order, done, as_json=as_json)
     if not done.taken:
         why = (
-            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. "
-            f"Start one: leftfold run {wanted.process}"
+            f"no worker has taken it within {timeout:g} s; it stays in the log and counts once one does. "
+            f"Start one: leftfold run {process}"
         )
         note(why)
         note_apps(why, [app])
         raise typer.Exit(_NOT_TAKEN)
 
 
-def _question(wanted: _Wanted, timer: SetTimer) -> str:
+def _question(action: Action, process: str, timer: SetTimer) -> str:
     sends = f"{timer.due.type} {timer.due.value}"
-    became = f"it sends {sends} now" if wanted.action is Action.FIRE else f"it will never send {sends}"
-    return (
-        f"{wanted.action.value} timer {timer.name} of {wanted.process} {timer.key}, due {timer.due.at}: {became}. Sure?"
-    )
+    became = f"it sends {sends} now" if action is Action.FIRE else f"it will never send {sends}"
+    return f"{action.value} timer {timer.name} of {process} {timer.key}, due {timer.due.at}: {became}. Sure?"
 
 
-def _tell(wanted: _Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:
-    topic, timer = commands(wanted.process), done.timer
+def _tell(process: str, order: Order, done: Ordered, *, as_json: bool) -> None:
+    topic, timer = commands(process), done.timer
     if as_json:
         place = {"topic": topic, "partition": timer.partition, "offset": done.offset}
-        fields = {"process": wanted.process, "key": timer.key, "timer": timer.name, "action": order.action.value}
+        fields = {"process": process, "key": timer.key, "timer": timer.name, "action": order.action.value}
         whom = {"actor": order.actor, "reason": order.reason, "id": done.id, "correlation_id": timer.due.correlation}
         emit({**fields, "due": timer.due.at, **whom, **place, "taken": done.taken})
         return
     became = "taken; the timer is not set any more" if done.taken else "not taken yet"
-    say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
+    say(f"{process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
     say(f"order {done.id} is {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")
 
 
@@ -272,7 +254,8 @@ def begin(
     """
     whole = load_app(app, having=[name])
     past = open_archive(archive_of(archive))
-    beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka), past)
+    reaction = member_of(whole, "reaction", whole.reactions, name)
+    beginnings = StartOffsets(whole, reaction, kafka_settings(kafka), past)
     agreed(f"have reaction {name} continue at {since}, and act on every event after that?", yes=yes)
     offsets: dict[tuple[str, int], int] = beginnings.again(since)
     if as_json:
@@ -295,8 +278,8 @@ def parked(
 
     Exit code 1 when there are some.
     """
-    reaction = _named(load_app(app, having=[name]), name)
-    rows = parked_events(reaction.name, kafka, inf if as_json else 0)
+    whole = load_app(app, having=[name])
+    rows = parked_events(member_of(whole, "reaction", whole.reactions, name).name, kafka, inf if as_json else 0)
     if as_json:
         emit(*rows)
     else:
@@ -307,9 +290,37 @@ def parked(
     raise typer.Exit(1 if rows else 0)
 
 
-def _named(app: App, name: str) -> Reaction[Any]:
-    """The reaction of a name."""
-    known = {reaction.name: reaction for reaction in app.reactions}
-    if name not in known:
-        raise unknown(f"reaction in app {app.name} called", name, known)
-    return known[name]
+@reactions.command(
+    epilog=examples(
+        'leftfold reactions discard receipts --reason "not sent any more"           what it does not handle any more',
+        'leftfold reactions discard receipts baskets.events/0/17 --reason "a test"  this one',
+    )
+)
+def discard(
+    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    events: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EVENT]...", help="As listed by `parked`; else those of types not handled any more."),
+    ] = None,
+    reason: ReasonOption = "",
+    by: ByOption = "",
+    yes: YesOption = False,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have parked events never be tried again.
+
+    Who did so and why is kept in the log. Their bytes stay in the topic of parked events until retention deletes them.
+    """
+    whole = load_app(app, having=[name])
+    reaction = member_of(whole, "reaction", whole.reactions, name).name
+    who = signed(by, reason)
+    what = amount(len(events), "event") if events else "what it does not handle any more"
+    agreed(f"have reaction {name} never try {what} again?", yes=yes)
+    count = discard_parked(whole, reaction, kafka, events or (), why=reason, who=who, archive=archive)
+    if as_json:
+        emit({"reaction": name, "discarded": count})
+    else:
+        say(f"{name}: {amount(count, 'event')} discarded")

@@ -14,7 +14,7 @@ from leftfold.client.steps import FlushListener, Steps, ask
 from leftfold.engine.views.folded_rows import place_of
 from leftfold.errors import ChangesNotKept
 from leftfold.model.position import Position
-from leftfold.ports.flush import Generation
+from leftfold.ports.flush import Generation, least
 from leftfold.ports.queries import Changed, Changes, Recent, Rows
 
 __all__ = ["Watch"]
@@ -113,7 +113,7 @@ class Watch(Generic[Row, K]):
                 else:
                     open_[bucket] = found[-1].id
         if self._after is None and after is not None:
-            self._after = _least(generation, buckets, after)
+            self._after = least(generation, {bucket: after[bucket] for bucket in buckets})
         self._generation, self._ids = generation, ids
 
     def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]]]:
@@ -153,7 +153,7 @@ class Watch(Generic[Row, K]):
             bucket: entries[-1].position if _is_full(entries := recent.entries[bucket]) else position
             for bucket, position in recent.positions.items()
         }
-        return _least(generation, tuple(self._ids), reached)
+        return least(generation, {bucket: reached[bucket] for bucket in self._ids})
 
     def _returned(
         self,
@@ -206,14 +206,3 @@ def _is_full(entries: Sequence[Changed]) -> bool:
 def _covers(generation: Generation, bucket: int, one: Position, other: Position) -> bool:
     """Whether a position covers another in the partitions that a bucket reads."""
     return one.covers(other.only(generation.topics, bucket if generation.stream_keyed else None))
-
-
-def _least(generation: Generation, buckets: tuple[int, ...], positions: Mapping[int, Position]) -> Position:
-    """The position that all of these buckets have reached, per partition that they read."""
-    offsets: dict[tuple[str, int], int] = {}
-    for topic, count in generation.topics.items():
-        partitions = [b for b in buckets if b < count] if generation.stream_keyed else range(count)
-        for partition in partitions:
-            concerned = (partition,) if generation.stream_keyed else buckets
-            offsets[topic, partition] = min(positions[bucket].next_offset(topic, partition) for bucket in concerned)
-    return Position.of(offsets)

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
-from leftfold.ports.notifications import AsyncWaiter, Waiter
+from leftfold.ports.notifications import AnyWaiter, AsyncWaiter, Waiter
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Query
 
@@ -19,13 +19,6 @@ __all__ = ["FlushListener", "Pause", "Steps", "arun", "ask", "run"]
 
 A = TypeVar("A")
 _POLL_SECONDS = 0.01
-
-
-class WaiterHandle(Protocol):
-    """A waiter, for a thread or for a coroutine."""
-
-    def close(self) -> None:
-        """Ends the notifications."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class Listen:
 class Wait:
     """The step that waits for a notification, for so many seconds at most."""
 
-    waiter: WaiterHandle
+    waiter: AnyWaiter
     seconds: float
 
 
@@ -58,12 +51,6 @@ def ask(question: Query[A]) -> Steps[A]:
     """The store's answer to a query."""
     answer: A = yield question
     return answer
-
-
-def listen(generation: Generation, wanted: Position | None) -> Steps[WaiterHandle]:
-    """A waiter that is notified from now on; the caller closes it."""
-    waiter: WaiterHandle = yield Listen(generation, wanted)
-    return waiter
 
 
 def run(store: ViewStore, steps: Steps[A], poll: Callable[[float], None] | None = None) -> A:
@@ -97,8 +84,10 @@ def _step(store: ViewStore, step: Query[Any] | Listen | Wait | Pause, poll: Call
     match step:
         case Query():
             return store.ask(step)
+        case Listen() if poll:
+            return Waiter(lambda waiter: None)  # `poll` is called instead
         case Listen():
-            return _Polled() if poll else store.listen(step.generation, step.wanted)
+            return store.listen(step.generation, step.wanted)
         case Wait() | Pause():
             _wait(step, poll)
     return None
@@ -126,18 +115,11 @@ async def _astep(store: ViewStore, step: Listen | Wait | Pause) -> Any:
     return None
 
 
-class _Polled:
-    """A waiter for reads with `poll`, which is called instead."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
 class FlushListener:
     """The waiter of one reader; the reader closes it."""
 
     def __init__(self) -> None:
-        self._waiter: WaiterHandle | None = None
+        self._waiter: AnyWaiter | None = None
         self._generation = ""
 
     def wait(self, generation: Generation, wanted: Position | None, seconds: float) -> Steps[None]:
@@ -150,7 +132,7 @@ class FlushListener:
             yield Wait(self._waiter, seconds)
             return
         self.close()
-        self._waiter = yield from listen(generation, wanted)
+        self._waiter = yield Listen(generation, wanted)
         self._generation = generation.id
 
     def close(self) -> None:

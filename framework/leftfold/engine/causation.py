@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from leftfold.engine.progress import Stopwatch
+from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.position import Position, RecordAddress
-from leftfold.model.state_encoding import number_in
 from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
@@ -104,11 +104,11 @@ def _beside(topic: str, type_: str, found: Mapping[str, str]) -> str:
 
 
 def _source(text: str, at: RecordAddress) -> RecordAddress:
-    """The place `topic/partition/offset` that a dead letter names; `at` when it names none."""
-    topic, _, rest = text.partition("/")
-    partition, _, offset = rest.partition("/")
-    p, o = number_in(partition), number_in(offset)
-    return at if p is None or o is None else RecordAddress(topic, p, o)
+    """The place that a dead letter names; `at` when it names none."""
+    try:
+        return RecordAddress.from_source(text)
+    except ContractError:
+        return at
 
 
 def _shown_fields(value: bytes | None) -> dict[str, str]:

@@ -300,7 +300,8 @@ class Access:
     async def _authenticated(self, request: Request) -> Principal:
         if self.certificates is not None and (found := self.certificates.principal(request)) is not None:
             return found
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        given = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
         hashed = hash_of(given)
         for known, caller in self.keys.items():
             if hmac.compare_digest(hashed, known):

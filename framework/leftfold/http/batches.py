@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any
@@ -25,15 +25,17 @@ from leftfold.http.routes import TIMEOUT, WAIT_SECONDS, AcceptedCommand, FirstCo
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
 
-__all__ = ["MOST_BATCHES", "BatchRoutes"]
+__all__ = ["MOST_BATCHES", "MOST_SENDING", "BatchRoutes"]
 
 _NDJSON = "application/x-ndjson"
 _MOST_BYTES = 1_048_576
 """The longest line of a batch."""
 _CHUNK = 200
 """Commands of a batch that are sent at once; fewer when they have as many bytes as the longest line may have."""
-MOST_BATCHES = 32
-"""Batches at once; each may take one of the forty threads of all requests."""
+_PAUSE_SECONDS = 0.05
+"""How long lines wait for further ones before they are sent."""
+MOST_BATCHES, MOST_SENDING = 256, 32
+"""Batches at once, and how many of them send; each of these takes one of the forty threads of all requests."""
 _KEY = Header(min_length=1, max_length=180, description="Line n has this key with /n behind it.")
 _LINE = "Each line of the body is a command; each line of the answer is its receipt or its problem."
 
@@ -42,12 +44,14 @@ class BatchRoutes:
     """The routes that take many commands of a class.
 
     Args:
-        most: batches at once.
+        most: batches at once. sending: how many of them send at once; the others wait.
     """
 
-    def __init__(self, client: FirstConnection[Client], access: Access, *, most: int = MOST_BATCHES) -> None:
+    def __init__(
+        self, client: FirstConnection[Client], access: Access, *, most: int = MOST_BATCHES, sending: int = MOST_SENDING
+    ) -> None:
         self._client, self._access = client, access
-        self._batches = asyncio.Semaphore(most)
+        self._batches, self._sending = asyncio.Semaphore(most), asyncio.Semaphore(sending)
 
     def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
         """Adds the route of a command class.
@@ -70,7 +74,7 @@ class BatchRoutes:
                 raise refusal(503, "as many batches as may be are sent already; send it again in a second")
             client = await self._client.client()
             ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
-            sender = _BatchSender(client, command, principal, self._access, ids, timeout)
+            sender = _BatchSender(client, command, principal, self._access, ids, timeout, self._sending)
             return _BatchLines(sender.send(_lines(request)), self._batches)
 
         router.post(
@@ -87,7 +91,7 @@ class _BatchSender:
     """Sends the lines of a batch while they are read, some hundred at once.
 
     Args:
-        ends: why nothing behind these answers is sent; None = it is.
+        sending: held while some are sent. ends: why nothing behind these answers is sent; None = it is.
     """
 
     client: Client
@@ -96,9 +100,10 @@ class _BatchSender:
     access: Access
     ids: Iterator[str]
     timeout: float
+    sending: asyncio.Semaphore
     ends: ProblemError | None = None
 
-    async def send(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async def send(self, lines: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
         """The answers, in the order of the lines."""
         async for chunk in self._chunks(lines):
             until = self.principal.expires
@@ -111,21 +116,37 @@ class _BatchSender:
         if self.ends is not None:
             yield _line("", self.ends)
 
-    async def _chunks(self, lines: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-        """Lines that are sent at once; `ends` is set where one is longer than a command may be."""
-        chunk, size = list[bytes](), 0
+    async def _chunks(self, lines: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[list[bytes], None]:
+        """Lines that are sent at once, also when no further one comes for a moment: their sender may wait for answers.
+
+        `ends` is set where a line is longer than a command may be, or takes too long.
+        """
+        chunk, size, ends = list[bytes](), 0, None
+        following = asyncio.ensure_future(anext(lines, None))
         try:
-            async for line in lines:
-                chunk.append(line)
-                size += len(line)
-                if len(chunk) == _CHUNK or size > _MOST_BYTES:
+            while True:
+                await asyncio.wait({following}, timeout=_PAUSE_SECONDS if chunk else None)
+                if chunk and not following.done():
                     yield chunk
                     chunk, size = [], 0
+                if (found := await following) is None:
+                    break
+                following = asyncio.ensure_future(anext(lines, None))
+                for line in found:
+                    chunk.append(line)
+                    size += len(line)
+                    if len(chunk) == _CHUNK or size > _MOST_BYTES:
+                        yield chunk
+                        chunk, size = [], 0
         except ProblemError as error:
+            ends = error
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+            await lines.aclose()
+        if chunk:
             yield chunk
-            self.ends = error
-        else:
-            yield chunk
+        self.ends = self.ends or ends
 
     async def _send_chunk(self, lines: list[bytes]) -> list[bytes]:
         """The answers to some lines; those that are no command of the class, or not allowed, are not sent."""
@@ -144,7 +165,8 @@ class _BatchSender:
         commands, used = [one for _, one in found if isinstance(one, Command)], [id_ for id_, _ in found if id_]
         options: dict[str, Any] = {"principal": self.principal.name, "timeout": self.timeout}
         try:
-            receipts = await run_in_threadpool(self.client.send_many, commands, ids=used, **options)
+            async with self.sending:
+                receipts = await run_in_threadpool(self.client.send_many, commands, ids=used, **options)
         except LeftfoldError as error:
             receipts = [error] * len(commands)
         except asyncio.CancelledError:  # the server ends, and its time for running requests is over
@@ -175,8 +197,8 @@ class _BatchLines(ResponseInParts):
             await self.stream_response(send)
 
 
-async def _lines(request: Request) -> AsyncIterator[bytes]:
-    """The lines of a body that are not empty.
+async def _lines(request: Request) -> AsyncGenerator[list[bytes], None]:
+    """The lines of a body that are not empty, as they arrive.
 
     Raises:
         ProblemError: a line is longer than a command may be; nothing behind it is read.
@@ -184,10 +206,9 @@ async def _lines(request: Request) -> AsyncIterator[bytes]:
     rest = b""
     async for part in request.stream():
         *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield line
+        if whole := [line for line in lines if line.strip()]:
+            yield whole
         if len(rest) > _MOST_BYTES:
             raise refusal(413, f"a line has more than {_MOST_BYTES:,} bytes; nothing from it on was sent")
     if rest.strip():
-        yield rest
+        yield [rest]

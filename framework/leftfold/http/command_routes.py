@@ -20,7 +20,7 @@ from leftfold.client.commands import Client
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS
 from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.http.access import Access
-from leftfold.http.batches import MOST_BATCHES, BatchRoutes
+from leftfold.http.batches import MOST_BATCHES, MOST_SENDING, BatchRoutes
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal
 from leftfold.http.routes import POSITION_HEADER, TIMEOUT, WAIT_SECONDS, AcceptedCommand, FirstConnection
 from leftfold.http.shortcuts import PlainRequest, Shortcut
@@ -53,9 +53,11 @@ class _Sent(NamedTuple):
     """A command that was sent, so that its outcome can be asked for again.
 
     Args:
-        size: of its JSON, in bytes. at: when it was sent first, by the clock of the routes.
+        path: of its route. size: of its JSON, in bytes. at: when it was sent first, by the clock of the routes.
     """
 
+    path: str
+    id: str
     command: Command
     expected: int | None
     principal: str
@@ -63,10 +65,15 @@ class _Sent(NamedTuple):
     at: float
     task: asyncio.Task[Receipt] | None = None
 
-    async def send(self, client: Client, id_: str, timeout: float) -> Receipt:
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where it is remembered: the right to send one command is no right to learn of another."""
+        return self.path, self.principal, self.id
+
+    async def send(self, client: Client, timeout: float) -> Receipt:
         """Sends it, once more if it was before."""
         return await client.asend(
-            self.command, id=id_, expected_version=self.expected, principal=self.principal, timeout=timeout
+            self.command, id=self.id, expected_version=self.expected, principal=self.principal, timeout=timeout
         )
 
 
@@ -78,7 +85,8 @@ class CommandRoutes:
     known, but only while its first answer is sure to be: a GET must not make a command happen twice.
 
     Args:
-        clock: the present, in seconds. most: commands at once that no request waits for. batches: at once.
+        clock: the present, in seconds. most: commands at once that no request waits for. batches: at once. sending: how
+            many of these send at once.
     """
 
     def __init__(
@@ -89,15 +97,15 @@ class CommandRoutes:
         clock: Callable[[], float] = time.monotonic,
         most: int = _MOST_UNDER_WAY,
         batches: int = MOST_BATCHES,
+        sending: int = MOST_SENDING,
     ) -> None:
         self._client, self._access, self._clock, self._most = client, access, clock, most
         self.shortcuts: dict[str, Shortcut] = {}
         """The shortcuts of commands, by path."""
-        self._remembered: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
-        """By route and id: the right to send one command is no right to learn of another."""
+        self._remembered: OrderedDict[tuple[str, str, str], _Sent] = OrderedDict()
         self._bytes = 0
         self._under_way: set[asyncio.Task[Receipt]] = set()
-        self._batches = BatchRoutes(client, access, most=batches)
+        self._batches = BatchRoutes(client, access, most=batches, sending=sending)
 
     def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
         """Adds the routes of a command class.
@@ -122,11 +130,14 @@ class CommandRoutes:
             text = await request.body()
             _check_text(text, command)
             id_ = idempotency_key or str(uuid4())
-            sent = _Sent(body, _version_in(if_match), principal.name, len(text), self._clock())
+            sent = _Sent(path, id_, body, _version_in(if_match), principal.name, len(text), self._clock())
+            before = self._remembered.get(sent.place, sent)
+            if (before.command, before.expected) != (sent.command, sent.expected):
+                raise refusal(409, f"{id_[:80]!r} is the Idempotency-Key of another command; give each its own")
             if prefer is not None and "respond-async" in prefer:
-                await self._send_later((path, id_), sent, timeout)
+                await self._send_later(sent, timeout)
                 return _not_known(request, id_, "it was sent, and is not waited for")
-            return await self._answer((path, id_), request, sent, timeout)
+            return await self._answer(request, sent, timeout)
 
         async def status(
             request: Request,
@@ -134,16 +145,15 @@ class CommandRoutes:
             timeout: Annotated[float, TIMEOUT] = WAIT_SECONDS,
         ) -> Response:
             principal = await self._access.check_command(request, command)
-            sent = self._remembered.get((path, id_))
-            if sent is None or sent.principal != principal.name:
+            if (sent := self._remembered.get((path, principal.name, id_))) is None:
                 advice = f"send it again with Idempotency-Key {id_}: it is decided once"
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
             if sent.task is None:
                 if self._clock() - sent.at > _ANSWERED_SECONDS:
                     advice = "read its stream, or send it again with If-Match"
                     raise refusal(404, f"command {id_[:80]!r} was sent too long ago to ask for its answer; {advice}")
-                sent = await self._send_later((path, id_), sent, timeout)
-            return await self._answer((path, id_), request, sent, timeout)
+                sent = await self._send_later(sent, timeout)
+            return await self._answer(request, sent, timeout)
 
         async def send_plainly(plain: PlainRequest) -> Response | None:
             """The answer to a command with no more than an Idempotency-Key."""
@@ -157,8 +167,10 @@ class CommandRoutes:
                 return None
             principal = await self._access.check_command(plain.request, command, body)
             name = str(uuid4()) if id_ is None else id_.decode()
-            sent = _Sent(body, None, principal.name, len(plain.body), self._clock())
-            return await self._answer((path, name), plain.request, sent, WAIT_SECONDS)
+            sent = _Sent(path, name, body, None, principal.name, len(plain.body), self._clock())
+            if sent.place in self._remembered:
+                return None
+            return await self._answer(plain.request, sent, WAIT_SECONDS)
 
         self.shortcuts[path] = send_plainly
         send.__annotations__["body"] = command
@@ -184,15 +196,15 @@ class CommandRoutes:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _send_later(self, place: tuple[str, str], sent: _Sent, timeout: float) -> _Sent:
+    async def _send_later(self, sent: _Sent, timeout: float) -> _Sent:
         """Sends a command in a task, which its status link waits for."""
         client = await self._client.client()
         if len(self._under_way) >= self._most:
             raise refusal(503, f"{self._most:,} commands are under way that no request waits for; try it in a second")
-        task = asyncio.create_task(sent.send(client, place[1], timeout))
+        task = asyncio.create_task(sent.send(client, timeout))
         self._under_way.add(task)
         task.add_done_callback(self._end)
-        self._remember(place, sent := sent._replace(task=task))
+        self._remember(sent := sent._replace(task=task))
         return sent
 
     def _end(self, task: asyncio.Task[Receipt]) -> None:
@@ -200,32 +212,31 @@ class CommandRoutes:
         if not task.cancelled():
             task.exception()  # it is shown to the next request for it, which may never come
 
-    async def _answer(self, place: tuple[str, str], request: Request, sent: _Sent, timeout: float) -> Response:
+    async def _answer(self, request: Request, sent: _Sent, timeout: float) -> Response:
         """Waits for the outcome of a command that is sent now, or by a task."""
-        _, id_ = place
         try:
             if sent.task is not None:
                 receipt = await asyncio.wait_for(asyncio.shield(sent.task), timeout)
             else:
-                receipt = await sent.send(await self._client.client(), id_, timeout)
+                receipt = await sent.send(await self._client.client(), timeout)
         except OutcomeUnknown as error:
-            self._remember(place, sent._replace(task=None))
-            return _not_known(request, id_, error.why)
+            self._remember(sent._replace(task=None))
+            return _not_known(request, sent.id, error.why)
         except asyncio.CancelledError:  # the server ends, and its time for running requests is over
-            return _not_known(request, id_, "the gateway ends; send it again with the same Idempotency-Key")
+            return _not_known(request, sent.id, "the gateway ends; send it again with the same Idempotency-Key")
         except TimeoutError:
-            return _not_known(request, id_, f"no answer within {timeout:g} s")
+            return _not_known(request, sent.id, f"no answer within {timeout:g} s")
         except LeftfoldError as error:
             if isinstance(error, InfrastructureError) and sent.task is not None:
-                self._remember(place, sent._replace(task=None))
+                self._remember(sent._replace(task=None))
             raise ProblemError(problem_of(error, has_precondition=sent.expected is not None)) from error
-        body = AcceptedCommand.of(id_, receipt)
+        body = AcceptedCommand.of(sent.id, receipt)
         headers = {POSITION_HEADER: body.position, "ETag": f'"{body.version}"'}
         return JSONResponse(body.model_dump(), headers=headers)
 
-    def _remember(self, place: tuple[str, str], sent: _Sent) -> None:
-        before = self._remembered.pop(place, None)
-        self._remembered[place] = sent
+    def _remember(self, sent: _Sent) -> None:
+        before = self._remembered.pop(sent.place, None)
+        self._remembered[sent.place] = sent
         self._bytes += sent.size - (before.size if before else 0)
         while len(self._remembered) > _MOST_KNOWN or self._bytes > _MOST_KNOWN_BYTES:
             self._bytes -= self._remembered.popitem(last=False)[1].size

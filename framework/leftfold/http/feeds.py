@@ -22,8 +22,7 @@ __all__ = ["Feed", "Frame", "Frames", "Source", "frame", "id_line"]
 
 _MOST_FRAMES, _MOST_BYTES = 10_000, 16_777_216
 """What a feed keeps for slow listeners, and for those who come back."""
-_WRITE_BYTES = 65_536
-_MOST_SHARED = 32  # writes that are kept for all listeners that stand where they begin
+_WRITE_BYTES, _MOST_SHARED = 65_536, 32  # of one write; writes that are kept for all listeners who stand at its start
 _ROUND_SECONDS = 0.25
 """How long a feed waits for news before it looks whether listeners want to join."""
 _PACE_SECONDS = 0.02
@@ -37,6 +36,7 @@ _CATCHING_UP = 16
 _JOIN_SECONDS = 1.0
 _QUEUE_SECONDS, _TURN_SECONDS = 20.0, 30.0
 _NEXT = refusal(503, "others wait to catch up; come back with the last id, and nothing is missed").problem
+_AHEAD = refusal(503, "what this listener has seen is not reached here yet; come back with the last id").problem
 _ENDS = refusal(503, "the gateway ends; come back with the last id, and nothing is missed").problem
 
 
@@ -213,8 +213,7 @@ class Feed:
         return found
 
     @property
-    def _end(self) -> int:
-        """The number of the next frame."""
+    def _end(self) -> int:  # the number of the next frame
         return self._first + len(self._frames)
 
     async def _begin(self) -> None:
@@ -311,18 +310,23 @@ class Feed:
             raise refusal(503, f"{_CATCHING_UP} listeners catch up already; come again in a second") from error
         finally:
             self._queued -= 1
-        deadline = time.monotonic() + self._turn_seconds
+        moved = began = time.monotonic()
         try:
             source, number = await self._open(after), None
             try:
                 yield after, (), 0
                 while number is None:
                     while not source.position.covers(self._position):
-                        if self._queued and time.monotonic() >= deadline:
+                        if self._queued and time.monotonic() - began >= self._turn_seconds:
                             raise ProblemError(_NEXT)
-                        if not (found := await source.read(_ROUND_SECONDS)):
-                            break
-                        yield source.position, found, 0
+                        before, present = source.position, self._position
+                        if found := await source.read(_ROUND_SECONDS):
+                            yield source.position, found, 0
+                        elif self._task is None or source.position.covers(present):
+                            break  # a feed that is busy is always a little further
+                        elif source.position == before and time.monotonic() - moved >= self._turn_seconds:
+                            raise ProblemError(_AHEAD)  # it is not reached itself, which holds up no other one
+                        moved = moved if source.position == before else time.monotonic()
                     await self._begin()  # the feed may have failed, and nothing else would begin it
                     if self._failure is not None:
                         raise ProblemError(self._failure)

@@ -16,15 +16,14 @@ from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leftfold.client.commands import Client
 from leftfold.client.reader import Views
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.http.access import Access, KnownHosts
 from leftfold.http.command_routes import CommandRoutes
-from leftfold.http.gateway_server import MAX_HEADER_BYTES
-from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
+from leftfold.http.gateway_server import BODY_SECONDS, MAX_BODY_BYTES, RequestLimits
+from leftfold.http.problems import PROBLEM_JSON, Problem, problem_response
 from leftfold.http.routes import FirstConnection, ProblemRoute, operation_name
 from leftfold.http.server_sent_events import add_changes, add_events
 from leftfold.http.shortcuts import Shortcut, Shortcuts
@@ -39,10 +38,6 @@ from leftfold.version import __version__
 
 __all__ = ["AppConnection", "gateway", "router"]
 
-_MOST_BYTES = 1_048_576
-_MOST_BODIES = 256
-"""How many bodies of the largest size all running requests may hold together."""
-_BODY_SECONDS = 30.0
 _GZIP_FROM = 1000
 _READY_SECONDS = 5.0
 _TELEMETRY: TelemetryConfig = {"operation_spans": False, "logs": False}
@@ -162,8 +157,8 @@ def gateway(
     *,
     access: Access | None = None,
     origins: Sequence[str] = (),
-    max_bytes: int = _MOST_BYTES,
-    body_seconds: float = _BODY_SECONDS,
+    max_bytes: int = MAX_BODY_BYTES,
+    body_seconds: float = BODY_SECONDS,
     metrics: Callable[[], bytes] | None = None,
     hosts: Sequence[str] = (),
 ) -> FastAPI:
@@ -205,7 +200,7 @@ def gateway(
     rows = {path: answer for one in made for path, answer in one.rows.items()}
     found.add_middleware(Shortcuts, commands=commands, rows=rows)
     # From the inside out: answers of limits are for pages of other origins, too.
-    found.add_middleware(_RequestLimits, max_bytes=max_bytes, body_seconds=body_seconds, access=access or Access())
+    found.add_middleware(RequestLimits, max_bytes=max_bytes, body_seconds=body_seconds, access=access or Access())
     found.add_middleware(GZipMiddleware, minimum_size=_GZIP_FROM)
     if origins:
         exposed = ["Leftfold-Position", "ETag", "Location", "Retry-After"]
@@ -221,66 +216,6 @@ def gateway(
     return found
 
 
-class _RequestLimits:
-    """Refuses headers and bodies that are too large or too slow; batches are read line by line, however large.
-
-    The body of a command is read for callers alone who have said who they are: others could fill what all may hold.
-    """
-
-    def __init__(self, app: ASGIApp, max_bytes: int, body_seconds: float, access: Access) -> None:
-        self._app, self._max, self._seconds, self._access = app, max_bytes, body_seconds, access
-        self._held = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        is_batch, size, has_more = scope["path"].endswith(":batch"), 0, True
-        deadline = asyncio.get_running_loop().time() + self._seconds
-
-        async def limited() -> Message:
-            nonlocal size, has_more, deadline
-            if not has_more:
-                return await receive()  # it waits for the end of the connection
-            if is_batch:  # the time between its parts is that of the commands before
-                deadline = asyncio.get_running_loop().time() + self._seconds
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError as error:
-                raise refusal(408, f"the body took more than {self._seconds:g} s") from error
-            has_more = message.get("more_body", False)
-            if is_batch:
-                return message
-            length = len(message.get("body", b""))
-            size += length
-            self._held += length
-            if size > self._max:
-                raise refusal(413, f"the body has more than {self._max:,} bytes")
-            if self._held > _MOST_BODIES * self._max:
-                raise refusal(503, "the bodies of all requests together are too large at the moment")
-            return message
-
-        try:
-            self._check_size(scope["headers"], is_batch=is_batch)
-            if scope["method"] == "POST" and scope["path"].startswith("/commands/"):
-                await self._access.principal(Request(scope))
-        except ProblemError as error:
-            await problem_response(error, scope)(scope, receive, send)
-            return
-        try:
-            await self._app(scope, limited, send)
-        finally:
-            self._held -= size
-
-    def _check_size(self, headers: Iterable[tuple[bytes, bytes]], *, is_batch: bool) -> None:
-        if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
-            raise refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes")
-        length = dict(headers).get(b"content-length", b"")
-        if length.isdigit() and (len(length) > 15 or int(length) > self._max) and not is_batch:
-            raise refusal(413, f"the body has more than {self._max:,} bytes")
-
-
 class Health(BaseModel):
     """The state of a gateway; `why` says what does not answer."""
 
@@ -290,6 +225,7 @@ class Health(BaseModel):
 
 def _health(apps: Sequence[tuple[App, _Routes]]) -> APIRouter:
     found = APIRouter(route_class=ProblemRoute, tags=["health"])
+    looking: asyncio.Future[list[list[str]]] | None = None
 
     @found.get("/health/live", summary="Whether this process works", operation_id="get_liveness")
     async def live() -> Health:
@@ -300,7 +236,10 @@ def _health(apps: Sequence[tuple[App, _Routes]]) -> APIRouter:
         responses={503: {"model": Health, "description": "Some cannot."}},
     )  # fmt: skip
     async def ready(response: Response) -> Health:
-        found = await asyncio.gather(*(_wrong_with(app, routes) for app, routes in apps))
+        nonlocal looking
+        if looking is None or looking.done():  # those who ask at once, perhaps strangers, share one look
+            looking = asyncio.gather(*(_wrong_with(app, routes) for app, routes in apps))
+        found = await asyncio.shield(looking)
         if wrong := [why for whys in found for why in whys]:
             response.status_code = 503
             return Health(status="not ready", why=wrong)
@@ -350,6 +289,8 @@ def _describe(found: FastAPI) -> None:
     make = found.openapi
 
     def openapi() -> dict[str, Any]:
+        if found.openapi_schema is not None:
+            return found.openapi_schema
         document = make()
         schemas = document["components"]["schemas"]
         operations = [operation for path in document["paths"].values() for operation in path.values()]

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from leftfold.http.problems import PROBLEM_JSON, Problem, problem_response, refusal
+from leftfold.http.access import Access
+from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
 
-__all__ = ["MAX_HEADER_BYTES", "GatewayServer"]
+__all__ = ["BODY_SECONDS", "MAX_BODY_BYTES", "GatewayServer", "RequestLimits"]
 
-MAX_HEADER_BYTES = 65_536
+_MAX_HEADER_BYTES = 65_536
 """The longest request line with its headers."""
+MAX_BODY_BYTES = 1_048_576
+BODY_SECONDS = 30.0
+_MOST_BODIES = 256
+"""How many bodies of the largest size all running requests may hold together."""
 _HEAD_SECONDS = 10.0
 _LINGER_SECONDS = 2.0
 _DRAIN_SECONDS = 10
@@ -36,12 +41,76 @@ _SETTINGS: dict[str, Any] = {
     "backlog": 2048,
     "timeout_graceful_shutdown": _DRAIN_SECONDS,
     "ws": "none",
+    "ws_max_size": 1_000_000,  # of a message to the console, as in its own protocol; uvicorn would hold 16 MB of each
     # The address of a caller is that of its connection, by which proxies are known: no header may change it.
     "proxy_headers": False,
     "server_header": False,
     "access_log": False,
     "log_level": "warning",
 }
+
+
+class RequestLimits:
+    """Refuses headers and bodies that are too large or too slow; batches are read line by line, however large.
+
+    The body of a command is read for callers alone who have said who they are: others could fill what all may hold.
+    """
+
+    def __init__(
+        self, app: ASGIApp, access: Access, max_bytes: int = MAX_BODY_BYTES, body_seconds: float = BODY_SECONDS
+    ) -> None:
+        self._app, self._max, self._seconds, self._access = app, max_bytes, body_seconds, access
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers or refuses one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_batch, size, has_more = scope["path"].endswith(":batch"), 0, True
+        deadline = asyncio.get_running_loop().time() + self._seconds
+
+        async def limited() -> Message:
+            nonlocal size, has_more, deadline
+            if not has_more:
+                return await receive()  # it waits for the end of the connection
+            if is_batch:  # the time between its parts is that of the commands before
+                deadline = asyncio.get_running_loop().time() + self._seconds
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError as error:
+                raise refusal(408, f"the body took more than {self._seconds:g} s") from error
+            has_more = message.get("more_body", False)
+            if is_batch:
+                return message
+            length = len(message.get("body", b""))
+            size += length
+            self._held += length
+            if size > self._max:
+                raise refusal(413, f"the body has more than {self._max:,} bytes")
+            if self._held > _MOST_BODIES * self._max:
+                raise refusal(503, "the bodies of all requests together are too large at the moment")
+            return message
+
+        try:
+            self._check_size(scope["headers"], is_batch=is_batch)
+            if scope["method"] == "POST" and scope["path"].startswith("/commands/"):
+                await self._access.principal(Request(scope))
+        except ProblemError as error:
+            await problem_response(error, scope)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, limited, send)
+        finally:
+            self._held -= size
+
+    def _check_size(self, headers: Iterable[tuple[bytes, bytes]], *, is_batch: bool) -> None:
+        if sum(len(name) + len(value) for name, value in headers) > _MAX_HEADER_BYTES:
+            raise refusal(431, f"the headers have more than {_MAX_HEADER_BYTES:,} bytes")
+        length = dict(headers).get(b"content-length", b"")
+        if length.isdigit() and (len(length) > 15 or int(length) > self._max) and not is_batch:
+            raise refusal(413, f"the body has more than {self._max:,} bytes")
 
 
 class GatewayServer(uvicorn.Server):
@@ -88,8 +157,8 @@ class GatewayServer(uvicorn.Server):
         # Requests that come from now on get this header, and uvicorn closes their connections behind the answer.
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         await self._stop_listening()
-        for end in getattr(self._api.state, "feeds", ()):
-            await end()  # listeners come back elsewhere, and continue behind their last event
+        # Listeners come back elsewhere, and continue behind their last event.
+        await asyncio.gather(*(end() for end in getattr(self._api.state, "feeds", ())))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LINGER_SECONDS
         while self.server_state.connections and loop.time() < deadline and not self.force_exit:  # noqa: ASYNC110  # as uvicorn
@@ -206,9 +275,9 @@ class _Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._part != "head":
             self._head_bytes = 0
-        elif self._head_bytes > MAX_HEADER_BYTES:  # the parser keeps headers of any size
-            self._refuse(refusal(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes").problem)
-        if self._trailer_bytes > MAX_HEADER_BYTES:
+        elif self._head_bytes > _MAX_HEADER_BYTES:  # the parser keeps headers of any size
+            self._refuse(refusal(431, f"the headers have more than {_MAX_HEADER_BYTES:,} bytes").problem)
+        if self._trailer_bytes > _MAX_HEADER_BYTES:
             self.transport.close()
         self._watch()
 

@@ -25,6 +25,7 @@ from leftfold.http.problems import problem_response, refusal
 from leftfold.model.position import Position, Receipt
 
 __all__ = [
+    "CACHE_CONTROL",
     "POSITION_HEADER",
     "TIMEOUT",
     "WAIT_SECONDS",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 POSITION_HEADER = "Leftfold-Position"
+CACHE_CONTROL = "private, no-cache"
+"""Answers are for their caller alone, and asked for again: caches between do not know an API key as a secret."""
 TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
 WAIT_SECONDS = 10.0
 _NO_OFFSET = 1 << 63
@@ -109,9 +112,11 @@ class ProblemRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             try:
-                return await handler(request)
+                answer = await handler(request)
             except (HTTPException, LeftfoldError, RequestValidationError) as error:
-                return problem_response(error, request.scope)
+                answer = problem_response(error, request.scope)
+            answer.headers.setdefault("Cache-Control", CACHE_CONTROL)
+            return answer
 
         return handle
 

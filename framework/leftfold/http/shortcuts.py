@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leftfold.errors import LeftfoldError
 from leftfold.http.problems import problem_response
+from leftfold.http.routes import CACHE_CONTROL
 
 __all__ = ["PlainRequest", "Shortcut", "Shortcuts"]
 
@@ -79,6 +80,7 @@ class Shortcuts:
         if answer is None:
             await self._app(scope, _replayed(body, receive), send)
             return
+        answer.headers.setdefault("Cache-Control", CACHE_CONTROL)
         scope["route"] = route
         _name_in_telemetry(scope, route.path)
         await answer(scope, receive, send)

@@ -343,6 +343,8 @@ class ViewRoutes:
             yield views.as_of(view, name) if name else views[view]
         except ViewNotBuilt as error:
             raise refusal(404, str(error)) if name else error from error
+        except ContractError as error:  # what callers give is checked before
+            raise refusal(500, str(error)) from error
 
 
 async def _page(

@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError, refused
 
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
 __all__ = [
     "FENCED", "NOT_ALLOWED", "OUT_OF_RANGE", "TOO_LARGE", "UNREACHABLE", "QuietLog", "Unreachable", "code_of",
-    "kafka_error", "translated",
+    "committed_offsets", "kafka_error", "translated",
 ]  # fmt: skip
 
 
 FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
 )
-UNREACHABLE = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError.REQUEST_TIMED_OUT,
-    }
-)
+UNREACHABLE = frozenset({
+    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT,
+})  # fmt: skip
 _NO_TOPIC = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART})
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-NOT_ALLOWED = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError._SSL,
-    }
-)
+NOT_ALLOWED = frozenset({
+    KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError._SSL,
+})  # fmt: skip
 
 
 class Unreachable(InfrastructureError):
@@ -89,6 +80,18 @@ def translated(
     if code in NOT_ALLOWED:
         return refused(text)
     return InfrastructureError(text)
+
+
+def committed_offsets(consumer: Consumer, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+    """The committed offsets of partitions.
+
+    Raises:
+        KafkaException: the request failed, or that of one partition.
+    """
+    found = consumer.committed(wanted, timeout=timeout)
+    if failed := next((tp.error for tp in found if tp.error is not None), None):
+        raise KafkaException(failed)
+    return found
 
 
 _log = logging.getLogger("leftfold.kafka")

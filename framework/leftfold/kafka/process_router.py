@@ -18,7 +18,7 @@ from leftfold.engine.progress import ReportLimiter
 from leftfold.engine.reactions.pending import Frontier
 from leftfold.errors import ConfigurationError, ContractError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import translated
+from leftfold.kafka.errors import committed_offsets, translated
 from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.records import raw
@@ -173,14 +173,11 @@ class ProcessRouter:
     def _committed_offsets(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         name, brokers = self._process.name, self._settings.bootstrap_servers
         try:
-            found = self._member.consumer.committed(wanted, timeout=_ANSWER_SECONDS)
-            if failed := next((tp.error for tp in found if tp.error is not None), None):
-                raise KafkaException(failed)
+            return committed_offsets(self._member.consumer, wanted, _ANSWER_SECONDS)
         except KafkaException as error:
             raise translated(
                 error, doing=f"asking how far events are routed to {name}", brokers=brokers, waited=_ANSWER_SECONDS
             ) from error
-        return found
 
     def _route(self, record: RawRecord) -> None:
         place = record.place
@@ -208,7 +205,7 @@ class ProcessRouter:
             self._clock.routed(record, time_in(header(record.headers, "ce_time")))
 
     def _check_skipped(self, record: RawRecord, error: ContractError) -> None:
-        source = f"{record.topic}/{record.partition}/{record.offset}"
+        source = record.address.source
         if source not in self._skipped:
             self._skipped = frozenset(self._read_skipped())
         if source not in self._skipped:

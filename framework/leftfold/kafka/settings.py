@@ -188,20 +188,9 @@ class KafkaSettings(BaseSettings):
 
     def librdkafka(self) -> dict[str, Any]:
         """The configuration of a confluent-kafka client; it contains the password, so never log it."""
-        config: dict[str, Any] = {
-            "bootstrap.servers": self.bootstrap_servers,
-            "security.protocol": self.security_protocol,
-            "client.id": self.client_id,
-            "sasl.mechanism": self.sasl_mechanism,
-            "sasl.username": self.sasl_username,
-            "sasl.password": _shown(self.sasl_password),
-            "ssl.ca.location": _text(self.ssl_ca_location),
-            "ssl.certificate.location": _text(self.ssl_certificate_location),
-            "ssl.key.location": _text(self.ssl_key_location),
-            "ssl.key.password": _shown(self.ssl_key_password),
-        }
-        if "SSL" in self.security_protocol:
-            config["ssl.endpoint.identification.algorithm"] = self.ssl_endpoint_identification_algorithm
+        config = {name: _plain(getattr(self, field)) for name, field in _FIELDS.items() if name != "sasl.mechanisms"}
+        if "SSL" not in self.security_protocol:
+            del config["ssl.endpoint.identification.algorithm"]
         return {name: value for name, value in config.items() if value is not None}
 
     def java(self) -> dict[str, str]:
@@ -226,21 +215,21 @@ class KafkaSettings(BaseSettings):
             "client_id": self.client_id,
             "sasl_mechanism": self.sasl_mechanism,
             "sasl_plain_username": self.sasl_username,
-            "sasl_plain_password": _shown(self.sasl_password),
+            "sasl_plain_password": _plain(self.sasl_password),
             "ssl_context": self._ssl_context() if "SSL" in self.security_protocol.split("_")[-1] else None,
         }
         return {name: value for name, value in config.items() if value is not None}
 
     def _ssl_context(self) -> SSLContext:
-        context = create_default_context(cafile=_text(self.ssl_ca_location))
+        context = create_default_context(cafile=_plain(self.ssl_ca_location))
         context.check_hostname = self.ssl_endpoint_identification_algorithm == "https"
         if self.ssl_certificate_location is not None and self.ssl_key_location is not None:
-            context.load_cert_chain(self.ssl_certificate_location, self.ssl_key_location, _shown(self.ssl_key_password))
+            context.load_cert_chain(self.ssl_certificate_location, self.ssl_key_location, _plain(self.ssl_key_password))
         return context
 
     def _jaas(self) -> str:
         module = _LOGIN.get(self.sasl_mechanism or "", _SCRAM)
-        user, password = _quoted(self.sasl_username or ""), _quoted(_shown(self.sasl_password) or "")
+        user, password = _quoted(self.sasl_username or ""), _quoted(_plain(self.sasl_password) or "")
         return f"org.apache.kafka.common.security.{module} required username={user} password={password};"
 
     def _java_ssl(self) -> dict[str, str]:
@@ -258,12 +247,10 @@ class KafkaSettings(BaseSettings):
         return config
 
 
-def _shown(secret: SecretStr | None) -> str | None:
-    return secret.get_secret_value() if secret is not None else None
-
-
-def _text(path: Path | None) -> str | None:
-    return str(path) if path is not None else None
+def _plain(value: str | Path | SecretStr | None) -> str | None:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return None if value is None else str(value)
 
 
 def _quoted(text: str) -> str:

@@ -279,9 +279,7 @@ def _in_use(data: Path, record: KeeperRecord) -> ConfigurationError:
 def restart(data: Path, name: str, *, seconds: float = 180.0) -> None:
     """Stop one server in order if it runs, start it again on its port, and wait until it is ready."""
     data = data.resolve()
-    record = _record_of(data, name)
-    if name in record.running:
-        os.kill(record.servers[name].pid, signal.SIGTERM)
+    record = _signalled(data, name, signal.SIGTERM)
     if not wait_ended(data, name, seconds):
         raise InfrastructureError(f"the embedded {name} of {data} does not end within {seconds:.0f} s")
     request = write_plan(data, (), stop_seconds=seconds)
@@ -294,16 +292,17 @@ def restart(data: Path, name: str, *, seconds: float = 180.0) -> None:
 def kill(data: Path, name: str, *, seconds: float = 60.0) -> None:
     """Kill one server as a crash would, and wait until it has ended; `up` or `restart` starts it again."""
     data = data.resolve()
-    record = _record_of(data, name)
-    if name in record.running:
-        os.kill(record.servers[name].pid, signal.SIGKILL)
+    _signalled(data, name, signal.SIGKILL)
     wait_ended(data, name, seconds)
 
 
-def _record_of(data: Path, name: str) -> KeeperRecord:
+def _signalled(data: Path, name: str, number: signal.Signals) -> KeeperRecord:
+    """The record of the keeper of a server, which gets a signal if it runs."""
     record = read_record(data)
     if record is None or name not in record.servers:
         raise InfrastructureError(f"no embedded {name} was started in {data}; start it: leftfold up")
+    if name in record.running:
+        os.kill(record.servers[name].pid, number)
     return record
 
 

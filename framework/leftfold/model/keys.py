@@ -35,6 +35,8 @@ _KINDS: dict[type, Callable[[str], Any]] = {
     date: date.fromisoformat,
 }
 
+_ESCAPED, _TO_ESCAPE = re.compile("%2F|%25"), re.compile("/|%(?=2F|25)")
+
 
 class NoRowKey(ContractError):
     """A value of the key's type that names no row: an empty text, or one that UTF-8 cannot hold."""
@@ -88,14 +90,22 @@ class KeyCodec(Generic[K]):
         values = [self._value(unquote(part), kind) for part, kind in zip(text.split("/"), self.parts, strict=True)]
         return tuple(values) if self.composite else values[0]  # type: ignore[return-value]  # by the key's own type
 
+    def typed(self, encoded: str) -> str:
+        """The text that a person writes for an encoded key, and that `read` takes."""
+        *before, last = map(unquote, encoded.split("/"))
+        return "/".join([*(_TO_ESCAPE.sub(lambda found: quote(found[0], safe=""), part) for part in before), last])
+
     def read(self, text: str | Sequence[str]) -> K:
         """The key that a person writes, as a text with / between several parts, or as these parts.
+
+        A / within one of them, except the last, is written %2F.
 
         Raises:
             ValueError: it is no such key.
         """
         if isinstance(text, str):
-            parts: Sequence[str] = text.split("/", len(self.parts) - 1) if self.composite else [text]
+            *before, last = text.split("/", len(self.parts) - 1) if self.composite else [text]
+            parts: Sequence[str] = [*(_ESCAPED.sub(lambda found: unquote(found[0]), part) for part in before), last]
         else:
             parts = text
         try:

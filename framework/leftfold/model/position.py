@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
 from leftfold.model.messages import Event
+from leftfold.model.state_encoding import number_in
 
 __all__ = ["Position", "Receipt", "RecordAddress", "Recorded"]
 
@@ -133,6 +134,24 @@ class RecordAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    @property
+    def source(self) -> str:
+        """The address as headers hold it, `topic/partition/offset`."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @classmethod
+    def from_source(cls, text: str) -> RecordAddress:
+        """The address in a text of the form of `source`.
+
+        Raises:
+            ContractError: the text has another form.
+        """
+        topic, *numbers = text.split("/")
+        found = [number for part in numbers if (number := number_in(part)) is not None]
+        if len(numbers) != 2 or len(found) != 2:
+            raise ContractError(f"{text!r} is not topic/partition/offset")
+        return cls(topic, *found)
 
 
 E_co = TypeVar("E_co", bound=Event, covariant=True)

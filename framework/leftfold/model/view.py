@@ -37,6 +37,8 @@ class View(Generic[Row, K]):
     rows: RowCodec[Row]
     keys: KeyCodec[K]
     stream_keyed: bool = False
+    evolve: Callable[[Row | None, Any], Row | None]
+    """The row after one more item, from None for the first; None deletes the row. Only folded views have it."""
     folded: bool = True
     """Whether projectors and rebuilds fold it event by event; if not, its rows are computed from tables of events."""
     streamed: bool = False
@@ -65,10 +67,6 @@ class View(Generic[Row, K]):
 
         For a value that names no row, the key is NO_ROW and the item is the NoRowKey with the reason.
         """
-        raise NotImplementedError
-
-    def evolve_row(self, row: Row | None, item: Any) -> Row | None:
-        """The row after one more item; None deletes it."""
         raise NotImplementedError
 
     @property
@@ -108,6 +106,8 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
         version: raised whenever `evolve` changes meaning.
     """
 
+    evolve: Callable[[Row | None, E], Row | None]
+
     def __init__(
         self,
         name: str,
@@ -145,10 +145,6 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
             return ((self.keys.encode(key), event),)
         except NoRowKey as error:
             return ((NO_ROW, error),)
-
-    def evolve_row(self, row: Row | None, item: E) -> Row | None:
-        """The row after one more event."""
-        return self.evolve(row, item)
 
 
 class SpreadView(View[Row, K]):
@@ -198,7 +194,3 @@ class SpreadView(View[Row, K]):
             return self.keys.encode(key), item
         except NoRowKey as error:
             return NO_ROW, error
-
-    def evolve_row(self, row: Row | None, item: Any) -> Row | None:
-        """The row after one more item."""
-        return self.evolve(row, item)

@@ -39,7 +39,6 @@ _FIELDS: list[Any] = [
 SCHEMA = pa.schema(_FIELDS)
 READ = ["offset", "timestamp", "key", "value", "headers"]
 """The columns that a record is read from; the others are copies for SQL."""
-_STRUCT: Any = pa.struct(_HEADERS)
 
 
 def table_of(records: Sequence[RawRecord]) -> pa.Table:

@@ -256,15 +256,21 @@ def checksum_of(checkpoints: Iterable[Checkpoint]) -> int:
 
 
 def covered(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Position:
-    """The position that every bucket has folded in: per partition the lowest of the checkpoints that read it.
+    """The position that every bucket has folded in.
 
     Args:
         checkpoints: of all buckets, or of those of one projector; partitions that none of them reads are left out.
     """
+    return least(generation, {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()})
+
+
+def least(generation: Generation, positions: Mapping[int, Position]) -> Position:
+    """The position that some buckets have all reached: per partition the lowest of those that read it."""
     offsets: dict[tuple[str, int], int] = {}
     for topic, count in generation.topics.items():
         for partition in range(count):
-            concerned = [m for b, m in checkpoints.items() if b == partition or not generation.stream_keyed]
-            if concerned:
-                offsets[topic, partition] = min(m.position.next_offset(topic, partition) for m in concerned)
+            readers = (partition,) if generation.stream_keyed else positions.keys()
+            reached = [positions[b].next_offset(topic, partition) for b in readers if b in positions]
+            if reached:
+                offsets[topic, partition] = min(reached)
     return Position.of(offsets)

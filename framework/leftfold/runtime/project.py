@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
+from leftfold.model.process import Process
+from leftfold.model.reaction import Reaction
 from leftfold.model.view import View
 from leftfold.runtime.connect import archive_dir
 from leftfold.runtime.console import note
@@ -27,26 +29,12 @@ if TYPE_CHECKING:
     from leftfold.local import LocalSettings
 
 __all__ = [
-    "INTERRUPTED",
-    "Cut",
-    "Project",
-    "Unanswered",
-    "Usage",
-    "archive_needed",
-    "archive_of",
-    "find_project",
-    "folded_view_of",
-    "load_app",
-    "load_apps",
-    "local_settings",
-    "names_in",
-    "note_apps",
-    "read_address",
-    "servers_to_start",
-    "together",
-    "unknown",
-    "view_of",
-]
+    "INTERRUPTED", "Cut", "Project", "Unanswered", "Usage", "archive_needed", "archive_of", "find_project",
+    "folded_view_of", "load_app", "load_apps", "local_settings", "member_of", "names_in", "note_apps", "read_address",
+    "servers_to_start", "together", "unknown", "view_of",
+]  # fmt: skip
+
+M = TypeVar("M", bound=View[Any, Any] | Process[Any, Any, Any] | Reaction[Any])
 
 
 @dataclass(frozen=True)
@@ -255,10 +243,19 @@ def view_of(app: App, name: str) -> View[Any, Any]:
     Raises:
         Usage: the App has no such view.
     """
-    for view in app.views:
-        if view.name == name:
-            return view
-    raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
+    return member_of(app, "view", app.views, name)
+
+
+def member_of(app: App, kind: str, members: Iterable[M], name: str) -> M:
+    """The view, process or reaction of an App with a name.
+
+    Raises:
+        Usage: the App has no such member.
+    """
+    known = {member.name: member for member in members}
+    if name not in known:
+        raise unknown(f"{kind} in app {app.name} called", name, known)
+    return known[name]
 
 
 def names_in(app: App) -> set[str]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from leftfold.spark.core.session import SparkSettings
     from leftfold.spark.sql.incremental import Refreshed
 
-__all__ = ["Rebuilding", "cores_of", "engine_for_rebuild", "kept", "session_of", "spark_settings"]
+__all__ = ["Rebuilding", "cores_of", "engine_for_rebuild", "kept", "session_of", "spark_settings", "verify_with"]
 
 
 def kept(view: TableView[Any, Any], allowed: Refreshed, kafka: str | None, redis: str | None) -> Refreshed:
@@ -241,16 +241,7 @@ class Rebuilding:
             live = resolve(bench.store.registry(view.name), view, "live")
             if warning := folded_by(live, fold):
                 note(warning)
-            verify = Verify(
-                view,
-                bench.store,
-                open_log=bench.open_log,
-                open_store=bench.open_store,
-                run=self._runner,
-                cores=self.options.cores,
-                report=report,
-            )
-            return verify.sample(live, share)
+            return verify_with(bench, view, self._runner, self.options.cores, report).sample(live, share)
 
     def _again(self, views: Sequence[View[Any, Any]]) -> str:
         """The command that continues an interrupted rebuild, with all its options."""
@@ -287,6 +278,15 @@ class Rebuilding:
         if self._session is None:
             raise ConfigurationError(f"view {view.name} is computed by Spark; leave --engine local out")
         return query_runner(self._session, self._warn)
+
+
+def verify_with(
+    bench: Workbench, view: View[Any, Any], run: Runner, cores: int, report: Callable[[RebuildProgress], None]
+) -> Verify:
+    """The verification of a view with the log and the store of a workbench."""
+    return Verify(
+        view, bench.store, open_log=bench.open_log, open_store=bench.open_store, run=run, cores=cores, report=report
+    )
 
 
 @contextmanager

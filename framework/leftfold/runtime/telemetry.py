@@ -25,9 +25,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from leftfold.errors import ConfigurationError
 from leftfold.model.app import App
 from leftfold.ports import telemetry
-from leftfold.ports.telemetry import Instrument, clock, member
+from leftfold.ports.telemetry import Instrument, ago, clock, member
 from leftfold.runtime.connect import extras
-from leftfold.runtime.console import since
 from leftfold.runtime.project import Usage
 from leftfold.version import __version__
 
@@ -330,7 +329,7 @@ def observations(row: Mapping[str, Any]) -> Iterator[Observation]:
     if kind == "view":
         if "projectors" not in row or not row["is_current"]:
             return
-        age, freshness = (since(row[field]) if row[field] else None for field in ("created", "time"))
+        age, freshness = (ago(row[field]) if row[field] else None for field in ("created", "time"))
         row = {**row, "parked": len(row["parked"]), "age": age, "freshness": freshness and max(0.0, freshness)}
     if kind == "process":
         yield from observations({"kind": "router", "name": name, **{new: row[old] for new, old in _ROUTER.items()}})

@@ -32,7 +32,7 @@ def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
         for key, item in view.touches(event, stream):
             if isinstance(item, NoRowKey):
                 raise item
-            row = view.evolve_row(rows.get(key), item)
+            row = view.evolve(rows.get(key), item)
             if row is None:
                 rows.pop(key, None)
             else:

@@ -16,13 +16,14 @@ from leftfold.engine.rebuild.result import Agreement
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model.position import Position
 from leftfold.model.view import View
+from leftfold.ports.protocols import Report
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.streaming.projection import ViewStream
 from tests.archive.past import TOPIC, Past
 from tests.domains.ledger import app, by_owner, summary
 from tests.servers import secret_url
-from tests.spark.queries.streams import Streaming, places, ports_of
+from tests.spark.queries.streams import Streaming, agreement_of, places, ports_of
 from tests.spark.queries.views import owner_sums
 from tests.waiting import step_until, wait_until
 
@@ -73,13 +74,12 @@ class Stopped:
         return Streaming(self.spark, owner_sums, places(past.kafka, past.redis, store, checkpoints))
 
     def folding(
-        self, past: Past, view: View[Any, Any], reported: list[tuple[str, Any]] | None = None, *, archive: bool = True
+        self, past: Past, view: View[Any, Any], report: Report = lambda what, details: None, *, archive: bool = True
     ) -> ViewStream:
         """A stream of a folded view, to be stepped."""
         archived = {"open_log": past.log, "open_reader": past.reader} if archive else {}
         ports = ports_of(past.kafka, partial(RedisViewStore, past.redis), **archived)
-        heard = reported if reported is not None else []
-        return ViewStream(self.spark, view, ports=ports, report=lambda *what: heard.append(what))
+        return ViewStream(self.spark, view, ports=ports, report=report)
 
     def follow(self, stream: ViewStream, past: Past) -> None:
         """Steps until the live generation is at the end of the log."""
@@ -108,8 +108,4 @@ class Stopped:
     def agreement(self, past: Past, *, swap_anyway: bool = True) -> Agreement:
         """Whether the query view's rows are those of archive and topic at the very same position."""
         refresh = past.work(Refresh, owner_sums, query_runner(self.spark), swap_anyway=swap_anyway)
-        plan = refresh.plan()
-        wait_until(
-            lambda: refresh.stands_at(plan), lambda: f"{past.views[owner_sums].describe().position} to be the plan's"
-        )
-        return refresh.run(plan).agreement
+        return agreement_of(refresh)

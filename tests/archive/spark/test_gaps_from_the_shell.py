@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +17,10 @@ import pytest
 from leftfold.engine.rebuild.result import Agreement
 from tests.archive.past import Past
 from tests.archive.spark.stopped import Stopped
+from tests.cli.shell import Shell
+from tests.cli.shell import running as at_work
 from tests.domains.ledger import by_owner
-from tests.servers import secret_url
+from tests.servers import Addresses, secret_url
 from tests.spark.queries.views import owner_sums
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -39,49 +38,29 @@ HOLE = re.compile(
 class Running:
     """A `leftfold run` at work, and what it says."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process, self._log = process, log
+    def __init__(self, shell: Shell, process: subprocess.Popen[bytes]) -> None:
+        self.shell, self._process = shell, process
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in self.shell.said().splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
     def wait(self, reached: Any, awaited: str) -> None:
-        wait_until(reached, lambda: f"{awaited}: {self._log.read_text()}", running=lambda: self._process.poll() is None)
-
-
-def addresses(past: Past) -> list[str]:
-    return ["--kafka", past.kafka.bootstrap_servers, "--redis", secret_url(past.redis)]
-
-
-def leftfold(past: Past, *words: str) -> subprocess.CompletedProcess[str]:
-    """Types a command and waits for its end."""
-    typed = [sys.executable, "-m", "leftfold.cli", *words, *addresses(past)]
-    return subprocess.run(typed, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+        wait_until(reached, lambda: f"{awaited}: {self.shell.said()}", running=lambda: self._process.poll() is None)
 
 
 @contextmanager
 def running(past: Past, folder: Path, *words: str, archive: str = "") -> Iterator[Running]:
     """The command at work while the block runs; it must end well."""
-    places = [*addresses(past), "--json-logs"]
-    environment = {**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(folder / "checkpoints")}
-    log = folder / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "leftfold.cli", *words, *places],
-            stderr=out,
-            env={**environment, "LEFTFOLD_ARCHIVE_DIR": archive},
-        )
-    try:
-        yield Running(process, log)
+    places = {"LEFTFOLD_SPARK_CHECKPOINTS": str(folder / "checkpoints"), "LEFTFOLD_ARCHIVE_DIR": archive}
+    shell = Shell(folder, places).at(Addresses(past.kafka.bootstrap_servers, secret_url(past.redis)))
+    with at_work(shell, *words, "--json-logs") as process:
+        yield Running(shell, process)
         family = psutil.Process(process.pid).children(recursive=True)
         assert any("java" in one.name() for one in family)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_SECONDS) == 0, log.read_text()
+        process.terminate()
+        assert process.wait(WAIT_SECONDS) == 0, shell.said()
         assert psutil.wait_procs(family, timeout=WAIT_SECONDS)[1] == []
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path: Path) -> None:
@@ -96,17 +75,16 @@ def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path:
         run.wait(lambda: len(run.said("refreshed")) >= 2, "the second refresh to be reported, which is behind its swap")
         assert not run.said("waiting")
     assert stopped.agreement(past) is Agreement.EQUAL
-    told_by_check = leftfold(past, "check", "--app=tests.spark.queries.views:app", f"--archive={past.folder}").stderr
+    told_by_check = run.shell.apart("check", "--app=tests.spark.queries.views:app").err
     assert re.search(
         r"view owner_sums is kept by batch and swap: ledgers\.events\[0\] begins at offset \d+, and a stream, which "
         r"reads no archive, would have to begin at 0; its SQL would allow a stream",
         told_by_check,
     ), told_by_check
-    status = leftfold(past, "status", "--app=tests.spark.queries.views:app", "--json")
-    assert status.returncode == 0, status.stderr
-    (row,) = (row for row in map(json.loads, status.stdout.splitlines()) if row.get("live"))
+    status = run.shell.apart("status", "--app=tests.spark.queries.views:app", "--json").ok()
+    (row,) = (row for row in status.rows() if row.get("live"))
     assert (row["name"], row["kept"], row["behind"]) == ("owner_sums", "batch and swap", 0.0)
-    assert f"view owner_sums is kept by batch and swap: {row['why']}" in status.stderr
+    assert f"view owner_sums is kept by batch and swap: {row['why']}" in status.err
 
 
 def test_without_an_archive_nothing_is_shown(stopped: Stopped, tmp_path: Path) -> None:
@@ -126,7 +104,7 @@ def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_pa
         why = {reported["view"]: reported["why"] for reported in run.said("view stopped")}
         assert why.keys() == {"by_owner", "by_tag"}
         assert HOLE.search(why["by_owner"]), why
-        type_the_way_out(past, why["by_owner"])
+        type_the_way_out(run.shell, why["by_owner"])
         run.wait(lambda: run.said("streaming"), "the stream to go on")
         stopped.write(12)
         ends = stopped.ends()
@@ -137,8 +115,7 @@ def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_pa
     assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
 
 
-def type_the_way_out(past: Past, why: str) -> None:
+def type_the_way_out(shell: Shell, why: str) -> None:
     """The very command that a message names."""
     (typed,) = re.findall(r"by itself: leftfold (rebuild by_owner --archive \S+)$", why)
-    done = leftfold(past, *shlex.split(typed), "--app=tests.domains.ledger:app", "--master", "local[2]")
-    assert done.returncode == 0, done.stderr
+    shell.apart(*shlex.split(typed), "--app=tests.domains.ledger:app", "--master", "local[2]").ok()

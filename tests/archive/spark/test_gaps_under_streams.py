@@ -21,6 +21,7 @@ from leftfold.testing import fold
 from tests.archive.past import TOPIC
 from tests.archive.spark.stopped import Stopped
 from tests.domains.ledger import app, by_owner, summary
+from tests.reports import Reports
 from tests.servers import secret_url
 from tests.spark.oracle import events_of
 from tests.spark.queries.views import owner_sums
@@ -107,16 +108,15 @@ def test_a_fold_that_needs_the_first_event_is_refused(stopped: Stopped, view: An
 
 
 def test_a_fold_before_the_start_of_the_topic_is_refused_until_a_rebuild(stopped: Stopped) -> None:
-    past, reported = stopped.elsewhere(5), list[tuple[str, Any]]()
+    past, reports = stopped.elsewhere(5), Reports()
     begun = open_generation(past.store, by_owner, {TOPIC: app.partitions}, Phase.SEALED)
-    with closing(stopped.folding(past, by_owner, reported)) as stream:
+    with closing(stopped.folding(past, by_owner, reports)) as stream:
         assert isinstance(failed(stream), LogGap)
         assert past.rebuild(by_owner, past.log).run().swapped
         stopped.write(10)
         stopped.follow(stream, past)
     assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
-    left = [details["generation"] for what, details in reported if what == "generation left behind"]
-    assert begun.id in left
+    assert begun.id in [details["generation"] for details in reports.of("generation left behind")]
 
 
 @VIEWS

@@ -8,9 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,11 +17,11 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
-from leftfold.kafka.worker.worker import Worker
 from leftfold.local import embedded
 from services.baskets.app import app
 from services.baskets.history import history
 from services.baskets.truth import truth
+from tests.threads import Background, deciding
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
@@ -37,17 +35,12 @@ WEEKS = range(1, 3)
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two weeks of baskets on servers of their own, which the environment names."""
     with embedded(tmp_path / "servers", want=frozenset({"kafka"})) as servers:
-        settings, stop = KafkaSettings(bootstrap_servers=servers.kafka), threading.Event()
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
         ensure(app, settings)
-        thread = threading.Thread(target=Worker(app, "baskets", KafkaClientSupplier(settings), stop=stop).run)
-        thread.start()
-        try:
-            ids, commands = zip(*history(weeks=WEEKS), strict=True)
-            with closing(KafkaClient(app.name, settings)) as client:
-                client.send_many(list(commands), ids=list(ids), timeout=WAIT_SECONDS)
-        finally:
-            stop.set()
-            thread.join()
+        ids, commands = zip(*history(weeks=WEEKS), strict=True)
+        worker = Background(deciding(app, "baskets", KafkaClientSupplier(settings)))
+        with worker, KafkaClient(app.name, settings) as client:
+            client.send_many(list(commands), ids=list(ids), timeout=WAIT_SECONDS)
         monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", servers.kafka)
         monkeypatch.setenv("LEFTFOLD_ARCHIVE_DIR", str(tmp_path / "archive"))
         yield

@@ -57,6 +57,7 @@ def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -
 
 def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", "0.05")
     result = typed("verify", "--app", "services.reports.app:app", "--redis", "redis://127.0.0.1:1/0").err
     assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in result
     assert "compute them again: leftfold rebuild store_daily department_sales" in result

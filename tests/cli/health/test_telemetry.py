@@ -7,10 +7,8 @@ import json
 import re
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -24,6 +22,7 @@ from leftfold.runtime.telemetry import ObservedApps
 from tests.cli.shell import ROOT, Shell
 from tests.domains.observed import app_with
 from tests.free_ports import free_port
+from tests.listening import Request, listening
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
@@ -57,24 +56,12 @@ class Collector:
     def __init__(self) -> None:
         self.spans: list[tuple[str, bytes, bytes, bytes]] = []
         """Name, trace, own id and parent."""
-        collector = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-                if self.path == "/v1/traces":
-                    collector.take(body)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    def answer(self, request: Request) -> tuple[int, bytes]:
+        if request.path == "/v1/traces":
+            is_compressed = request.headers.get("Content-Encoding") == "gzip"
+            self.take(gzip.decompress(request.body) if is_compressed else request.body)
+        return 200, b""
 
     def take(self, body: bytes) -> None:
         for of in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -95,18 +82,14 @@ class Collector:
         """The spans of a trace: name, own id and parent."""
         return [(name, own.hex(), above.hex()) for name, of, own, above in self.spans if of == trace]
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
 
 class Running:
     """A run and a gateway with metrics, which send their spans to a collector."""
 
-    def __init__(self, shell: Shell, collector: Collector) -> None:
+    def __init__(self, shell: Shell, collector: Collector, address: str) -> None:
         self.collector = collector
         shell._environment |= {
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.address}/v1/traces",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{address}/v1/traces",
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }
         self.shell, self.address = shell, f"127.0.0.1:{free_port()}"
@@ -130,14 +113,14 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    collector = Collector()
-    found = Running(Shell(tmp_path_factory.mktemp("run")).at(empty_servers), collector)
-    try:
-        _place(found, "o-1")
-        yield found
-    finally:
-        found.end()
-        collector.close()
+    collector, shell = Collector(), Shell(tmp_path_factory.mktemp("run")).at(empty_servers)
+    with listening(collector.answer) as address:
+        found = Running(shell, collector, address)
+        try:
+            _place(found, "o-1")
+            yield found
+        finally:
+            found.end()
 
 
 def _place(running: Running, order: str) -> None:

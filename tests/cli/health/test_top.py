@@ -226,7 +226,8 @@ def test_a_look_is_drawn_as_a_table_with_its_problems_below() -> None:
 def test_the_live_table_is_drawn_look_by_look_until_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:
     shell = Shell(tmp_path).at(Addresses("127.0.0.1:1", "redis://127.0.0.1:1"))
     words = ["top", "--app", "tests.domains.shop:app", "--every", "100ms"]
-    with Terminal([*COMMAND, *words], tmp_path, shell._environment) as terminal:
+    environment = shell._environment | {"LEFTFOLD_KAFKA_REQUEST_TIMEOUT": "0.05"}
+    with Terminal([*COMMAND, *words], tmp_path, environment) as terminal:
         terminal.wait_shown(r"(?s)(Z\s+member\s.*! no broker at 127.0.0.1:1 .*){2}")
         assert terminal.raw.count("\x1b[?1049h") == 1
         assert "\x1b[?1049l" not in terminal.raw

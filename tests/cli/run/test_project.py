@@ -144,20 +144,15 @@ def test_a_broken_announcement_is_named(announcement: Path) -> None:
     ids=["index", "checkout", "directory", "wheel"],
 )
 def test_extras_are_installed_from_where_the_package_is_from(
-    tmp_path: Path, origin: dict[str, object] | None, command: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, command: str
 ) -> None:
     info = tmp_path / "leftfold-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: leftfold\nVersion: 0.1.0\n", "utf-8")
     if origin is not None:
         (info / "direct_url.json").write_text(json.dumps(origin), "utf-8")
-    script = f"""
-import sys
-sys.path.insert(0, {str(tmp_path)!r})
-from leftfold.version import install_command
-print(install_command("spark"))
-"""
-    assert Shell(tmp_path).python("-c", script).out.strip() == command
+    monkeypatch.syspath_prepend(tmp_path)
+    assert install_command("spark") == command
 
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def damage(built: Shell, place: str) -> Iterator[Damage]:
 
 @pytest.mark.parametrize("words", ["verify", "explain cart_summary c", "retry cart_summary"])
 def test_without_a_broker_no_command_waits_a_minute(served: Shell, words: str) -> None:
-    result = served(*words.split(), "--kafka", "127.0.0.1:1")
+    hasty = Shell(served.place, served._environment | {"LEFTFOLD_KAFKA_REQUEST_TIMEOUT": "0.05"})
+    result = hasty(*words.split(), "--kafka", "127.0.0.1:1")
     assert (result.code, result.out) == (69, "")
     assert result.err.startswith("error: no broker at 127.0.0.1:1: nothing listens")
 

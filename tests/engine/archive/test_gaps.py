@@ -154,34 +154,22 @@ class Trimmed(MemoryLogReader):
 def test_a_view_over_a_gap_is_reported_once_and_the_others_are_folded() -> None:
     bench = FoldBench(by_owner, household_spend)
     bench.log.create(TOPIC, 4)
-    projector = Projector(
-        bench.wanted,
-        lambda: Trimmed(bench.log),
-        bench.store,
-        look=0.0,
-        report=lambda what, details: bench.reports.append((what, details)),
-    )
+    projector = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0, report=bench.reports)
     bench.write(out("b", "h", p=1))
     bench.until(projector, lambda: bench.store.registry(household_spend.name).live != {})
     bench.write(out("c", "h", p=2))
     bench.until(projector, lambda: not projector.step(0.0))
     assert bench.rows(household_spend)["h"].total == 3
-    reported: list[Any] = [details for what, details in bench.reports if what == "view stopped"]
+    reported = bench.reports.of("view stopped")
     assert [one["view"] for one in reported] == [by_owner.name]
     assert "ledgers.events[0] no longer holds offsets 0 to 0" in reported[0]["why"]
     assert bench.store.registry(by_owner.name).generations == {}
 
 
 def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it_and_reported_when_that_is_lost() -> None:
-    bench, reports = FoldBench(by_owner), list[str]()
+    bench = FoldBench(by_owner)
     bench.log.create(TOPIC, 4)
-    projector = Projector(
-        bench.wanted,
-        lambda: Trimmed(bench.log),
-        bench.store,
-        look=0.0,
-        report=lambda what, details: reports.append(what),
-    )
+    projector = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0, report=bench.reports)
     projector.step(0.0)
     assert not projector.writers()
     built = open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
@@ -191,7 +179,7 @@ def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it_and_rep
     projector.step(0.0)
     projector.step(0.0)
     assert not projector.writers()
-    assert reports.count("view stopped") == 2
+    assert len(bench.reports.of("view stopped")) == 2
 
 
 def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView
-from leftfold.engine.rebuild.promotion import Promotion
-from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.rebuilder import Rebuild
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.verify.row_differences import diff
@@ -18,8 +17,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuil
 from leftfold.memory import World
 from leftfold.model.view import View
 from tests.domains.ledger import LedgerEvent, Moved, Summary, Total, add, by_owner, summarise, summary
-from tests.domains.ledger_world import VIEWS, folded, live, rebuild, rows_of, send
-from tests.engine.committed_log import CommittedLog
+from tests.domains.ledger_world import VIEWS, folded, live, promotion, rebuild, rows_of, send
 
 
 def doubled(row: Summary | None, event: LedgerEvent) -> Summary | None:
@@ -29,16 +27,6 @@ def doubled(row: Summary | None, event: LedgerEvent) -> Summary | None:
 
 
 slip = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=doubled)
-
-
-def promotion(world: World, view: View[Any, Any]) -> Promotion:
-    return Promotion(
-        view,
-        world.store,
-        open_log=lambda: CommittedLog(world.log.reader()),
-        open_reader=world.log.reader,
-        options=RebuildOptions(keep=600.0, patience=0.0),
-    )
 
 
 def promote(world: World, view: View[Any, Any], named: str) -> RebuildResult:

@@ -119,7 +119,7 @@ def expected(view: View[Any, Any], log: MemoryLog) -> tuple[dict[str, Any], set[
         event = Step.model_validate_json(record.value or b"")
         for key, item in view.touches(event, event.name):
             try:
-                found[key] = found.get(key) if key in failed else view.evolve_row(found.get(key), item)
+                found[key] = found.get(key) if key in failed else view.evolve(found.get(key), item)
             except ValueError:
                 failed.add(key)
     there = {key: row for key, row in found.items() if row is not None}

@@ -5,19 +5,18 @@ A row of the view without a new version spells which code folded each of its eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from leftfold import FoldView
-from leftfold.engine.rebuild.promotion import Promotion
-from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult
+from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.projector import Projector
 from leftfold.ports.flush import Generation, Phase
+from tests.domains.ledger_world import promotion, rebuild
 from tests.domains.shop import Added, BasketEvent, CheckedOut, Summary, household_of, open_baskets
-from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import FoldBench, out
 
 NEVER = 1e9
@@ -90,10 +89,6 @@ class Deploys:
         """How the rows that readers see are spelled."""
         return self.rows(self.generation(Phase.LIVE))
 
-    def reports_of(self, what: str) -> list[Mapping[str, Any]]:
-        """The details of reports of a kind."""
-        return [details for said, details in self.bench.reports if said == what]
-
     def write(self, count: int = 1) -> None:
         """Appends checkouts, one household after the other."""
         for _ in range(count):
@@ -106,7 +101,7 @@ class Deploys:
             [view_of(code)],
             self.bench.log.reader,
             self.store,
-            report=lambda what, details: self.bench.reports.append((what, {"by": name, **details})),
+            report=lambda what, details: self.bench.reports(what, {"by": name, **details}),
             **{
                 "member": name,
                 "growth": 1,
@@ -143,24 +138,16 @@ class Deploys:
 
     def rebuild(self, code: str, **options: Any) -> RebuildResult:
         """Builds the view with a code."""
-        return Rebuild(
-            view_of(code),
-            self.store,
-            open_log=lambda: CommittedLog(self.bench.log.reader()),
-            open_reader=self.bench.log.reader,
-            open_sink=lambda: self.store,
-            options=RebuildOptions(**{"patience": 0.0, "fold": code, **options}),
-        ).run()
+        return rebuild(self.bench, view_of(code), **{"keep": 600.0, "fold": code, **options}).run()
 
     def promote(self, code: str, named: str = "held", **options: Any) -> RebuildResult:
         """Makes a generation live, with a code at hand."""
-        return Promotion(
-            view_of(code),
-            self.store,
-            open_log=lambda: CommittedLog(self.bench.log.reader()),
-            open_reader=self.bench.log.reader,
-            options=RebuildOptions(**{"patience": 0.0, "fold": code, **options}),
-        ).run(named)
+        return promotion(self.bench, view_of(code), **{"fold": code, **options}).run(named)
+
+    def lifecycle(self, code: str, **options: Any) -> GenerationLifecycle:
+        """What a Spark stream of a code follows."""
+        log = self.bench.log.reader()
+        return GenerationLifecycle(view_of(code), self.store, log, self.bench.reports, fold=code, **options)
 
     def generation(self, phase: Phase) -> Generation:
         """The only one in a phase."""

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold.engine.views.code_claims import mixture
-from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import change
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
@@ -35,7 +34,7 @@ def test_a_projector_of_the_old_code_never_writes_a_held_generation_of_the_new_c
     shop.fold(10)
     assert shop.rows(shop.generation(Phase.HELD)) == {f"h{n}": "bb" for n in range(1, 6)}
     assert shop.live() == shop.whole("a")
-    assert [reported["by"] for reported in shop.reports_of("standing by")] == ["old"]
+    assert [reported["by"] for reported in shop.bench.reports.of("standing by")] == ["old"]
 
 
 def test_twin_a_projector_that_does_not_know_its_code_folds_the_held_generation(shop: Deploys) -> None:
@@ -111,8 +110,8 @@ def test_a_projector_of_new_code_claims_the_live_generation_and_reports_that(sho
     shop.settle()
     assert shop.live() == {f"h{n}": "aabb" for n in range(1, 6)}
     assert shop.generation(Phase.LIVE).folds == ("a", "b")
-    assert [reported["by"] for reported in shop.reports_of("fold changed")] == ["new"]
-    assert [reported["by"] for reported in shop.reports_of("standing by")] == ["old"]
+    assert [reported["by"] for reported in shop.bench.reports.of("fold changed")] == ["new"]
+    assert [reported["by"] for reported in shop.bench.reports.of("standing by")] == ["old"]
     for code in "ab":
         assert any(
             "was folded by other code of the same version: first by a, now by b" in t for t in status(shop, code)
@@ -261,19 +260,18 @@ def test_a_projector_of_an_older_version_without_a_code_shares_the_buckets(shop:
 def test_a_spark_stream_claims_generations_as_a_projector_does(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     seen, held = shop.generation(Phase.LIVE), shop.generation(Phase.HELD)
-    lifecycles = {code: lifecycle_of(shop, code) for code in "ab"}
+    lifecycles = {code: shop.lifecycle(code) for code in "ab"}
     assert {code: set(one.look()) for code, one in lifecycles.items()} == {"a": {seen.id}, "b": {held.id}}
-    newest = lifecycle_of(shop, "c")
+    newest = shop.lifecycle("c")
     assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
     assert lifecycles["a"].look() == {}
     assert lifecycles["a"].checkpoints(seen) is None
-    assert [details["generation"] for details in shop.reports_of("standing by")] == [held.id, seen.id, held.id, seen.id]
-
-
-def lifecycle_of(shop: Deploys, code: str) -> GenerationLifecycle:
-    """What a Spark stream of a code follows."""
-    report = lambda what, details: shop.bench.reports.append((what, dict(details)))  # noqa: E731
-    return GenerationLifecycle(view_of(code), shop.store, shop.bench.log.reader(), report, fold=code)
+    assert [details["generation"] for details in shop.bench.reports.of("standing by")] == [
+        held.id,
+        seen.id,
+        held.id,
+        seen.id,
+    ]
 
 
 STEPS = ("write", "step", "look", "start", "stop")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.errors import InfrastructureError, LogGap
 from leftfold.ports.flush import Generation, Phase
-from tests.engine.views.deployments import Deploys, view_of
+from tests.engine.views.deployments import Deploys
 
 
 class Clock:
@@ -37,11 +35,6 @@ def shop() -> Deploys:
     return Deploys.begun("projector")
 
 
-def lifecycle_of(shop: Deploys, code: str, **options: Any) -> GenerationLifecycle:
-    report = lambda what, details: shop.bench.reports.append((what, dict(details)))  # noqa: E731
-    return GenerationLifecycle(view_of(code), shop.store, shop.bench.log.reader(), report, fold=code, **options)
-
-
 def lose(shop: Deploys) -> Generation:
     """The live generation, which has just lost all it holds; the next event shows it."""
     lost = shop.generation(Phase.LIVE)
@@ -58,7 +51,7 @@ def test_when_the_live_generation_is_lost_the_held_one_goes_live(shop: Deploys, 
     assert len(shop.store.registry("spelled").generations) == 3, "one is kept"
     lose(shop)
     assert shop.generation(Phase.LIVE).id == held
-    assert [details["generation"] for details in shop.reports_of("generation live")][1:] == [held]
+    assert [details["generation"] for details in shop.bench.reports.of("generation live")][1:] == [held]
     assert shop.live() == shop.whole("a")
 
 
@@ -109,7 +102,7 @@ def test_a_view_that_waits_for_a_rebuild_asks_the_brokers_every_five_seconds(sho
 
     shop.stop("projector")
     shop.store.unlink(shop.generation(Phase.LIVE))
-    lifecycle = lifecycle_of(shop, "a", check=check)
+    lifecycle = shop.lifecycle("a", check=check)
     assert lifecycle.checkpoints(shop.generation(Phase.LIVE)) is None
     for count in (1, 2):
         for _ in range(3):
@@ -130,9 +123,9 @@ def test_a_first_look_that_fails_is_repeated(shop: Deploys, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(shop.store, "change_registry", fail)
         with pytest.raises(InfrastructureError):
-            lifecycle_of(shop, "b", started=started).look()
-    found = lifecycle_of(shop, "b", started=started).look()
+            shop.lifecycle("b", started=started).look()
+    found = shop.lifecycle("b", started=started).look()
     assert [generation.folds for generation in found.values()] == [("a", "b")]
     shop.rebuild("a")
-    lifecycle_of(shop, "b", started=started).look()
+    shop.lifecycle("b", started=started).look()
     assert shop.generation(Phase.LIVE).folds == ("a",), "only the first look counts as a start"

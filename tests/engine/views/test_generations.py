@@ -114,7 +114,7 @@ def made_again(shop: Deploys, count: int = 20) -> None:
 
 
 def stopped(shop: Deploys) -> list[str]:
-    return [details["why"] for what, details in shop.bench.reports if what == "view stopped"]
+    return [details["why"] for details in shop.bench.reports.of("view stopped")]
 
 
 def test_a_projector_of_another_topic_stops_until_a_rebuild(shop: Deploys) -> None:

@@ -109,7 +109,7 @@ def test_a_stopped_view_leaves_the_others_going() -> None:
     bench.write(out("b", "unkeyed", p=1))
     bench.write(opened("c"))
     projector = bench.projector()
-    bench.until(projector, lambda: any(what == "view stopped" for what, _ in bench.reports))
+    bench.until(projector, lambda: bool(bench.reports.of("view stopped")))
     bench.until(projector, lambda: bench.store.registry("open_baskets").live != {})
     bench.write(opened("d"))
     for _ in range(5):
@@ -180,7 +180,7 @@ def named(world: World, view: Any) -> dict[Any, Any]:
     for recorded in world.events("ledgers"):
         for key, item in view.touches(recorded.event, recorded.key):
             if not isinstance(item, NoRowKey):
-                rows[key] = view.evolve_row(rows.get(key), item)
+                rows[key] = view.evolve(rows.get(key), item)
     return {view.keys.decode(key): row for key, row in rows.items() if row is not None}
 
 

@@ -373,7 +373,7 @@ def test_a_lost_checkpoint_discards_the_generation_and_a_new_one_is_folded() -> 
     lost = bench.live(household_spend)
     del bench.store._buckets[lost.view, lost.id, 3]
     bench.write(out("c", "h", p=1))
-    bench.until(projector, lambda: any(what == "generation lost" for what, _ in bench.reports))
+    bench.until(projector, lambda: bool(bench.reports.of("generation lost")))
     bench.settle(projector)
     assert bench.live(household_spend).id != lost.id
     assert lost.id not in bench.store.registry("household_spend").generations

@@ -101,10 +101,6 @@ class Window:
 
         wait_until(lambda: all(one in self.text() for one in awaited), read, running=is_well)
 
-    def wait_no_text(self, unwanted: str) -> None:
-        """Waits until something cannot be read any more."""
-        wait_until(lambda: unwanted not in self.text(), lambda: f"the end of {unwanted} in: {self.text()}")
-
     def button(self, name: str) -> WebElement:
         """A button that can be pressed, by its text or its name for screen readers."""
         path = f"//button[(normalize-space(.)='{name}' or @aria-label='{name}') and not(@disabled)]"

@@ -97,7 +97,7 @@ def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: Worl
         user.find(kind=ui.button, content="Discard").click()
         await user.should_see("why? Type a reason")
         assert not done
-        user.find("Why; it is kept with the act").type("because")
+        user.find("Why; it is kept in the log").type("because")
         user.find("Who does this").clear().type("anna")
         await user.should_see("leftfold discard --reason because")
         user.find(kind=ui.button, content="Discard").click()
@@ -161,7 +161,7 @@ def test_each_act_is_in_the_log_with_who_and_why_and_its_outcome(world: World, i
                 act_button(visitor, f"Go {number}", partial(act, number), lambda: None)
             user.find(f"Go {number}").click()
             await user.should_see(f"leftfold retry {number}", retries=50)
-            user.find("Why; it is kept with the act").type("the box is repaired")
+            user.find("Why; it is kept in the log").type("the box is repaired")
             user.find(kind=ui.button, content="Retry").click()
             await user.should_see(shown, retries=50)
 

@@ -11,6 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from leftfold.runtime.operations.dead_letters import AllDeadLetters
 from leftfold.runtime.operations.generations import parked_rows
 from leftfold.runtime.operations.topics import topic_rows
+from tests.cli.shell import running
 from tests.free_ports import free_port
 from tests.http.console.accessibility import violations
 from tests.http.console.browser import NARROW, WIDE, Window
@@ -142,7 +143,7 @@ def test_a_dead_letter_is_corrected_and_resent_and_who_did_so_is_kept(window: Wi
     window.wait_text("why? Type a reason")
     assert violations(window.browser) == []
     window.type("Who does this", "anna")
-    window.type("Why; it is kept with the act", "the price was a word")
+    window.type("Why; it is kept in the log", "the price was a word")
     window.press(f"Resend {letter.place}")
     window.wait_text("anna: the price was a word", "sent again")
     (now,) = AllDeadLetters(kiosk.servers.kafka).letters("orders")
@@ -202,8 +203,7 @@ def test_a_query_is_answered_on_spark_in_an_accessible_grid(window: Window) -> N
 @pytest.mark.faults
 def test_the_console_beside_the_gateway_is_live_in_a_browser(window: Window, kiosk: Kiosk) -> None:
     port = free_port()
-    process = kiosk.shell.start(["serve", "--app", SPEC, "--console", "--port", str(port)])
-    try:
+    with running(kiosk.shell, "serve", "--app", SPEC, "--console", "--port", str(port)) as process:
         kiosk.shell.wait_until(process, lambda said: f":{port}" in said)
         beside = Window(window.browser, f"http://127.0.0.1:{port}/console")
         beside.open("/views", "customer_spend")
@@ -213,6 +213,3 @@ def test_the_console_beside_the_gateway_is_live_in_a_browser(window: Window, kio
         assert beside.browser.current_url == f"http://127.0.0.1:{port}/console/views/customer_spend"
         assert "Rebuild" not in beside.text()
         assert beside.errors() == []
-    finally:
-        process.terminate()
-        process.wait(60.0)

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,7 +18,7 @@ from nicegui.testing import User
 from nicegui.testing.user_interaction import UserInteraction
 from nicegui.testing.user_simulation import user_simulation
 
-from leftfold import Decider
+from leftfold import Command, Decider
 from leftfold.errors import ConfigurationError
 from leftfold.http.console import streams_page
 from leftfold.http.console.application import ROUTES
@@ -98,9 +98,9 @@ def test_rows_are_found_by_key_and_by_index_and_their_text_is_escaped(world: Wor
 
 
 def test_a_search_that_finds_very_many_rows_shows_the_first_ones(world: World) -> None:
-    for n in range(205):
-        world.client.send(Place(order=f"m-{n}", customer=f"m-{n}", product="tea", price=Decimal(1), at=NOW))
-        world.client.send(Pay(order=f"m-{n}"))
+    keys = [f"m-{n}" for n in range(205)]
+    places = [Place(order=key, customer=key, product="tea", price=Decimal(1), at=NOW) for key in keys]
+    send_all(world, [*places, *(Pay(order=key) for key in keys)])
 
     async def visit(user: User) -> None:
         await user.open("/views/customer_spend")
@@ -115,10 +115,10 @@ def test_a_search_that_finds_very_many_rows_shows_the_first_ones(world: World) -
 
 
 def test_ten_thousand_streams_and_rows_are_shown_page_by_page(world: World) -> None:
-    commands = [
-        Place(order=f"m-{n:05}", customer=f"c-{n:05}", product="tea", price=Decimal(1), at=NOW) for n in range(10_000)
-    ]
-    assert not [one for one in world.client.send_many(commands) if isinstance(one, Exception)]
+    numbers = [f"{n:05}" for n in range(10_000)]
+    send_all(
+        world, [Place(order=f"m-{n}", customer=f"c-{n}", product="tea", price=Decimal(1), at=NOW) for n in numbers]
+    )
 
     async def visit(user: User) -> None:
         await user.open("/views/order_summary")
@@ -140,6 +140,11 @@ def test_ten_thousand_streams_and_rows_are_shown_page_by_page(world: World) -> N
         await user.should_see("1 of 1", retries=50)
 
     visited(console_on(world), visit)
+
+
+def send_all(world: World, commands: Sequence[Command]) -> None:
+    """Sends commands of which none is refused."""
+    assert not [one for one in world.client.send_many(commands) if isinstance(one, Exception)]
 
 
 def keys_shown(user: User) -> list[str]:

@@ -6,7 +6,6 @@ import asyncio
 import re
 import shlex
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,14 +15,10 @@ import pytest
 from fastapi import FastAPI
 from nicegui.testing.general import nicegui_reset_globals
 from starlette.requests import Request
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from leftfold import memory
-from leftfold.cli.main import app as command_line_app
 from leftfold.cli.main import run
 from leftfold.cli.run.serve import command_line
-from leftfold.errors import InfrastructureError
 from leftfold.http import Access, Principal, gateway, hash_of
 from leftfold.http.console import Console, mount_console
 from leftfold.http.settings import HttpSettings
@@ -32,9 +27,8 @@ from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.dead_letters import checked_value
 from leftfold.runtime.project import Usage
+from tests.cli.shell import parse_words
 from tests.http.console.kiosk import app
-
-COMMANDS: Any = get_command(command_line_app)
 
 Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
 KEYS = Access({hash_of("secret"): Principal("anna", frozenset({"operator"})), hash_of("other"): "ben"})
@@ -216,12 +210,7 @@ OPTIONS = {"--kafka": "k:9092", "--redis": "REDIS_URL", "--archive": "folder"}
 def test_each_line_that_a_page_shows_is_taken_by_the_command_line(words: list[str], ends: str) -> None:
     line = command_line(words, "shop", apps=APPS, options=OPTIONS)
     assert line.endswith(ends)
-    command: Any = COMMANDS
-    rest = shlex.split(line)[1:]
-    while isinstance(command, TyperGroup):
-        command, rest = command.get_command(command.make_context("", [], resilient_parsing=True), rest[0]), rest[1:]
-    with suppress(InfrastructureError):  # its options are known by then; no broker is there
-        command.make_context(words[0], rest)
+    parse_words(shlex.split(line)[1:])
 
 
 def test_a_line_about_no_app_names_all_of_them_where_it_can() -> None:

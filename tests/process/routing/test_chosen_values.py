@@ -19,13 +19,12 @@ from leftfold.runtime.workers.processors import route_events
 from tests.cli.shell import Typing
 from tests.domains.trade import Input, app, checkout_with
 from tests.process.routing.routers import EVENTS, plant, routed
-from tests.process.trading import committed
+from tests.reports import Reports
+from tests.settled import committed
 from tests.threads import working
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
-
-Said = list[dict[str, Any]]
 
 
 def product_of(given: Input) -> str | None:
@@ -46,11 +45,11 @@ def limited(settings: KafkaSettings) -> None:
         cluster.set_configs("shelf.commands", {"max.message.bytes": "100000"})
 
 
-def shelving(settings: KafkaSettings, said: Said) -> AbstractContextManager[list[BaseException]]:
+def shelving(settings: KafkaSettings, reports: Reports) -> AbstractContextManager[list[BaseException]]:
     """The router of the shelves as `leftfold run` starts it, what it failed of, and what it has reported."""
 
     def work(stop: threading.Event) -> None:
-        route_events(shelves, "shelf", settings, stop, lambda what, details: said.append({"what": what, **details}))
+        route_events(shelves, "shelf", settings, stop, reports)
 
     return working(work)
 
@@ -65,9 +64,9 @@ def planted(settings: KafkaSettings, prefix: str) -> set[str]:
 
 
 def test_values_that_a_client_may_choose_stop_no_router(settings: KafkaSettings, typed: Typing) -> None:
-    good, said = planted(settings, "a"), Said()
-    with shelving(settings, said) as failures:
-        wait_until(lambda: bool(failures) or good <= set(routed(settings, "shelf")), lambda: f"what is behind: {said}")
+    good, reports = planted(settings, "a"), Reports()
+    with shelving(settings, reports) as failures:
+        wait_until(lambda: failures or good <= set(routed(settings, "shelf")), lambda: f"what is behind: {reports}")
     assert not failures
     letters = committed(settings, "shelf.dead")
     events = {f"{EVENTS}/{r.partition}/{r.offset}": r for r in committed(settings, EVENTS)}
@@ -83,7 +82,7 @@ def test_values_that_a_client_may_choose_stop_no_router(settings: KafkaSettings,
         "shelf.correlate gave a key of 25,000 bytes; 1,000 are the most",
     ]
     assert reasons[3].endswith(" bytes, and 99,488 are the most in shelf.commands")
-    (first,) = [one for one in said if one["what"] == "event dead-lettered"]
+    (first,) = reports.of("event dead-lettered")
     assert (first["process"], first["at"][:14], first["reason"] in reasons) == ("shelf", "orders.events[", True)
     check_shown(typed, found)
 
@@ -117,10 +116,10 @@ def test_a_router_without_dead_letters_of_its_own_would_not_go_on(
         monkeypatch.setattr(process_router, "Unusable", type("Never", (ContractError,), {}))
     else:
         monkeypatch.setattr("leftfold.engine.processing.process_wire._weight", lambda *record: 0)
-    good, said = planted(settings, what[0] * 2), Said()
+    good, reports = planted(settings, what[0] * 2), Reports()
 
-    with shelving(settings, said) as failures:
-        wait_until(lambda: bool(failures or too_large(said)), lambda: f"the end: {said}")
+    with shelving(settings, reports) as failures:
+        wait_until(lambda: failures or too_large(reports), lambda: f"the end: {reports}")
     assert not good <= set(routed(settings, "shelf"))
     if what == "ends":
         assert "cannot be routed to shelf: shelf.correlate gave " in str(failures[0])
@@ -128,6 +127,6 @@ def test_a_router_without_dead_letters_of_its_own_would_not_go_on(
         assert not failures
 
 
-def too_large(said: Said) -> bool:
+def too_large(reports: Reports) -> bool:
     """Whether the router, which begins again and again, has said that a record is too large."""
-    return any("Message size too large" in one["why"] for one in said if one["what"] == "waiting")
+    return any("Message size too large" in one["why"] for one in reports.of("waiting"))

@@ -26,9 +26,12 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.protocols import PartitionId
+from tests import planted
 from tests.domains.trade import Placed, app
+from tests.planted import as_written
 from tests.process.routing.routers import EVENTS, plant, routed, routing
-from tests.process.trading import Trading, committed
+from tests.process.trading import Trading
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -154,13 +157,9 @@ def test_what_waits_behind_a_refused_input_is_not_written_before_it(
 
 def write(settings: KafkaSettings, at: datetime, partitions: list[int]) -> None:
     """An event of some time in each of these partitions."""
-    producer = Producer(settings.librdkafka())
-    for partition in partitions:
-        body = Placed(order="o", product="p", at=at).model_dump_json().encode()
-        reported = {"ce_type": "orders.Placed.v1", "ce_id": f"{at}-{partition}", "ce_time": at.isoformat()}
-        headers: Any = [(name, value.encode()) for name, value in reported.items()]
-        producer.produce(EVENTS, body, b"o", partition, headers=headers)
-    assert producer.flush(240.0) == 0
+    event, time = Placed(order="o", product="p", at=at), at.isoformat().encode()
+    records = [as_written(event, app.partitions, ce_time=time)._replace(partition=p) for p in partitions]
+    planted.write(settings, EVENTS, records, commit=None)
 
 
 def reported(settings: KafkaSettings) -> list[Watermark]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -30,9 +29,9 @@ from tests.cli.shell import Typing, typing_with
 from tests.domains.trade import app, checkout_with, orders, payments, stock
 from tests.process import alarms
 from tests.process.routing.routers import EVENTS, member_with, plant, routed, routing
-from tests.process.trading import Trading, committed
-from tests.settled import wait_settled
-from tests.waiting import wait_until
+from tests.process.trading import Trading
+from tests.settled import committed, wait_settled
+from tests.waiting import step_until, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -90,11 +89,8 @@ def member(settings: KafkaSettings) -> Iterator[None]:
     config = {"group.id": group, "partition.assignment.strategy": "roundrobin", "enable.auto.commit": False}
     consumer = Consumer({**settings.librdkafka(), **config})
     consumer.subscribe([EVENTS])
-    deadline = time.monotonic() + 240.0
     try:
-        while not consumer.assignment():
-            consumer.poll(0.1)
-            assert time.monotonic() < deadline, "waited in vain for partitions"
+        step_until(lambda: consumer.poll(0.1), consumer.assignment, "its partitions")
         yield
     finally:
         consumer.close()

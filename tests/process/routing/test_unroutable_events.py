@@ -19,7 +19,7 @@ from leftfold.runtime.servers import skipped_letters
 from tests.cli.shell import Typing
 from tests.domains.trade import app
 from tests.process.routing.routers import EVENTS, plant, routed, routing
-from tests.process.trading import committed
+from tests.settled import committed
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers

@@ -25,7 +25,7 @@ from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of
 from tests.cli.shell import Shell
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.flushes import BUCKETS, Line, flushes, new_marked, numbered, rows, slot_of, tokens
+from tests.redis.flushes import BUCKETS, Line, flushes, new_marked, numbered, owners_of, rows, slot_of, tokens
 from tests.redis.server import as_user
 from tests.waiting import wait_until
 
@@ -48,8 +48,8 @@ def test_every_bucket_is_sent_before_any_answer_is_awaited(
 ) -> None:
     """The node of the first bucket answers no write; the others have theirs meanwhile."""
     assert store.flush(flushes(generation, "", "t1", "a"))
-    first = cluster.owner(slot_of(generation, 0))
-    others = [b for b in range(BUCKETS) if cluster.owner(slot_of(generation, b)) is not first]
+    first, *owners = owners_of(cluster, generation)
+    others = [bucket for bucket, owner in enumerate(owners, 1) if owner is not first]
     with first.client() as client:
         client.client_pause(60_000, all=False)
         try:
@@ -114,13 +114,14 @@ def test_a_node_killed_while_flushes_go_to_it_keeps_whole_flushes_only(
         victim.kill()
         last = writing.result()
     cluster.wait_promoted(replica)
+    owners = owners_of(cluster, generation)
     for bucket, found in sorted(store.checkpoints(generation).items()):
         at = found.position.next_offset("shop.events", 0)
         fields = store.read(generation, [(bucket, "a")]).rows[0]
         assert fields is not None
         assert (found.token, fields[b"color"]) == (f"t{at}", b"%d" % at)
         assert len(rows(store, generation, bucket)) == at + 1
-        assert last - 1 <= at <= last or cluster.owner(slot_of(generation, bucket)) is replica
+        assert last - 1 <= at <= last or owners[bucket] is replica
 
 
 def test_a_flush_and_a_seal_that_the_promoted_replica_never_got_are_noticed(
@@ -134,7 +135,7 @@ def test_a_flush_and_a_seal_that_the_promoted_replica_never_got_are_noticed(
     assert store.flush(flushes(generation, "", "t1", "a"))
     victim = cluster.owner(slot_of(generation, 0))
     lost, unsealed = (
-        {b for b in range(BUCKETS) if cluster.owner(slot_of(g, b)) is victim} for g in (generation, loaded)
+        {b for b, owner in enumerate(owners_of(cluster, g)) if owner is victim} for g in (generation, loaded)
     )
 
     def happens() -> None:
@@ -158,9 +159,9 @@ def test_a_dead_node_is_named_the_others_are_read_and_after_a_failover_all_are(
     cluster: ClusterSet, store: RedisViewStore, generation: Generation
 ) -> None:
     assert store.flush(flushes(generation, "", "t1", "a"))
-    victim = cluster.owner(slot_of(generation, 0))
+    victim, *owners = owners_of(cluster, generation)
     replica = cluster.replica_of(victim)
-    other = next(b for b in range(BUCKETS) if cluster.owner(slot_of(generation, b)) is not victim)
+    other = next(bucket for bucket, owner in enumerate(owners, 1) if owner is not victim)
     with asyncio.Runner() as loop:
         before = loop.run(store.aask(Rows(generation, ((0, "a0"),))))
         cluster.wait_replicated(victim)

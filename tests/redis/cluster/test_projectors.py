@@ -23,17 +23,17 @@ from leftfold.redis.keys import registry_key
 from tests.domains.ledger import Move, Open, app, by_owner, by_tag, summary
 from tests.engine.committed_log import CommittedLog
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.flushes import Blind, Repeating, slot_of
+from tests.redis.flushes import Blind, Repeating, owners_of, slot_of
 from tests.redis.ledgers import (
     KEY,
     NOW,
+    Watch,
     assert_equal_to_the_log,
     busy,
     happen,
     heals_after,
     projector_on,
     settle,
-    watched,
 )
 
 pytestmark = pytest.mark.servers
@@ -103,7 +103,7 @@ def test_a_node_dies_under_a_running_projector_and_no_reader_gets_anything_older
     begin(world, projector)
     victim = cluster.owner(slot_of(live(store), 0))
     replica = cluster.replica_of(victim)
-    with watched(cluster.settings) as watch:
+    with Watch(cluster.settings) as watch:
         with busy(lambda _: projector.step(0.002)):
             for number in range(10):
                 move_on(world, number)
@@ -128,7 +128,7 @@ def test_slots_move_under_a_running_projector_and_no_reader_gets_anything_missin
     generation = live(store)
     slots = [slot_of(generation, bucket) for bucket in range(generation.buckets)]
     slots += [int(key_slot(registry_key(summary.name)))]
-    with watched(cluster.settings) as watch, busy(lambda _: projector.step(0.002)):
+    with Watch(cluster.settings) as watch, busy(lambda _: projector.step(0.002)):
         for number, slot in enumerate(slots):
             with cluster.moving(slot) as move:
                 move_on(world, 2 * number)
@@ -161,7 +161,7 @@ def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
     projector = projector_on(world, store)
     begin(world, projector)
     lost = cluster.owner(registry_key(summary.name))
-    while all(cluster.owner(slot_of(live(store), bucket)) is lost for bucket in range(live(store).buckets)):
+    while all(owner is lost for owner in owners_of(cluster, live(store))):
         store.unlink(live(store))  # the failover would take back its removal as a whole
         settle(projector)
     before, outcomes = live(store), list[str]()
@@ -190,7 +190,7 @@ def test_views_are_rebuilt_while_a_projector_flushes_and_no_reader_gets_anything
     begin(world, projector, 300)
     before = {view.name: store.registry(view.name).live_of(view.hash) for view in app.views}
     with (
-        watched(cluster.settings) as watch,
+        Watch(cluster.settings) as watch,
         busy(lambda _: projector.step(0.002)),
         busy(lambda number: move_on(world, number), 0.01),
     ):

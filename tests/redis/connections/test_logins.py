@@ -26,10 +26,8 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("locked") / "data", password="s3cret")
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("locked") / "data", password="s3cret") as server:
+        yield server
 
 
 def certificate(place: Path) -> tuple[Path, Path]:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import hiredis
 import pytest
@@ -191,15 +190,11 @@ def test_commands_are_named_without_what_is_secret_in_them() -> None:
 
 
 @pytest.fixture(scope="module")
-def evicting(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def evicting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server that evicts keys of any kind when its memory is full, and lets CONFIG be used by no client."""
-    server = RedisServer(
-        tmp_path_factory.mktemp("evicting") / "data",
-        options={"maxmemory-policy": "allkeys-lru", "rename-command CONFIG": '""'},
-    )
-    server.start()
-    yield server
-    server.kill()
+    options = {"maxmemory-policy": "allkeys-lru", "rename-command CONFIG": '""'}
+    with RedisServer(tmp_path_factory.mktemp("evicting") / "data", options=options) as server:
+        yield server
 
 
 def test_a_server_that_drops_keys_without_a_time_to_live_is_refused(server: RedisServer) -> None:

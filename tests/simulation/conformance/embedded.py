@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.simulation.conformance.bench import SECONDS, Bench, Deed, Outcome, Script, Step
 from tests.simulation.conformance.settings import consumer_config, producer_config
+from tests.waiting import step_until
 from tests.worker.proxy import Api, Fault, Proxy
 from tests.worker.proxy import Deed as ProxyDeed
 
@@ -110,10 +111,7 @@ class _Embedded(Bench):
         return _Strike(self._proxied().fault(_APIS[step], _DEEDS[deed], times=times))
 
     def wait(self, condition: Callable[[], Any], awaited: str) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"waited in vain for {awaited}"
-            time.sleep(PAUSE_SECONDS)
+        step_until(lambda: time.sleep(PAUSE_SECONDS), condition, awaited)
 
     def clock(self) -> float:
         return time.monotonic()

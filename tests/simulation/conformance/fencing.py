@@ -75,16 +75,20 @@ def a_fenced_producer_cannot_send_offsets(bench: Bench) -> None:
 
 
 def a_fenced_producer_hears_of_it_when_it_writes(bench: Bench) -> None:
-    """To a partition of its transaction, which may be written without a question to the coordinator."""
     topic, id_ = bench.topic(), bench.unique("id")
     first = bench.writer(id_)
     bench.open(first, topic, "a")
     bench.writer(id_)
+    _write_fenced(bench, topic, first)
+
+
+def _write_fenced(bench: Bench, topic: str, writer: Any) -> None:
+    """To a partition of its transaction, which may be written without a question to the coordinator."""
     bench.wait_settled(topic)
     reports: list[str] = []
-    first.produce(topic, "b", "k", 0, on_delivery=lambda error, _: reports.append(error.name()))
-    bench.wait(lambda: said(first.poll, 0) and reports, "a report")
-    bench.saw("commit", said(first.commit_transaction, SECONDS), FENCED)
+    writer.produce(topic, "b", "k", 0, on_delivery=lambda error, _: reports.append(error.name()))
+    bench.wait(lambda: said(writer.poll, 0) and reports, "a report")
+    bench.saw("commit", said(writer.commit_transaction, SECONDS), FENCED)
     bench.saw("reports", reports, ["INVALID_PRODUCER_EPOCH"])
     bench.saw("committed", bench.read(topic), [2])
 
@@ -138,13 +142,7 @@ def a_transaction_that_took_too_long_cannot_be_written_to(bench: Bench) -> None:
     topic = bench.topic()
     writer = bench.writer(transaction_timeout_ms=1000)
     bench.open(writer, topic, "a")
-    bench.wait_settled(topic)
-    reports: list[str] = []
-    writer.produce(topic, "b", "k", 0, on_delivery=lambda error, _: reports.append(error.name()))
-    bench.wait(lambda: said(writer.poll, 0) and reports, "a report")
-    bench.saw("commit", said(writer.commit_transaction, SECONDS), FENCED)
-    bench.saw("reports", reports, ["INVALID_PRODUCER_EPOCH"])
-    bench.saw("committed", bench.read(topic), [2])
+    _write_fenced(bench, topic, writer)
 
 
 def a_dead_writers_transaction_holds_the_stable_end_until_it_times_out(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, TopicCollection, TopicPartition
 
 from tests.simulation.conformance.bench import SECONDS, Bench, said, shown
 
@@ -155,25 +155,22 @@ def a_seek_while_paused_counts_when_resumed(bench: Bench) -> None:
     bench.saw("resumed", bench.until_end(reader), ["b", "c", 3])
 
 
-def a_read_begins_where_its_policy_says(bench: Bench) -> None:
+def _read_by_policy(bench: Bench, offset: int) -> None:
     topic = bench.topic()
     bench.fill(topic, "a", "b")
-    invalid = -1001
     for policy, seen in (("earliest", ["a", "b", 2]), ("latest", [2])):
-        reader = bench.reader(topic, offset=invalid, auto_offset_reset=policy)
+        reader = bench.reader(topic, offset=offset, auto_offset_reset=policy)
         bench.saw(policy, bench.until_end(reader), seen)
-    reader = bench.reader(topic, offset=invalid, auto_offset_reset="error")
+    reader = bench.reader(topic, offset=offset, auto_offset_reset="error")
     bench.saw("error", bench.taken(reader, 1), ["_AUTO_OFFSET_RESET"])
+
+
+def a_read_begins_where_its_policy_says(bench: Bench) -> None:
+    _read_by_policy(bench, OFFSET_INVALID)
 
 
 def an_offset_out_of_range_is_replaced_as_the_policy_says(bench: Bench) -> None:
-    topic = bench.topic()
-    bench.fill(topic, "a", "b")
-    for policy, seen in (("earliest", ["a", "b", 2]), ("latest", [2])):
-        reader = bench.reader(topic, offset=50, auto_offset_reset=policy)
-        bench.saw(policy, bench.until_end(reader), seen)
-    reader = bench.reader(topic, offset=50, auto_offset_reset="error")
-    bench.saw("error", bench.taken(reader, 1), ["_AUTO_OFFSET_RESET"])
+    _read_by_policy(bench, 50)
 
 
 def deleted_records_are_noticed_as_the_policy_says(bench: Bench) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from confluent_kafka import TopicPartition
 
-from tests.simulation.conformance.bench import SECONDS, Bench, said
+from tests.simulation.conformance.bench import SECONDS, Bench, Deed, said
 
 __all__ = ["SCRIPTS"]
 
@@ -197,25 +199,25 @@ def a_commit_without_an_answer_is_unknown_and_cannot_be_aborted(bench: Bench) ->
     bench.saw("begin the next", said(writer.begin_transaction), "ok")
 
 
-def a_commit_that_never_arrives_is_undone_by_a_successor(bench: Bench) -> None:
+def _succeed(bench: Bench, deed: Deed) -> tuple[str, Any]:
+    """A topic, and the successor of a producer whose commit was not answered."""
     topic, id_ = bench.topic(), bench.unique("id")
     writer = bench.writer(id_, far=True)
-    bench.strike("EndTxn", "lose", times=100)
-    bench.open(writer, topic, "a")
-    bench.saw("commit", said(writer.commit_transaction, 1), "_TIMED_OUT retriable")
-    bench.writer(id_)
-    bench.wait_settled(topic)
-    bench.saw("committed", bench.read(topic), [2])
-
-
-def a_commit_that_arrived_unheard_is_left_as_it_is_by_a_successor(bench: Bench) -> None:
-    topic, id_ = bench.topic(), bench.unique("id")
-    writer = bench.writer(id_, far=True)
-    bench.strike("EndTxn", "silence", times=100)
+    bench.strike("EndTxn", deed, times=100)
     bench.open(writer, topic, "a")
     bench.saw("commit", said(writer.commit_transaction, 1), "_TIMED_OUT retriable")
     successor = bench.writer(id_)
     bench.wait_settled(topic)
+    return topic, successor
+
+
+def a_commit_that_never_arrives_is_undone_by_a_successor(bench: Bench) -> None:
+    topic, _ = _succeed(bench, "lose")
+    bench.saw("committed", bench.read(topic), [2])
+
+
+def a_commit_that_arrived_unheard_is_left_as_it_is_by_a_successor(bench: Bench) -> None:
+    topic, successor = _succeed(bench, "silence")
     bench.saw("committed", bench.read(topic), ["a", 2])
     bench.commit(successor, topic, "b")
     bench.wait_settled(topic)

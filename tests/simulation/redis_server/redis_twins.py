@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import hiredis
@@ -98,12 +98,6 @@ def _count(reader: hiredis.Reader, data: bytes) -> int:
     return count
 
 
-@contextmanager
-def real_server(directory: Path, password: str | None = None) -> Iterator[Real]:
+def real_server(directory: Path, password: str | None = None) -> Real:
     """A real server that keeps nothing on disk."""
-    server = Real(directory, password, options={"appendonly": "no"})
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
+    return Real(directory, password, options={"appendonly": "no"})

@@ -76,7 +76,7 @@ def _race(world: RedisWorld, made: type[Flusher]) -> tuple[dict[str, bool], list
 
     def flush(name: str) -> bool:
         flusher = made(RedisSettings(url="redis://redis:6379/0"))
-        return flusher.flush([flush_of(generation, 0, "", name, row(name))])
+        return flusher.begin([flush_of(generation, 0, "", name, row(name))]).landed()
 
     won = world.together({"a": lambda: flush("a"), "b": lambda: flush("b")})
     return won, sent, world.do(lambda: world.store().keys(generation, 0, "", 9), "reader")
@@ -128,13 +128,13 @@ def test_twin_without_tokens_a_flush_lands_behind_what_was_lost() -> None:
     with redis_world(seed=3) as world:
         generation = _started(world)
         flusher = Unfenced(RedisSettings(url="redis://redis:6379/0"))
-        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "", "t1", row("a"))]), "projector")
+        assert world.do(lambda: flusher.begin([flush_of(generation, 0, "", "t1", row("a"))]).landed(), "projector")
         saved = world.redis.saved()
-        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "t1", "t2", row("b"))]), "projector")
+        assert world.do(lambda: flusher.begin([flush_of(generation, 0, "t1", "t2", row("b"))]).landed(), "projector")
         world.redis.restart(saved=saved)
         flush = [flush_of(generation, 0, "t2", "t3", row("c"))]
-        assert not world.do(lambda: flusher.flush(flush), "projector"), (
+        assert not world.do(lambda: flusher.begin(flush).landed(), "projector"), (
             "the connection is lost, and nothing else is known"
         )
-        assert world.do(lambda: flusher.flush(flush), "projector")
+        assert world.do(lambda: flusher.begin(flush).landed(), "projector")
         assert StoreInWorld(world).keys(generation, 0, "", 9) == ["a", "c"]

@@ -10,8 +10,6 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from leftfold.client.lookup import Lookup
-from leftfold.engine.processing import command_processor as deciding
-from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.rebuild.rebuilder import Rebuild, StartedRebuild
 from leftfold.engine.rebuild.swap import CatchUp
 from leftfold.engine.views import cleanup as rebuild_removal
@@ -32,7 +30,7 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
-from tests.simulation.scenarios.bug import Bug, Patch, module_of
+from tests.simulation.scenarios.bug import Bug, Patch, decide_with
 from tests.simulation.scenarios.mishaps import COMMITS, SLOW
 from tests.simulation.scenarios.planted_consumers import CONSUMERS
 from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, WOKEN
@@ -127,13 +125,12 @@ def _deaf() -> Sequence[Patch]:
 
 def _answered() -> Sequence[Patch]:
     """What was answered is not remembered."""
-    decide = deciding.decide
 
-    def forgetful(decider: Any, codec: Any, stream: Any, *more: Any) -> Any:
+    def forget(stream: Any, received: Any) -> Any:
         stream.answered.clear()
-        return decide(decider, codec, stream, *more)
+        return received
 
-    return [(module_of(CommandProcessor), "decide", forgetful)]
+    return decide_with(forget)
 
 
 def _mark_first() -> Sequence[Patch]:
@@ -157,15 +154,6 @@ def _unknown_is_committed() -> Sequence[Patch]:
     return [
         (Worker, "_resolve", lambda self, batch, nexts, token, unknown: self._apply(batch, nexts, token, unknown.ends))
     ]
-
-
-def _interruption() -> Sequence[Patch]:
-    """Messages are taken though their partition was not held all the while."""
-
-    def usable(self: Any, message: Any) -> bool:
-        return message.error() is None and (message.topic(), message.partition()) in self._served
-
-    return [(GroupMember, "_usable", usable), (GroupMember, "_forget", lambda self, partitions: None)]
 
 
 def _hanging() -> Sequence[Patch]:
@@ -356,7 +344,7 @@ PLANTED = {
     "mark first": Bug(_mark_first),
     "unknown is aborted": Bug(_unknown_is_aborted, COMMITS),
     "unknown is committed": Bug(_unknown_is_committed),
-    "interruption": Bug(_interruption, SLOW),
+    "interruption": replace(CONSUMERS["interrupted router"], scenario=SLOW),
     "hanging": Bug(_hanging, DECIDED),
     "held readers": Bug(_held_readers, FORGOTTEN),
     "generation": Bug(_generation, SLOW),

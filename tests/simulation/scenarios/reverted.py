@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leftfold.engine.processing import command_processor as deciding
-from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import Fenced
@@ -20,7 +18,7 @@ from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.worker import Worker
 from leftfold.redis import RedisBulkSink
 from leftfold.redis.connection.errors import executed, refuse_errors, translated
-from tests.simulation.scenarios.bug import Bug, Patch, module_of
+from tests.simulation.scenarios.bug import Bug, Patch, decide_with, module_of
 from tests.simulation.scenarios.mishaps import (
     BROKEN,
     CUT,
@@ -71,22 +69,12 @@ def _lost_to_retention() -> Sequence[Patch]:
 
 def _deadline() -> Sequence[Patch]:
     """A command is decided however late it has reached its topic."""
-    decide = deciding.decide
-
-    def patient(decider: Any, codec: Any, stream: Any, received: Any, *more: Any) -> Any:
-        return decide(decider, codec, stream, received._replace(deadline=None), *more)
-
-    return [(module_of(CommandProcessor), "decide", patient)]
+    return decide_with(lambda stream, received: received._replace(deadline=None))
 
 
 def _digest() -> Sequence[Patch]:
     """An id names a command whatever is in it."""
-    decide = deciding.decide
-
-    def trusting(decider: Any, codec: Any, stream: Any, received: Any, *more: Any) -> Any:
-        return decide(decider, codec, stream, received._replace(digest=""), *more)
-
-    return [(module_of(CommandProcessor), "decide", trusting)]
+    return decide_with(lambda stream, received: received._replace(digest=""))
 
 
 def _any_answer() -> Sequence[Patch]:

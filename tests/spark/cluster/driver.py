@@ -28,12 +28,10 @@ from tests.spark.cluster.doomed import Doom
 from tests.spark.cluster.standalone import ROOT
 from tests.spark.conftest import Shop
 from tests.spark.oracle import truth
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.whole import assert_whole
 
 __all__ = ["NEIGHBOURS", "Driver", "KeptView"]
-
-WAIT_SECONDS = 240.0
 
 
 class Driver:

@@ -14,14 +14,13 @@ import psutil
 import pyspark
 
 from leftfold.local import java_home
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 __all__ = ["CODE", "ROOT", "SPARK_HOME", "StandaloneCluster", "standalone"]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[3]
 CODE = (ROOT / "framework" / "leftfold", ROOT / "tests")
-WAIT_SECONDS = 240.0
 _QUIET = ("-Xmx256m", "-Dspark.master.rest.enabled=false", "-Dspark.ui.port=0")
 
 
@@ -34,7 +33,7 @@ class StandaloneCluster:
         self.workers: list[subprocess.Popen[bytes]] = []
         log = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         self._master_log = log
-        wait_until(lambda: "I have been elected leader" in log.read_text(), f"a master, see {log}", WAIT_SECONDS)
+        wait_until(lambda: "I have been elected leader" in log.read_text(), f"a master, see {log}")
         (self.url,) = re.findall(r"Starting Spark master at (spark://\S+)", log.read_text())
 
     def fill(self, count: int) -> None:
@@ -46,7 +45,7 @@ class StandaloneCluster:
             options = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0")
             log = self._start(folder.name, "worker.Worker", *options, "--work-dir", str(folder), self.url)
             reported = "Successfully registered with master"
-            wait_until(lambda: reported in log.read_text(), f"a worker, see {log}", WAIT_SECONDS)  # noqa: B023  # at once
+            wait_until(lambda: reported in log.read_text(), f"a worker, see {log}")  # noqa: B023  # at once
             self.workers.append(self._processes[-1])
 
     def worker_of(self, pid: int) -> subprocess.Popen[bytes]:

@@ -24,9 +24,10 @@ from tests.redis.server import RedisServer
 from tests.servers import secret_url
 from tests.spark.cluster.driver import NEIGHBOURS, Driver, KeptView
 from tests.spark.cluster.standalone import CODE, ROOT, SPARK_HOME, StandaloneCluster, standalone
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.conftest import Shop
 from tests.spark.oracle import logged, truth
 from tests.spark.queries.views import owner_sums
+from tests.waiting import WAIT_SECONDS
 from tests.whole import assert_whole
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]

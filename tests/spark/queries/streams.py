@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pyspark.sql import SparkSession
 
+from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.views.generations import change
 from leftfold.kafka.bulk_log import KafkaBulkLog
@@ -26,14 +25,17 @@ from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.queries.incremental_batches import CheckpointDirectory, StreamPlaces
 from leftfold.spark.queries.query_stream import QueryStream
 from leftfold.spark.streaming.projection import StreamPorts
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.reports import Reports
+from tests.spark.conftest import Shop
 from tests.spark.queries.views import owner_sums
-from tests.waiting import wait_until
+from tests.threads import Background
+from tests.waiting import WAIT_SECONDS, wait_until
 
 __all__ = [
     "Streaming",
     "Trusting",
     "agreement",
+    "agreement_of",
     "caught_up",
     "made_elsewhere",
     "newest",
@@ -85,54 +87,33 @@ def wait_committed(shop: Shop, checkpoints: Path) -> None:
     wait_until(is_committed, "the newest batch to be committed")
 
 
-class Streaming:
-    """A stream in a thread of this process, until the block ends; `error` is what ended it before that."""
+class Streaming(Background):
+    """A stream in a thread of this process, until the block ends or something ends it before that."""
 
     kind = QueryStream
 
     def __init__(self, spark: SparkSession, view: QueryView[Any, Any], where: StreamPlaces, **options: Any) -> None:
-        self.reported: list[tuple[str, Mapping[str, Any]]] = []
-        self.error: BaseException | None = None
-        self._stop, self._where = threading.Event(), where
-        self._stream = self.kind(
-            spark,
-            view,
-            where,
-            every=0.05,
-            keep=0,
-            report=lambda what, reported: self.reported.append((what, reported)),
-            **options,
-        )
-        self._thread = threading.Thread(target=self._run)
+        self.reports, self._where = Reports(), where
+        stream = self.kind(spark, view, where, every=0.05, keep=0, report=self.reports, **options)
+        super().__init__(stream.run, raises=False)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        super().__exit__(kind, *more)
         self._where.store.close()
 
     def heard(self, what: str) -> bool:
-        return what in [said for said, _ in self.reported]
+        return bool(self.reports.of(what))
 
     def wait_heard(self, what: str) -> None:
-        self._wait(lambda: self.heard(what), f"the stream never said {what!r}: {self.reported}")
+        wait_until(
+            lambda: self.heard(what), lambda: f"{what!r}: {self.reports} {self.failures}", running=lambda: self.is_alive
+        )
 
     def wait_ended(self) -> BaseException:
-        self._wait(lambda: not self._thread.is_alive(), "the stream went on", ended=True)
-        assert self.error is not None, "the stream ended without a word"
-        return self.error
-
-    def _wait(self, reached: Any, why: str, *, ended: bool = False) -> None:
-        wait_until(reached, lambda: f"{why}; {self.error!r}", WAIT_SECONDS, lambda: ended or self._thread.is_alive())
-
-    def _run(self) -> None:
-        try:
-            self._stream.run(self._stop)
-        except BaseException as error:
-            self.error = error
+        """Waits until something has ended it, which it returns."""
+        wait_until(lambda: not self.is_alive, "the end of the stream")
+        (error,) = self.failures
+        return error
 
 
 class TrustingCheckpoint(CheckpointDirectory):
@@ -162,9 +143,13 @@ def streaming(
 
 def agreement(shop: Shop, view: QueryView[Any, Any] = owner_sums) -> Agreement:
     """Whether the stream's rows are those of the batch at the very same position."""
-    refresh = shop.refresh(view, swap_anyway=True)
+    return agreement_of(shop.refresh(view, swap_anyway=True))
+
+
+def agreement_of(refresh: Refresh) -> Agreement:
+    """Whether rows are those that a refresh computes, once they stand where it does."""
     plan = refresh.plan()
-    wait_until(lambda: refresh.stands_at(plan), lambda: f"{shop.views[view].describe().position} to be the plan's")
+    wait_until(lambda: refresh.stands_at(plan), lambda: f"the rows to be at {plan.ends}")
     return refresh.run(plan).agreement
 
 

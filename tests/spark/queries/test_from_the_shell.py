@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.shell import Shell, Typed
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.cli.shell import Shell, Typed, running
+from tests.servers import Addresses, secret_url
+from tests.spark.conftest import Shop
 from tests.spark.queries.views import owner_frame, owner_sums, still_open
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
@@ -70,29 +68,22 @@ def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
 
 @pytest.mark.faults
 def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Path) -> None:
-    checkpoints, log = tmp_path / "checkpoints", tmp_path / "run.log"
-    words = [sys.executable, "-m", "leftfold.cli", "run", "still_open", "owner_frame", "owner_sums"]
-    words += ["--every", "1s", "--json-logs", APP, *shop.addresses]
-    with log.open("wb") as out:
-        environment = {**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(checkpoints)}
-        running = subprocess.Popen(words, env=environment, stdout=out, stderr=out)
-    try:
+    checkpoints = tmp_path / "checkpoints"
+    shell = Shell(tmp_path, {"LEFTFOLD_SPARK_CHECKPOINTS": str(checkpoints)})
+    shell.at(Addresses(str(shop.kafka.bootstrap_servers), secret_url(shop.redis)))
+    words = ["run", "still_open", "owner_frame", "owner_sums", "--every", "1s", "--json-logs", APP]
+    with running(shell, *words) as process:
         for view in (still_open, owner_frame, owner_sums):
-            awaited(shop, view, running, log)
+            shell.wait_until(process, partial(is_live, shop, view))
         position = shop.move("runner", "7.00")
         for kept in (owner_frame, owner_sums):
             row = shop.views[kept].get("runner", after=position, timeout=WAIT_SECONDS)
             assert row is not None
             assert row.total == Decimal("7.00")
-        await_refreshed(shop, log)
-        running.send_signal(signal.SIGINT)
-        running.wait(240.0)
-    finally:
-        running.kill()
-    said = log.read_text()
-    assert running.returncode == 130, said
-    assert not [line for line in said.splitlines() if not line.startswith('{"')], "a script reads it line by line"
-    lines = [json.loads(line) for line in said.splitlines()]
+        await_refreshed(shop, shell)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_SECONDS) == 130, shell.said()
+    said, lines = shell.said(), shell.lines()
     assert lines[-1]["event"] == "stopped"
     assert not [line for line in lines if "exception" in line or "Traceback" in str(line) or "Py4J" in str(line)], said
     events = [line["event"] for line in lines]
@@ -104,20 +95,16 @@ def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Pa
     assert not [line for line in lines if line["event"] in ("failed", "killed", "restarting")], said
 
 
-def await_refreshed(shop: Shop, log: Path) -> None:
+def await_refreshed(shop: Shop, shell: Shell) -> None:
     """Waits until the view that is computed last has said so: no refresh is under way until events or files change."""
     live = shop.store.registry(owner_frame.name).live_of(owner_frame.hash)
     assert live is not None
     said = f'"generation": "{live.id}"'
     wait_until(
-        lambda: any('"refreshed"' in line and said in line for line in log.read_text().splitlines()),
-        log.read_text,
+        lambda: any('"refreshed"' in line and said in line for line in shell.said().splitlines()),
+        shell.said,
     )
 
 
-def awaited(shop: Shop, view: Any, running: subprocess.Popen[bytes], log: Path) -> None:
-    wait_until(
-        lambda: shop.store.registry(view.name).live_of(view.hash) is not None,
-        lambda: f"{view.name} to be computed: {log.read_text()}",
-        running=lambda: running.poll() is None,
-    )
+def is_live(shop: Shop, view: Any, said: str) -> bool:
+    return shop.store.registry(view.name).live_of(view.hash) is not None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -20,7 +19,8 @@ from leftfold.model.position import Position
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.queries.testing import rows
 from tests.domains.ledger import Closed, Moved, Opened, by_owner
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.planted import as_written, write
+from tests.spark.conftest import Shop
 from tests.spark.oracle import logged
 from tests.spark.queries.streams import made_elsewhere
 from tests.spark.queries.views import (
@@ -34,6 +34,7 @@ from tests.spark.queries.views import (
     still_open,
     sums_of,
 )
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("forgotten")]
 
@@ -103,19 +104,6 @@ class Spilt(Event, category="poisons", key="ledger", name="Moved"):
 BROKEN = b'{"ledger": "l", "owner": "o", "amount": "no number"}'
 
 
-def planted(shop: Shop, topic: str) -> Producer:
-    """A transaction that is open, with one event that cannot be read."""
-    producer = Producer({**shop.kafka.librdkafka(), "transactional.id": f"poison-{topic}"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    name = topic.removesuffix(".events")
-    headers: Any = [("ce_type", f"{name}.Moved.v1".encode()), ("ce_time", b"2026-01-01T00:00:00Z")]
-    headers += [("ce_sequence", b"1"), ("ce_decision", b"1/1"), ("ce_id", b"x")]
-    producer.produce(topic, BROKEN, b"l", 0, headers=headers)
-    producer.flush(240.0)
-    return producer
-
-
 def test_a_refresh_that_cannot_end_names_the_cause_and_leaves_what_was_there(shop: Shop) -> None:
     shop.refresh(owner_sums).run()
     before = shop.store.registry(owner_sums.name)
@@ -131,7 +119,8 @@ def test_a_refresh_that_cannot_end_names_the_cause_and_leaves_what_was_there(sho
     topic = "poisons.events"
     admin = AdminClient(shop.kafka.librdkafka())
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(240.0)
-    planted(shop, topic).commit_transaction(30)
+    good = as_written(Spilt(ledger="l", owner="o", amount=Decimal(1)), 1)
+    write(shop.kafka, topic, [good._replace(value=BROKEN)])
     shop.wait_stable(Position({topic: {0: 1}}))
     spilt = sums_of("spilt", events=Spilt)
     with pytest.raises(ContractError, match=r"table Moved stops at poisons.events\[0\]@0: no poisons.Moved.v1: amount"):

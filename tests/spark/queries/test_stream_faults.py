@@ -14,6 +14,7 @@ from leftfold.engine.views.leases import members
 from leftfold.errors import ConfigurationError, Fenced
 from leftfold.model import keys as names
 from leftfold.runtime.workers import query_workers
+from tests.reports import Reports
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.dying import dying
@@ -187,24 +188,20 @@ def test_a_stream_does_not_continue_with_the_rows_of_another_topic(
     monkeypatch.setenv("LEFTFOLD_REDIS_URL", secret_url(shop.redis))
     monkeypatch.setenv("LEFTFOLD_SPARK_CHECKPOINTS", str(tmp_path))
     monkeypatch.setattr(query_workers, "_LOOK_SECONDS", 0.05)
-    said, stop = list[tuple[str, Any]](), threading.Event()
-
-    def heard(what: str) -> list[Any]:
-        return [details for one, details in said if one == what]
-
+    reports, stop = Reports(), threading.Event()
     kept = query_workers.QueryViewThread(
-        shop.spark, owner_sums, shuffles=2, keep=0, archive="", stop=stop, report=lambda *one: said.append(one)
+        shop.spark, owner_sums, shuffles=2, keep=0, archive="", stop=stop, report=reports
     )
     kept.start()
     try:
-        wait_until(lambda: bool(heard("view stopped")), lambda: f"the stop: {said}")
+        wait_until(lambda: reports.of("view stopped"), lambda: f"the stop: {reports}")
         result = shop.refresh(owner_sums).run()
         assert (result.swapped, result.why) == (True, f"{other.id} was computed from other topics")
-        wait_until(lambda: bool(heard("computed from the start")), lambda: f"the stream of this topic: {said}")
+        wait_until(lambda: reports.of("computed from the start"), lambda: f"the stream of this topic: {reports}")
         caught_up(shop, shop.move("elsewhere", "2.00"))
     finally:
         stop.set()
         kept.join(240.0)
-    assert heard("view stopped") == [{"view": "owner_sums", "why": str(error)}], "once"
+    assert reports.of("view stopped") == [{"view": "owner_sums", "why": str(error)}], "once"
     assert kept.error is None
     assert agreement(shop) is Agreement.EQUAL

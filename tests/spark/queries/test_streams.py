@@ -23,10 +23,11 @@ from leftfold.runtime.operations.survey import Survey
 from leftfold.spark.queries.compute import refreshed
 from tests.domains.ledger import Move, Moved, app
 from tests.servers import secret_url
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.conftest import Shop
 from tests.spark.oracle import logged
 from tests.spark.queries.streams import agreement, caught_up, streaming
 from tests.spark.queries.views import OwnerSums, balances, but_one, hourly, owner_sums, regions, sums_of
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
@@ -103,7 +104,7 @@ def test_a_stream_leaves_rows_without_a_key_out_and_names_them(shop: Shop, tmp_p
         assert set(dict(shop.views[view].items())) == owners - {hidden}
         caught_up(shop, shop.move(hidden, "1.00", ledger="l-1"), view)
         assert shop.views[view].get("behind", after=shop.move("behind", "1.00"), timeout=WAIT_SECONDS) is not None
-        said = [reported["why"] for what, reported in stream.reported if what == "events passed over"]
+        said = [reported["why"] for reported in stream.reports.of("events passed over")]
         assert "OwnerSums(owner='o/3', " in said[-1]
         assert len(said) == 2, "each row that comes with a new batch is reported"
 

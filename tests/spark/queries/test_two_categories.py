@@ -23,12 +23,12 @@ from leftfold.ports.flush import Phase, covered
 from leftfold.spark.queries.compute import checked, refreshed
 from leftfold.spark.sql.incremental import classify
 from tests.domains.ledger import app as ledgers_app
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.conftest import Shop
 from tests.spark.oracle import events_of, logged
 from tests.spark.queries.kin import Settle, app, joined, lone, people, region_sums
 from tests.spark.queries.streams import streaming
-from tests.threads import all_working, deciding
-from tests.waiting import wait_until
+from tests.threads import Background, deciding
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
@@ -64,7 +64,7 @@ class Kin:
 def kin(shop: Shop) -> Iterator[Kin]:
     """The people's worker beside that of the ledgers, and some who have settled."""
     ensure(app, shop.kafka)
-    with all_working(deciding(app, people.name, KafkaClientSupplier(shop.kafka))), closing(Kin(shop)) as kin:
+    with Background(deciding(app, people.name, KafkaClientSupplier(shop.kafka))), closing(Kin(shop)) as kin:
         for number in range(7):
             kin.settle(f"o/{number}", "north" if number % 2 else "south")
         kin.settle("o/0", "west")
@@ -124,8 +124,8 @@ def test_the_twin_that_streams_one_of_two_topics_is_never_shown(
             at = [covered(g, store.checkpoints(g)) for g in sealed]
             return any(position.covers(ends.only([names.events("ledgers")])) for position in at)
 
-        wait_until(streamed, lambda: f"the stream to read the ledgers: {stream.reported} {stream.error}", WAIT_SECONDS)
+        wait_until(streamed, lambda: f"the stream to read the ledgers: {stream.reports} {stream.failures}")
         ends = kin.shop.move("o/2", "1.00")
-        wait_until(streamed, lambda: f"the stream to go further: {stream.reported} {stream.error}", WAIT_SECONDS)
+        wait_until(streamed, lambda: f"the stream to go further: {stream.reports} {stream.failures}")
         assert not stream.heard("generation live")
     assert store.registry(lone.name).live_of(lone.hash) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,9 +13,11 @@ from leftfold.model.view import View
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.streaming.projection import ViewStream
 from tests.domains.ledger import by_owner, by_tag, histories, stranger, summary
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.reports import Reports
+from tests.spark.conftest import Shop
 from tests.spark.oracle import truth
 from tests.spark.queries.streams import ports_of
+from tests.waiting import step_until
 from tests.whole import assert_whole
 
 __all__ = ["VIEWS", "Streams"]
@@ -31,26 +32,27 @@ class Streams:
         self.shop, self.redis = shop, redis
         self.store = RedisViewStore(redis)
         self.views = Views(self.store)
-        self.reported: list[tuple[str, dict[str, Any]]] = []
+        self.reports = Reports()
         ports = ports_of(shop.kafka, partial(RedisViewStore, redis))
         self.streams = [
-            ViewStream(shop.spark, view, ports=ports, report=self._tell, **options) for view in views or VIEWS
+            ViewStream(shop.spark, view, ports=ports, report=self.reports, **options) for view in views or VIEWS
         ]
 
     def write(self, seed: int, count: int = 120) -> Position:
         """More random history; the position behind it."""
         return self.shop.send(histories(stranger(seed), count))
 
-    def until(self, done: Callable[[], bool], awaited: str, seconds: float = WAIT_SECONDS) -> None:
+    def until(self, done: Callable[[], bool], awaited: str) -> None:
         """Steps until a condition holds; servers that are away are waited for."""
-        deadline = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < deadline, f"waited {seconds:g} s for {awaited}; {self.reported}"
+
+        def step() -> None:
             for stream in self.streams:
                 try:
                     stream.step(0.05)
                 except InfrastructureError as error:
-                    self.reported.append(("waiting", {"why": str(error)}))
+                    self.reports("waiting", {"why": str(error)})
+
+        step_until(step, done, lambda: f"{awaited}; {self.reports}")
 
     def settle(self, position: Position) -> None:
         """Steps until every view covers a position."""
@@ -78,12 +80,9 @@ class Streams:
             assert_whole(self.store, stream.view, truth(self.shop, stream.view, self.store))
 
     def said(self, what: str) -> int:
-        return sum(1 for reported, _ in self.reported if reported == what)
+        return len(self.reports.of(what))
 
     def close(self) -> None:
         for stream in self.streams:
             stream.close()
         self.store.close()
-
-    def _tell(self, what: str, details: Any) -> None:
-        self.reported.append((what, dict(details)))

@@ -15,10 +15,10 @@ import pytest
 
 from tests.domains.ledger import by_owner, by_tag, summary
 from tests.redis.server import RedisServer
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.conftest import Shop
 from tests.spark.dying import dying
 from tests.spark.streaming.streams import Streams
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -22,9 +22,10 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import RedisBulkSink
 from leftfold.spark.core.job import spark_pass_runner
 from tests.domains.ledger import Close, LedgerCommand, Move, Open, app, by_owner, summary
-from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.conftest import Shop
 from tests.spark.streaming.streams import VIEWS, Streams
-from tests.threads import all_working, projecting
+from tests.threads import Background, projecting
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.servers
 
@@ -98,7 +99,7 @@ def mine(views: Any, view: Any, prefix: str) -> dict[Any, Any]:
 def test_a_stream_and_a_projector_of_one_view_do_no_harm(start: Start, shop: Shop) -> None:
     streams = start(summary, by_owner)
     streams.settle(streams.write(41, 60))
-    with all_working(projecting((summary, by_owner), partial(KafkaLogReader, shop.kafka), streams.store)):
+    with Background(projecting((summary, by_owner), partial(KafkaLogReader, shop.kafka), streams.store)):
         streams.settle(streams.write(42, 60))
         numbers = itertools.count(43)
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -27,11 +28,12 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model import keys as names
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
-from tests.waiting import wait_until
+from tests.threads import Background
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import PARTITIONS, Bank, Overdrawn
 from tests.worker.bank import bank as bank_called
-from tests.worker.broker import SECONDS, Broker
-from tests.worker.hostile import ACCOUNT, good
+from tests.worker.broker import Broker
+from tests.worker.hostile import ACCOUNT, good, post
 from tests.worker.raw_headers import produce_with_header
 from tests.worker.running import Running
 
@@ -56,12 +58,12 @@ class Asked:
 
     def ask(self, id_: str, command: Command | None = None) -> Receipt | Exception:
         """Sends the command of an id, or another one with it."""
-        (answer,) = self._client.send_many([command or self.commands[id_]], ids=[id_], timeout=SECONDS)
+        (answer,) = self._client.send_many([command or self.commands[id_]], ids=[id_], timeout=WAIT_SECONDS)
         return answer
 
-    def check(self, *ids: str) -> None:
+    def check(self) -> None:
         """Asks again: the same outcome, at a position that is no earlier."""
-        for id_ in ids or self.commands:
+        for id_ in self.commands:
             first, again = self.answers[id_], self.ask(id_)
             if isinstance(first, Receipt) and isinstance(again, Receipt):
                 assert (again.version, again.events) == (first.version, first.events), id_
@@ -73,7 +75,7 @@ class Asked:
 def test_a_repeated_command_gets_its_first_answer_from_every_worker_and_without_its_id_it_is_another_one(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    """Answers that wrote events outlive the states; an expected version protects where no id does."""
+    """An expected version protects where no id does."""
     with Running(bank, broker.distant):
         asked = Asked(client, bank)
         assert asked.answers["refused"] == Overdrawn(account=ACCOUNT, balance=15)
@@ -83,15 +85,12 @@ def test_a_repeated_command_gets_its_first_answer_from_every_worker_and_without_
         assert restarted.worker.counts == {"duplicates": 4}
         for id_ in ("paid in", "refused"):
             assert isinstance(asked.ask(id_, bank.deposit(ACCOUNT, 6)), ContractError)
-    dead = [dict(record.headers)["ce_id"] for record in broker.settled(names.dead(bank.name))]
-    assert dead == [b"paid in", b"refused"]
-    broker.wipe(bank.state)
-    with Running(bank, broker.distant):
-        asked.check("paid in", "paid in again")
+        dead = [dict(record.headers)["ce_id"] for record in broker.settled(names.dead(bank.name))]
+        assert dead == [b"paid in", b"refused"]
         assert len(broker.settled(names.events(bank.name))) == written
         assert isinstance(asked.ask("another id", asked.commands["refused"]), Receipt)
         with pytest.raises(ConflictError) as conflict:
-            client.send(bank.withdraw(ACCOUNT, 100), id="two", expected_version=4, timeout=SECONDS)
+            client.send(bank.withdraw(ACCOUNT, 100), id="two", expected_version=4, timeout=WAIT_SECONDS)
         assert (conflict.value.expected, conflict.value.actual) == (4, 5)
 
 
@@ -107,8 +106,8 @@ def test_forged_answers_keep_no_client_from_its_own(broker: Broker) -> None:
         produce_with_header(broker.address, topic, 0, b"k", b"x", b"\xff\xfe")
 
     with KafkaClient(one.name, broker.settings) as client, Running(one, broker.address), forging(forge):
-        answers = client.send_many([one.deposit(f"a-{n}") for n in range(100)], timeout=SECONDS)
-        again = [client.send(one.deposit("once"), timeout=SECONDS).version for _ in range(10)]
+        answers = client.send_many([one.deposit(f"a-{n}") for n in range(100)], timeout=WAIT_SECONDS)
+        again = [client.send(one.deposit("once"), timeout=WAIT_SECONDS).version for _ in range(10)]
     assert [type(answer) for answer in answers] == [Receipt] * 100
     assert again == list(range(1, 11))
 
@@ -125,31 +124,25 @@ def test_a_forged_answer_to_a_command_is_refused_and_another_one_is_answered(bro
 
     with KafkaClient(one.name, broker.settings) as client:
         with forging(forge), pytest.raises(ContractError, match=r"the position is in 'others.events'"):
-            client.send(one.deposit("a"), id="mine", timeout=SECONDS)
+            client.send(one.deposit("a"), id="mine", timeout=WAIT_SECONDS)
         with Running(one, broker.address):
-            assert client.send(one.deposit("b"), timeout=SECONDS).version == 1
+            assert client.send(one.deposit("b"), timeout=WAIT_SECONDS).version == 1
 
 
 @contextmanager
 def forging(forge: Callable[[int], None]) -> Iterator[None]:
     """Forges again and again while the block runs, which begins behind the first one."""
-    stop, forged, number = threading.Event(), threading.Event(), 0
+    forged = threading.Event()
 
-    def run() -> None:
-        nonlocal number
+    def work(stop: threading.Event) -> None:
+        numbers = count()
         while not stop.is_set():
-            forge(number)
-            number += 1
+            forge(next(numbers))
             forged.set()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        assert forged.wait(SECONDS)
+    with Background(work) as forger:
+        wait_until(lambda: forger.going and forged.is_set(), "the first one")
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +160,7 @@ def forbidding(broker: Broker) -> Broker:
         AclBinding(ResourceType.TOPIC, TO, ResourcePatternType.LITERAL, user, "*", what, how) for what, how, user in who
     ]
     for future in admin.create_acls(rules).values():
-        future.result(SECONDS)
+        future.result(WAIT_SECONDS)
     wait_until(lambda: not _may_write(broker), "the right to be taken away")
     return broker
 
@@ -176,7 +169,7 @@ def _may_write(broker: Broker) -> bool:
     errors: list[Any] = []
     producer = broker.producer()
     producer.produce(TO, b"", b"s", 0, on_delivery=lambda error, message: errors.append(error))
-    producer.flush(SECONDS)
+    producer.flush(WAIT_SECONDS)
     return errors[0] is None
 
 
@@ -193,16 +186,12 @@ def test_what_may_not_be_answered_is_decided_all_the_same(
     from_saga = good(one, "of the saga", one.deposit(ACCOUNT)).headed(
         reply_to=TO.encode(), reply_key=b"s", origin=f"{TO}/0/0/0".encode()
     )
-    producer = forbidding.producer()
-    for letter in (from_saga, good(one, "of another client", one.deposit(ACCOUNT))):
-        headers: Any = list(letter.headers)
-        producer.produce(names.commands(one.name), letter.value, letter.key, letter.partition, headers=headers)
-    assert producer.flush(SECONDS) == 0
+    post(forbidding, one, [from_saga, good(one, "of another client", one.deposit(ACCOUNT))])
     with Running(one, forbidding.address) as running:
         counts = running.worker.counts
         if withholds:
             wait_until(lambda: running.going and counts["accepted"] == 2, lambda: f"{running.reports}")
-            (details,) = running.reported("answers withheld")
+            (details,) = running.reports.of("answers withheld")
             assert (details["to"], counts["replies_unanswerable"], counts["dead"]) == ([TO], 1, 0)
         else:
             failure = running.wait_failure()

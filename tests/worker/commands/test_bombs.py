@@ -23,9 +23,9 @@ from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import UNREADABLE, header
 from leftfold.ports.protocols import RawRecord
 from tests.cli.shell import Typing
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.running import Running
 
 pytestmark = pytest.mark.servers
@@ -44,7 +44,7 @@ def test_topics_of_ours_take_no_bomb(broker: Broker, bank: Bank) -> None:
         errors: list[KafkaError | None] = []
         producer = broker.producer(compression_type="zstd", message_max_bytes=1_000_000_000)
         producer.produce(topic, bytes(2_000_000), b"k", 0, on_delivery=lambda error, _: errors.append(error))  # noqa: B023  # called below
-        assert producer.flush(SECONDS) == 0
+        assert producer.flush(WAIT_SECONDS) == 0
         assert [error and error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
@@ -57,15 +57,15 @@ def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_what_is_behind_i
     for one in (topic, names.replies(bank.name)):
         broker.alter(one, compression_type="producer")
     with Running(bank, broker.distant) as running:
-        assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == 1
+        assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=WAIT_SECONDS).version == 1
         base = broker.bomb(topic, HIT, records=records)
         for partition in ACCOUNTS:
             broker.bomb(names.replies(bank.name), partition)
         for account in ACCOUNTS.values():
-            client.send(bank.deposit(account), timeout=SECONDS)
-        assert "a batch of offsets" in running.reported("dead letters")[0]["why"]
+            client.send(bank.deposit(account), timeout=WAIT_SECONDS)
+        assert "a batch of offsets" in running.reports.of("dead letters")[0]["why"]
     with Running(bank, broker.distant):
-        assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == 3
+        assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=WAIT_SECONDS).version == 3
     (letter,) = broker.settled(names.dead(bank.name))
     assert header(letter.headers, "dead_source") == f"{topic}/{HIT}/{base + records - 1}".encode()
     where = f"{topic}[{HIT}]: a batch of offsets {base} to {base + records - 1}: "
@@ -76,7 +76,7 @@ def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_what_is_behind_i
     twin = Consumer({**broker.settings.librdkafka(), "group.id": "twin", "auto.offset.reset": "error"})
     twin.assign([TopicPartition(topic, HIT, base)])
     for _ in range(2):
-        message = twin.poll(SECONDS)
+        message = twin.poll(WAIT_SECONDS)
         assert message is not None
         assert (message.offset(), getattr(message.error(), "code", int)()) == (base, KafkaError._BAD_COMPRESSION)
     twin.close()
@@ -87,7 +87,7 @@ def test_readers_continue_behind_such_a_batch(broker: Broker, bank: Bank) -> Non
     broker.alter(topic, compression_type="producer")
     for number in range(2):
         producer.produce(topic, b"%d" % number, b"k", 0)
-        assert producer.flush(SECONDS) == 0
+        assert producer.flush(WAIT_SECONDS) == 0
         if not number:
             broker.bomb(topic, 0, records=3)
     wanted = [(0, b"0"), (3, None), (4, b"1")]

@@ -6,7 +6,8 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from leftfold.kafka.administration import dead_letters
 from leftfold.kafka.administration.dead_letters import LetterTransactions
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.cluster_state import ClusterState
@@ -29,10 +31,10 @@ from leftfold.runtime.operations.dead_letters import AllDeadLetters
 from leftfold.runtime.operations.survey import Survey
 from tests.cli.shell import Typing
 from tests.hostility import worsened
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import PARTITIONS, Bank
-from tests.worker.broker import SECONDS, Broker
-from tests.worker.hostile import ACCOUNT, Letter, good, hostile
+from tests.worker.broker import Broker
+from tests.worker.hostile import ACCOUNT, Letter, good, hostile, post
 from tests.worker.load import facts
 from tests.worker.raw_headers import produce_with_header
 from tests.worker.running import Running
@@ -42,6 +44,7 @@ pytestmark = pytest.mark.servers
 PACKED = ("none", "gzip", "snappy", "lz4", "zstd")
 EACH = 300
 """Behind so many records comes a batch that is too large to be unpacked."""
+_post = partial(post, apart=True)
 UNANSWERABLE = [
     b"nowhere.replies/0",
     b"%b.replies/99",
@@ -126,10 +129,10 @@ def test_whatever_is_written_others_are_served_and_nothing_is_lost(broker: Broke
             writer.produce(topic, raw.value, raw.key, raw.partition, headers=list(raw.headers), on_delivery=delivered)
             writer.poll(0)
             if number % EACH == EACH - 1:
-                assert [each.flush(SECONDS) for each in writers] == [0] * len(writers)
+                assert [each.flush(WAIT_SECONDS) for each in writers] == [0] * len(writers)
                 broker.bomb(topic, rng.randrange(PARTITIONS), records=rng.choice([1, 1, 50]))
                 bombs += 1
-        assert [each.flush(SECONDS) for each in writers] == [0] * len(writers)
+        assert [each.flush(WAIT_SECONDS) for each in writers] == [0] * len(writers)
         wait_until(lambda: running.going and _decided(broker, bank) >= set(mine), lambda: f"{running.reports[-5:]}")
         _wait_taken(broker, bank, running)
     counts = running.worker.counts
@@ -155,11 +158,11 @@ def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
 ) -> None:
     """A broker refuses a whole batch of records by its weight, though each of them is small enough."""
     broker.alter(names.events(bank.name), max_message_bytes="100000")
-    small = [good(bank, f"small-{n}", bank.swell(ACCOUNT, "event", 10_000)) for n in range(30)]
+    small = [good(bank, f"small-{n}", bank.swell(ACCOUNT, "event", 10_000)) for n in range(12)]
     large = good(bank, "large", bank.swell(ACCOUNT, "event", 150_000))
     _post(broker, bank, [*small, large, good(bank, "last", bank.deposit(ACCOUNT))])
     if way == "room is asked for":
-        assert _decide_all(broker, bank) == {"accepted": 31, "dead": 1}
+        assert _decide_all(broker, bank) == {"accepted": 13, "dead": 1}
         return
     if way == "neither":
         monkeypatch.setattr("leftfold.kafka.worker.worker.REFUSED", frozenset[int]())
@@ -169,7 +172,7 @@ def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
             wait_until(lambda: running.worker.counts["aborted"] >= 3, "the same transaction, again and again")
             assert not running.worker.counts["accepted"]
             return
-        wait_until(lambda: running.worker.counts["accepted"] == 31, lambda: f"{running.reports}")
+        wait_until(lambda: running.worker.counts["accepted"] == 13, lambda: f"{running.reports}")
         assert running.worker.counts["dead"] == 1
     (dead,) = broker.records(names.dead(bank.name))
     assert b"what it makes cannot be written" in header(dead.headers, "dead_reason")
@@ -192,8 +195,8 @@ def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log_and_t
         seen = running.worker.counts["answers_dropped"]
         # What a transaction cost stands in the `@` of the next one.
         _one_by_one(broker, bank, running, 10)
-    failed, dropped = running.reported("decide failed")[0], running.reported("answers dropped")[0]
-    (dead,) = running.reported("dead letters")
+    failed, dropped = running.reports.of("decide failed")[0], running.reports.of("answers dropped")[0]
+    (dead,) = running.reports.of("dead letters")
     assert bad.reason in dead["why"]
     assert (dead["do"], dead["times"]) == (f"leftfold dead list {bank.name}", 1)
     assert "failed on Strike(" in failed["why"]
@@ -206,9 +209,8 @@ def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log_and_t
 
 
 def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, bank: Bank, typed: Typing) -> None:
-    first, strayed = good(bank, "first", bank.deposit(ACCOUNT)), good(bank, "strayed", bank.deposit("elsewhere", 5))
-    home, names_of = strayed.partition, names.dead(bank.name)
-    strayed = replace(strayed, partition=(home + 1) % bank.app.partitions)
+    first, strayed = good(bank, "first", bank.deposit(ACCOUNT)), _strayed(bank, "elsewhere")
+    home, names_of = partition_of(b"elsewhere", bank.app.partitions), names.dead(bank.name)
     broken = replace(good(bank, "broken", bank.deposit(ACCOUNT)), value=b"{}")
     _post(broker, bank, [first, strayed, broken])
     with Running(bank, broker.distant) as running:
@@ -250,17 +252,29 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, bank:
     assert typed("dead", "show", f"{names_of}[0]@999").code == 2
 
 
+def _strayed(bank: Bank, account: str = ACCOUNT) -> Letter:
+    """A good command in a partition that is not its own."""
+    letter = good(bank, "strayed", bank.deposit(account, 5))
+    return replace(letter, partition=(letter.partition + 1) % bank.app.partitions)
+
+
+@contextmanager
+def _one_strayed(broker: Broker, bank: Bank) -> Iterator[Running]:
+    """A worker that has made a dead letter of such a command."""
+    _post(broker, bank, [_strayed(bank)])
+    with Running(bank, broker.distant) as running:
+        wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
+        yield running
+
+
 @pytest.mark.parametrize("alone", [True, False])
 def test_of_two_operators_who_send_a_letter_again_at_once_one_is_refused(
     broker: Broker, bank: Bank, alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have read that the letter waits, and both press the button; the twin gives each a transactional id."""
-    strayed = good(bank, "strayed", bank.deposit(ACCOUNT, 5))
-    _post(broker, bank, [replace(strayed, partition=(strayed.partition + 1) % bank.app.partitions)])
     if not alone:
         monkeypatch.setattr(dead_letters, "Producer", partial(_producer_of_its_own, Producer))
-    with Running(bank, broker.distant) as running:
-        wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
+    with _one_strayed(broker, bank) as running:
         letters = AllDeadLetters(broker.address).waiting([bank.name])
         ann, bob = (LetterTransactions(bank.name, broker.settings, letters) for _ in range(2))
         bob.resend(letters[0], "bob: it strayed", id_="of bob")
@@ -278,10 +292,7 @@ def test_of_two_operators_who_send_a_letter_again_at_once_one_is_refused(
 def test_a_kill_between_what_is_sent_and_its_note_leaves_a_letter_that_waits_and_counts_once(
     broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strayed = good(bank, "strayed", bank.deposit(ACCOUNT, 5))
-    _post(broker, bank, [replace(strayed, partition=(strayed.partition + 1) % bank.app.partitions)])
-    with Running(bank, broker.distant) as running:
-        wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
+    with _one_strayed(broker, bank) as running:
         (letter,) = AllDeadLetters(broker.address).waiting([bank.name])
         killed = LetterTransactions(bank.name, broker.settings, [letter])
         with monkeypatch.context() as patch:
@@ -304,7 +315,7 @@ def _producer_of_its_own(make: Any, config: dict[str, Any], **more: Any) -> Any:
 def test_letters_that_leave_are_reported_before_and_counted_behind(broker: Broker, bank: Bank, typed: Typing) -> None:
     producer, dead = broker.producer(), names.dead(bank.name)
     producer.produce(names.commands(bank.name), b"{}", ACCOUNT.encode(), headers=[("ce_id", b"broken")])
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(WAIT_SECONDS) == 0
     with Running(bank, broker.distant) as running:
         wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
         survey = Survey(broker.address, None)
@@ -338,15 +349,6 @@ def _costs(broker: Broker, bank: Bank) -> tuple[int, int]:
     checkpoints = ClusterState(broker.settings).checkpoints(bank.state).values()
     assert len(checkpoints) <= PARTITIONS
     return max(one.per_command for one in checkpoints), sum(one.answers_dropped for one in checkpoints)
-
-
-def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
-    """Writes records as they are, each marked with its case."""
-    producer = broker.producer(message_max_bytes=2_000_000, linger_ms=0, batch_size=1)
-    for one in letters:
-        headers: Any = [*one.headers, ("case", one.name.encode())]
-        producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=headers)
-    assert producer.flush(SECONDS) == 0
 
 
 def _one_by_one(broker: Broker, bank: Bank, running: Running, count: int) -> None:

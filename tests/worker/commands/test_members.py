@@ -41,7 +41,7 @@ def test_a_transaction_without_membership_is_aborted_and_decided_again(
     with KafkaClient(bank.name, broker.settings) as client, Running(bank, broker.distant) as running:
         client.send(bank.deposit("account"), timeout=240.0)
         assert running.worker.counts["aborted"] == 1
-        assert "left its group" in running.reported("transaction aborted")[0]["why"]
+        assert "left its group" in running.reports.of("transaction aborted")[0]["why"]
     assert len(broker.settled(names.events(bank.name))) == 1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -22,9 +21,10 @@ from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
-from tests.waiting import wait_until
+from tests.reports import Reports
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.proxy import Api, Fault, Proxy
 
 SOCKET_MS = 1500
@@ -88,12 +88,12 @@ def test_after_a_long_wait_a_worker_ends_unless_its_records_are_committed(
     events = names.events(bank.name)
     transactions = _waiting(broker, watchdog)
     writer = broker.producer(transactional_id=f"ended.{bank.name}")
-    writer.init_transactions(SECONDS)
+    writer.init_transactions(WAIT_SECONDS)
     for partition, end in ((0, writer.commit_transaction), (1, writer.abort_transaction)):
         writer.begin_transaction()
         writer.produce(events, b"event", b"k", partition)
-        assert writer.flush(SECONDS) == 0
-        end(SECONDS)
+        assert writer.flush(WAIT_SECONDS) == 0
+        end(WAIT_SECONDS)
     with _stable(broker, bank) as stable:
         transactions.wait_ended(stable, {(events, 0): 1})
         with pytest.raises(Fenced, match=rf"committed on {events}\[1\]") if is_checked else nullcontext():
@@ -113,7 +113,7 @@ def test_a_worker_ends_while_what_it_committed_lies_behind_an_open_transaction(
         with pytest.raises(Fenced, match=rf"a committed transaction hangs on {events}\[1\]; this process ends"):
             transactions.wait_ended(stable, {(events, 0): 0, (events, 1): 1})
         assert transactions.rotations == 1
-        writer.commit_transaction(SECONDS)
+        writer.commit_transaction(WAIT_SECONDS)
         transactions.wait_ended(stable, {(events, 0): 0, (events, 1): 1})
         transactions.wait_ended(stable, {})
     assert transactions.rotations == 1
@@ -128,10 +128,10 @@ def test_a_worker_that_waits_where_others_write_continues_behind_one_more_transa
     transactions = _waiting(broker, watchdog)
     other = _open(broker, bank, commands, 1)
     with _stable(broker, bank) as stable:
-        kept = SentRecords(transactions, stable, b"/bank/sender", _no_report)
+        kept = SentRecords(transactions, stable, b"/bank/sender", Reports())
         for partition in (0, 1):
             kept.keep(*_send(transactions, commands, partition))
-    other.abort_transaction(SECONDS)
+    other.abort_transaction(WAIT_SECONDS)
     wait_until(lambda: len(broker.records(commands)) == 3, "the other transaction to end")
     assert _found(broker, commands) == [(0, b"command", b""), (1, b"command", b""), (1, b"{}", BARRIER)]
     assert transactions.rotations == 0
@@ -152,10 +152,10 @@ def test_a_worker_that_cannot_keep_what_it_has_sent_ends(
         raise BufferError("Local: Queue full")
 
     with _stable(broker, bank) as stable:
-        kept = SentRecords(transactions, stable, b"/bank/sender", _no_report)
+        kept = SentRecords(transactions, stable, b"/bank/sender", Reports())
         ends, sent = _send(transactions, commands, 1)
         if end == "taken over":
-            broker.producer(transactional_id=transactions.id).init_transactions(SECONDS)
+            broker.producer(transactional_id=transactions.id).init_transactions(WAIT_SECONDS)
         else:
             transactions.between = fail
         with pytest.raises(Fenced, match="is fenced" if end == "taken over" else r"\[1\] has not ended for"):
@@ -163,16 +163,16 @@ def test_a_worker_that_cannot_keep_what_it_has_sent_ends(
 
 
 def test_one_who_may_not_look_reports_it_and_looks_again_later() -> None:
-    reported, asked = list[str](), list[int]()
+    reports, asked = Reports(), list[int]()
 
     def refused() -> Hanging:
         asked.append(1)
         raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
-    watch = SentWatch(refused, ["bank.commands"], "own", lambda what, details: reported.append(what))
+    watch = SentWatch(refused, ["bank.commands"], "own", reports)
     watch.step()
     watch.step()
-    assert (reported, len(asked)) == (["not looked for what hangs"], 1)
+    assert ([what for what, _ in reports], len(asked)) == (["not looked for what hangs"], 1)
 
 
 @pytest.mark.servers
@@ -242,10 +242,10 @@ def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
 def _open(broker: Broker, bank: Bank, topic: str, partition: int) -> Producer:
     """A producer with an open transaction on a partition."""
     writer = broker.producer(transactional_id=f"open.{bank.name}")
-    writer.init_transactions(SECONDS)
+    writer.init_transactions(WAIT_SECONDS)
     writer.begin_transaction()
     writer.produce(topic, b"open", b"k", partition)
-    assert writer.flush(SECONDS) == 0
+    assert writer.flush(WAIT_SECONDS) == 0
     return writer
 
 
@@ -275,10 +275,6 @@ def _found(broker: Broker, topic: str) -> list[tuple[int, bytes | None, bytes]]:
     return sorted(
         (record.partition, record.value, header(record.headers, "ce_type")) for record in broker.records(topic)
     )
-
-
-def _no_report(what: str, details: Mapping[str, Any]) -> None:
-    """Takes a report that no test asks for."""
 
 
 def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool) -> Paced:

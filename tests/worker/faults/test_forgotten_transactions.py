@@ -30,11 +30,11 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import Report
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import PARTITIONS, Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.hostile import ACCOUNT
-from tests.worker.load import Sent, audit
+from tests.worker.load import audit, send
 from tests.worker.proxy import Api, Proxy
 from tests.worker.running import Running
 
@@ -83,10 +83,10 @@ def test_taking_over_alone_leaves_it_hanging(broker: Broker, proxy: Proxy) -> No
     """The twin: what fences and aborts any other transaction changes nothing here, nor does its timeout."""
     bank, writer, hanging = _forgotten(broker, proxy, "commit")
     producer = _producer(broker, writer)
-    producer.init_transactions(SECONDS)
+    producer.init_transactions(WAIT_SECONDS)
     producer.begin_transaction()
     producer.produce(names.events(bank.name), b"elsewhere", b"k", 0)
-    producer.commit_transaction(SECONDS)
+    producer.commit_transaction(WAIT_SECONDS)
     assert [record.value for record in broker.records(names.events(bank.name))] == [b"elsewhere"]
     assert hanging.holds(TOUCHED)
 
@@ -134,7 +134,7 @@ class _AbortsFirst(Transactions):
         super()._produce(*writes)
         if self._is_first:
             self._is_first = False
-            self._producer.flush(SECONDS)
+            self._producer.flush(WAIT_SECONDS)
             raise BufferError("Local: Queue full")
 
 
@@ -161,7 +161,7 @@ def test_events_whose_ender_is_killed_are_aborted_and_the_note_says_which_they_w
     )
     with pytest.raises(InterruptedError):
         _ended(killed)
-    _producer(broker, writer).init_transactions(SECONDS)  # as the next owner does
+    _producer(broker, writer).init_transactions(WAIT_SECONDS)  # as the next owner does
     wait_until(lambda: not hanging.holds(range(PARTITIONS)), "the markers")
     found = broker.settled(events)
     assert [record.partition for record in found if record.key == MARK] == list(TOUCHED)
@@ -179,30 +179,30 @@ def test_a_live_writer_with_nothing_open_is_left_alone_and_an_open_one_found_beh
 ) -> None:
     writer = f"writer.of.{bank.name}"
     producer, hanging = _producer(broker, writer), _hanging(broker, bank)
-    producer.init_transactions(SECONDS)
+    producer.init_transactions(WAIT_SECONDS)
     for number in range(3):
         producer.begin_transaction()
         producer.produce(bank.state, ChangelogCheckpoint(number, 0, writer).encode(), MARK, 1)
         for state in range(1000):
             producer.produce(bank.state, b"state", b"%d" % state, 1)
-        producer.flush(SECONDS)
+        producer.flush(WAIT_SECONDS)
         wait_until(lambda: hanging.holds([1]), "it to be seen")
-        producer.commit_transaction(SECONDS)
+        producer.commit_transaction(WAIT_SECONDS)
         wait_until(lambda: not hanging.holds([1]), "the markers")
         assert hanging.end([1]) == [], "nothing is open, whichever producer wrote last"
     producer.begin_transaction()
     producer.produce(names.events(bank.name), b"event", b"k", 1)
-    producer.flush(SECONDS)
+    producer.flush(WAIT_SECONDS)
     assert _ended(hanging) == [writer], "found by the last mark, though it is far back"
     with pytest.raises(KafkaException, match="_FENCED"):
-        producer.commit_transaction(SECONDS)
+        producer.commit_transaction(WAIT_SECONDS)
 
 
 def test_the_outcome_of_the_last_transaction_of_each_partition_is_found(broker: Broker) -> None:
     bank, found = broker.bank(), []
     observer = Consumer({**broker.settings.librdkafka(), "group.id": bank.group})
     producer = _producer(broker, "a.witness")
-    producer.init_transactions(SECONDS)
+    producer.init_transactions(WAIT_SECONDS)
     first, second = ((names.events(bank.name), partition) for partition in (0, 1))
     for places, end in (
         ((), None),
@@ -215,8 +215,8 @@ def test_the_outcome_of_the_last_transaction_of_each_partition_is_found(broker: 
             producer.begin_transaction()
             for topic, partition in places:
                 producer.produce(topic, b"x", b"k", partition)
-            producer.flush(SECONDS)
-            end(SECONDS)
+            producer.flush(WAIT_SECONDS)
+            end(WAIT_SECONDS)
         found.append(outcomes_of(observer, "a.witness", [first, second]))
     # No record names a partition that no transaction has touched: the last one of the id counts.
     assert [(one.get(first), one.get(second)) for one in found] == [
@@ -233,20 +233,20 @@ def test_a_transaction_that_a_dead_writer_left_open_is_ended_at_once(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     with Running(bank, broker.distant):
-        sent = [_send(client, bank, number) for number in range(3)]
+        sent = [send(client, bank, number) for number in range(3)]
     # Longer than tests wait, and than a restore does without getting anywhere.
     dead = broker.producer(transactional_id=f"dead.{bank.name}", transaction_timeout_ms=900_000)
-    dead.init_transactions(SECONDS)
+    dead.init_transactions(WAIT_SECONDS)
     dead.begin_transaction()
     dead.produce(names.events(bank.name), b"of the dead", ACCOUNT, HOME)
     dead.produce(bank.state, ChangelogCheckpoint(99, 99, f"dead.{bank.name}").encode(), MARK, HOME)
     dead.produce(bank.state, b"of the dead", ACCOUNT, HOME)
     _send_offsets(broker, bank, dead, TopicPartition(names.commands(bank.name), HOME, 99, "dead"))
-    dead.flush(SECONDS)
+    dead.flush(WAIT_SECONDS)
     with Running(bank, broker.distant):
-        sent.append(_send(client, bank, 3))
+        sent.append(send(client, bank, 3))
     with pytest.raises(KafkaException, match="_FENCED"):
-        dead.commit_transaction(SECONDS)
+        dead.commit_transaction(WAIT_SECONDS)
     assert audit(broker, bank, sent) == []
 
 
@@ -257,9 +257,9 @@ def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_over
     ahead = [0.0]
     monkeypatch.setattr(restore, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0]))
     with Running(bank, broker.address) as running:
-        _send(client, bank, 0)
+        send(client, bank, 0)
         other = broker.producer(transactional_id=f"other.{bank.name}")
-        other.init_transactions(SECONDS)
+        other.init_transactions(WAIT_SECONDS)
         other.begin_transaction()
         _send_offsets(broker, bank, other, TopicPartition(names.commands(bank.name), HOME, 1, "other"))
         config = {**broker.settings.librdkafka(), "group.id": bank.group}
@@ -273,24 +273,18 @@ def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_over
         for seconds in (0.0, 5.0):
             ahead[0] += seconds
             assert not restoration.step()
-        _send(client, bank, 1)
+        send(client, bank, 1)
         hanging, owner = ports.hanging(bank.app, CommandTask(bank.decider)), running.worker._transactions.id
         assert hanging.end([HOME], overdue=False) == []
         wait_until(lambda: owner in hanging._hung([HOME]), "the owner to be taken for the one that hangs")
-        other.abort_transaction(SECONDS)
+        other.abort_transaction(WAIT_SECONDS)
     restoration.close()
-
-
-def _send(client: KafkaClient, bank: Bank, number: int) -> Sent:
-    sent = Sent(f"id-{number}", ACCOUNT, bank.deposit(ACCOUNT, number))
-    sent.answer = client.send(sent.command, id=sent.id, timeout=SECONDS)
-    return sent
 
 
 def _send_offsets(broker: Broker, bank: Bank, producer: Producer, *offsets: TopicPartition) -> None:
     """Within its transaction, as a stranger to the group."""
     with Consumer({**broker.settings.librdkafka(), "group.id": bank.group}) as stranger:
-        producer.send_offsets_to_transaction(list(offsets), stranger.consumer_group_metadata(), SECONDS)
+        producer.send_offsets_to_transaction(list(offsets), stranger.consumer_group_metadata(), WAIT_SECONDS)
 
 
 def _ended(hanging: Hanging) -> list[str]:
@@ -335,7 +329,7 @@ def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Deci
     It says that it is about to send the markers; one that has sent them all before it died says nothing more.
     """
     producer = _producer(broker, writer, bootstrap_servers=broker.proxied)
-    producer.init_transactions(SECONDS)
+    producer.init_transactions(WAIT_SECONDS)
     producer.begin_transaction()
     for partition in TOUCHED:
         producer.produce(bank.state, ChangelogCheckpoint(7, 0, writer).encode(), MARK, partition)
@@ -343,7 +337,7 @@ def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Deci
         producer.produce(names.events(bank.name), b"event", b"k", partition)
     producer.produce(names.commands(bank.name), b"answer", b"k", 0, headers=[("ce_source", SOURCE)])
     _send_offsets(broker, bank, producer, *(TopicPartition(names.commands(bank.name), p, 7, "token") for p in TOUCHED))
-    producer.flush(SECONDS)
+    producer.flush(WAIT_SECONDS)
     crash = proxy.fault(Api.END_TXN, "drop reply", then=lambda: kill(broker.data, "kafka"))
     end = producer.commit_transaction if decided == "commit" else producer.abort_transaction
     with pytest.raises(KafkaException, match="_TIMED_OUT"):

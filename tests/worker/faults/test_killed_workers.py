@@ -16,11 +16,11 @@ from leftfold.local import kill, restart
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Receipt
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import PARTITIONS, Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.hostile import ACCOUNT, good
-from tests.worker.load import Load, Sent, audit
+from tests.worker.load import Load, Sent, audit, send
 from tests.worker.processes import Circumstances, Start, Supervisor, WorkerProcess
 from tests.worker.proxy import Api, Deed, Proxy
 from tests.worker.running import Haste, Running
@@ -123,12 +123,12 @@ def test_a_commit_of_unknown_outcome_is_looked_up(
 ) -> None:
     """One that happened is applied, and one that did not is decided again."""
     with Running(bank, broker.proxied, haste=HASTY) as running, ThreadPoolExecutor() as senders:
-        sent = [_send(client, bank, 1)]
+        sent = [send(client, bank, 1)]
         unheard = proxy.fault(Api.END_TXN, "drop reply" if happened else "hold request", times=99)
-        second = senders.submit(_send, client, bank, 2)
+        second = senders.submit(send, client, bank, 2)
         _wait_unknown(running)
         unheard.release()
-        sent += [second.result(), _send(client, bank, 3)]
+        sent += [second.result(), send(client, bank, 3)]
         counts = running.worker.counts
     assert (counts["unknown"], counts["aborted"]) == (1, 0 if happened else 1)
     assert (counts["accepted"], counts["duplicates"]) == (3, 0)
@@ -142,17 +142,17 @@ def test_a_partition_that_another_worker_committed_meanwhile_is_restored(
 ) -> None:
     """The word that work begins, and that it ended well, is the same from every worker: the offset tells them apart."""
     with Running(bank, broker.proxied, haste=HASTY) as running, ThreadPoolExecutor() as senders:
-        sent = [_send(client, bank, 1)]
-        served = len(running.reported("serving"))
+        sent = [send(client, bank, 1)]
+        served = len(running.reports.of("serving"))
         held = proxy.fault(Api.END_TXN, "hold request", times=99)
-        second = senders.submit(_send, client, bank, 2)
+        second = senders.submit(send, client, bank, 2)
         held.wait_caught()
         left = (1, "another worker") if token == "another" else (0, running.worker._served[HOME].metadata)
         running.worker._member.commit({(running.worker._commands, HOME): left})
         _wait_unknown(running)
         held.release()
-        sent += [second.result(), _send(client, bank, 3)]
-        assert len(running.reported("serving")) > served
+        sent += [second.result(), send(client, bank, 3)]
+        assert len(running.reports.of("serving")) > served
         counts = running.worker.counts
     assert (counts["unknown"], counts["aborted"], counts["accepted"]) == (1, 0, 3)
     assert _versions(sent) == [1, 2, 3]
@@ -163,7 +163,7 @@ def test_a_worker_stops_before_it_decides_with_another_number_of_partitions(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     with Running(bank, broker.distant, haste=Haste(check=0)) as running:
-        client.send(bank.deposit("account"), timeout=SECONDS)
+        client.send(bank.deposit("account"), timeout=WAIT_SECONDS)
         broker.add_partitions(names.commands(bank.name), 5)
         failure = running.wait_failure()
     assert isinstance(failure, ConfigurationError)
@@ -182,7 +182,7 @@ def test_a_key_that_has_moved_to_another_partition_is_not_decided_there(
         f"a{n}" for n in range(99) if partition_of(f"a{n}".encode(), 4) != partition_of(f"a{n}".encode(), 5) < 4
     )
     with Running(bank, broker.distant) as running:
-        client.send(bank.deposit(moved), timeout=SECONDS)
+        client.send(bank.deposit(moved), timeout=WAIT_SECONDS)
         broker.add_partitions(names.commands(bank.name), 5)
         producer = broker.producer()
         letter = good(bank, "moved", bank.deposit(moved))
@@ -190,12 +190,6 @@ def test_a_key_that_has_moved_to_another_partition_is_not_decided_there(
         producer.produce(names.commands(bank.name), letter.value, letter.key, there, headers=list(letter.headers))
         wait_until(lambda: running.worker.counts["dead"] == 1, lambda: f"a dead letter: {running.worker.counts}")
     assert len(broker.records(names.events(bank.name))) == 1
-
-
-def _send(client: KafkaClient, bank: Bank, amount: int) -> Sent:
-    sent = Sent(f"id-{amount}", ACCOUNT, bank.deposit(ACCOUNT, amount))
-    sent.answer = client.send(sent.command, id=sent.id, timeout=SECONDS)
-    return sent
 
 
 def _wait_unknown(running: Running) -> None:

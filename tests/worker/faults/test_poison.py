@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -23,7 +22,7 @@ from leftfold.ports.protocols import RawRecord
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
-from tests.worker.hostile import ACCOUNT, Letter, good
+from tests.worker.hostile import ACCOUNT, good, post
 from tests.worker.load import Sent, audit, facts
 from tests.worker.processes import Circumstances, Start
 from tests.worker.running import CALM, Haste, Running
@@ -64,7 +63,7 @@ def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_be
 ) -> None:
     if not checkpoints:
         monkeypatch.setattr(GroupMember, "commit", lambda self, offsets: None)
-    _post(broker, bank, [good(bank, "poison", bank.strike(ACCOUNT, "leave")), good(bank, "n", bank.deposit(ACCOUNT))])
+    post(broker, bank, [good(bank, "poison", bank.strike(ACCOUNT, "leave")), good(bank, "n", bank.deposit(ACCOUNT))])
     lives = 0
     while lives < 6 and not broker.settled(names.events(bank.name)):
         lives += 1
@@ -77,7 +76,7 @@ def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_be
 def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_killer(
     broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _post(broker, bank, [good(bank, f"n{n}", bank.deposit(ACCOUNT)) for n in range(3)])
+    post(broker, bank, [good(bank, f"n{n}", bank.deposit(ACCOUNT)) for n in range(3)])
     broker.leave(bank, {HOME: (0, "s")})
     fails, call = [False] + 6 * [True], Transactions._call
 
@@ -94,7 +93,7 @@ def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_ki
 
 
 def test_a_suspect_partition_is_decided_one_by_one_and_then_in_full_batches(broker: Broker, bank: Bank) -> None:
-    _post(broker, bank, [good(bank, f"n{n}", bank.deposit(f"account-{n % 9}")) for n in range(BACKLOG)])
+    post(broker, bank, [good(bank, f"n{n}", bank.deposit(f"account-{n % 9}")) for n in range(BACKLOG)])
     broker.leave(bank, dict.fromkeys(range(4), (0, "s")))
     with Running(bank, broker.distant) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] == BACKLOG, lambda: f"{running.reports}")
@@ -107,7 +106,7 @@ def test_a_suspect_partition_is_decided_one_by_one_and_then_in_full_batches(brok
 
 def test_a_command_that_outlives_a_transaction_is_refused_and_its_neighbours_flow(broker: Broker, bank: Bank) -> None:
     commands = {"first": bank.deposit(ACCOUNT), "slow": bank.dwell(ACCOUNT, 3.1), "last": bank.deposit(ACCOUNT)}
-    _post(broker, bank, [good(bank, id_, command) for id_, command in commands.items()])
+    post(broker, bank, [good(bank, id_, command) for id_, command in commands.items()])
     haste = Haste(session=CALM.session, transaction=60_000, longest=3.0)
     with Running(bank, broker.distant, haste=haste) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 2, lambda: f"{running.reports}")
@@ -128,11 +127,3 @@ def _around(bank: Bank, poison: Command) -> list[Sent]:
     accounts = [f"account-{n % 9}" for n in range(NEIGHBOURS)]
     sent = [Sent(f"n{n}", account, bank.deposit(account, n)) for n, account in enumerate(accounts)]
     return [*sent[: NEIGHBOURS // 2], Sent("poison", ACCOUNT, poison), *sent[NEIGHBOURS // 2 :]]
-
-
-def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
-    producer = broker.producer(queue_buffering_max_messages=100_000)
-    for one in letters:
-        headers: Any = list(one.headers)
-        producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=headers)
-    assert producer.flush(240.0) == 0

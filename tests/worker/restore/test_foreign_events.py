@@ -14,9 +14,9 @@ from leftfold.kafka.worker import restore_scheduler
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from tests.cli.shell import Typing
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.running import Running
 
 pytestmark = pytest.mark.servers
@@ -36,13 +36,13 @@ def plant(broker: Broker, one: Bank, headers: Sequence[tuple[str, bytes]] = ()) 
     producer, topic = broker.producer(), names.events(one.name)
     before = broker.ends(topic, committed=False)[HIT]
     producer.produce(topic, b"mine", ACCOUNTS[HIT].encode(), HIT, headers=list(headers))
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(WAIT_SECONDS) == 0
     return f"{topic}[{HIT}]@{before}"
 
 
 def standing(running: Running, place: str) -> bool:
     """Whether the worker has said that it stands still at a place."""
-    return running.going and any(report["at"] == place for report in running.reported("a partition stands still"))
+    return running.going and any(report["at"] == place for report in running.reports.of("a partition stands still"))
 
 
 def skip(typed: Typing, one: Bank, place: str) -> int:
@@ -59,7 +59,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
     monkeypatch.setattr(restore_scheduler, "_PAUSE", 0.2)
     with Running(bank, broker.distant):
         for account in ACCOUNTS.values():
-            assert client.send(bank.deposit(account), timeout=SECONDS).version == 1
+            assert client.send(bank.deposit(account), timeout=WAIT_SECONDS).version == 1
         refused = typed("log", "skip", bank.name, f"{bank.name}.events[{HIT}]@0", "--reason", "why not", "--yes")
         assert (refused.code, "no worker of" in refused.err, "nothing was changed" in refused.err) == (2, True, True)
         assert typed("log", "skip", bank.name, "--reason", "why not").code == 2
@@ -74,7 +74,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
     places = [plant(broker, bank), plant(broker, bank, ahead)]
     with Running(bank, broker.distant, stopped=STOPPED) as running:
         wait_until(lambda: standing(running, places[0]), "the report")
-        report = running.reported("a partition stands still")[0]
+        report = running.reports.of("a partition stands still")[0]
         assert report["at"] == places[0]
         assert report["do"] == f"leftfold log skip {bank.name} '{places[0]}' --reason WHY"
         assert running.worker.served == {REST}
@@ -85,20 +85,20 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
             shown = typed(look)
             why = f"{places[0]} cannot be folded, so {bank.name}.commands[{HIT}] is not served"
             assert why in shown.out + shown.err
-        assert client.send(bank.deposit(ACCOUNTS[REST]), timeout=SECONDS).version == 2
+        assert client.send(bank.deposit(ACCOUNTS[REST]), timeout=WAIT_SECONDS).version == 2
         for place in places:
             wait_until(lambda: standing(running, place), place)  # noqa: B023  # called at once
             wait_until(lambda: skip(typed, bank, place) == 0, f"the note of {place}")  # noqa: B023  # called at once
         running.stopped = frozenset()
         running.wait_serving()
-        assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == 2
+        assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=WAIT_SECONDS).version == 2
     for left, version in ((names.dead(bank.name), 3), (names.skipped(bank.name), 0)):
         broker.wipe(left)
         forget_states(bank.app, bank.name, broker.settings, partial(KafkaLogReader, broker.settings), "kept")
         with Running(bank, broker.distant, stopped=frozenset() if version else STOPPED) as running:
             if version:
-                assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=SECONDS).version == version
-                assert not running.reported("a partition stands still")
+                assert client.send(bank.deposit(ACCOUNTS[HIT]), timeout=WAIT_SECONDS).version == version
+                assert not running.reports.of("a partition stands still")
                 assert "cannot be folded" not in typed("status").err
             else:
                 wait_until(lambda: standing(running, places[0]), "the report")  # called at once

@@ -21,8 +21,9 @@ from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
+from tests.waiting import WAIT_SECONDS
 from tests.worker.bank import Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.restore.test_other_logs import checkpoint, remake, send
 from tests.worker.running import Running
 
@@ -50,7 +51,7 @@ def test_noted_events_are_written_again_once_and_others_are_not(
         write(broker.producer(), bank.state, MARK, ChangelogCheckpoint(commands).encode())
         with Running(bank, broker.distant) as running:
             send(client, bank, 1, first=50 + number)
-            assert bool(running.reported("lost records are written again")) is (is_noted and number == 0)
+            assert bool(running.reports.of("lost records are written again")) is (is_noted and number == 0)
     found = events(broker, bank)
     least = 5 if is_noted else 3
     assert [ids(record) for record in found[:least]] == [ids(record) for record in kept[:least]]
@@ -71,7 +72,7 @@ def test_what_a_stranger_aborted_is_not_written_for_a_note_whose_transaction_end
     write(broker.producer(), bank.state, MARK, ChangelogCheckpoint(commands).encode())
     with Running(bank, broker.distant) as running:
         send(client, bank, 1, first=50)
-        assert bool(running.reported("lost records are written again")) is not is_ended
+        assert bool(running.reports.of("lost records are written again")) is not is_ended
     versions = [int(header(record.headers, "ce_sequence")) for record in events(broker, bank)]
     assert sorted(versions) == [1, 2, 3, 4, 5, 6] if is_ended else [1, 1, 2, 3, 4, 5, 6]
 
@@ -93,13 +94,13 @@ def test_only_what_is_the_writers_alone_is_noted(
     producer, other = broker.producer(transactional_id=writer), broker.producer(transactional_id=f"other.{bank.name}")
     notes = list[Outgoing]()
     for one in (producer, other):
-        one.init_transactions(SECONDS)
+        one.init_transactions(WAIT_SECONDS)
     producer.begin_transaction()
     write(producer, bank.state, MARK, ChangelogCheckpoint(7, 0, writer).encode())
     if state == "before other events":
         write(producer, events, b"k", b"before")
     if state != "open":
-        producer.commit_transaction(SECONDS)
+        producer.commit_transaction(WAIT_SECONDS)
         producer.begin_transaction()
     if stranger != "alone":
         write(producer, events, b"k", b"event")
@@ -108,7 +109,7 @@ def test_only_what_is_the_writers_alone_is_noted(
         write(other, events, b"k", b"of a stranger")
         if stranger == "with a checkpoint":
             write(other, bank.state, MARK, ChangelogCheckpoint(6, 0, f"other.{bank.name}").encode())
-            other.abort_transaction(SECONDS)
+            other.abort_transaction(WAIT_SECONDS)
     with hanging_of(broker, bank) as hanging:
         hung = hanging._whole(writer, [0])
         assert hung.places
@@ -127,14 +128,14 @@ def test_the_writer_of_an_aborted_checkpoint_is_found_where_its_last_transaction
     writers = [f"{name}.{bank.name}" for name in ("first", "second", "third")]
     first, second, third = (broker.producer(transactional_id=writer) for writer in writers)
     for producer in (first, second, third):
-        producer.init_transactions(SECONDS)
+        producer.init_transactions(WAIT_SECONDS)
         producer.begin_transaction()
     for producer, writer in ((first, writers[0]), (second, writers[1])):
         write(producer, bank.state, MARK, ChangelogCheckpoint(7, 0, writer).encode())
     if is_prepared:
         write(second, events, b"k", b"event")
-    first.commit_transaction(SECONDS)
-    second.abort_transaction(SECONDS)
+    first.commit_transaction(WAIT_SECONDS)
+    second.abort_transaction(WAIT_SECONDS)
     write(third, events, b"k", b"what hangs")
     with hanging_of(broker, bank) as hanging:
         assert hanging._hung([0]).keys() == {writers[0], *writers[1:2] * is_prepared}
@@ -143,13 +144,13 @@ def test_the_writer_of_an_aborted_checkpoint_is_found_where_its_last_transaction
 def test_each_lost_dead_letter_is_found_by_its_source_and_no_mark_of_an_operator(broker: Broker, bank: Bank) -> None:
     topic = names.dead(bank.name)
     writer = broker.producer(transactional_id=f"dead.{bank.name}")
-    writer.init_transactions(SECONDS)
+    writer.init_transactions(WAIT_SECONDS)
     same = ("ce_id", b"one-id")
     writer.begin_transaction()
     for source in (b"a/0/1", b"a/0/2", b"a/0/3"):
         write(writer, topic, b"k", source, [same, ("dead_source", source)])
     write(writer, topic, b"k", b"mark", [("dead_handled", b"0")])
-    writer.abort_transaction(SECONDS)
+    writer.abort_transaction(WAIT_SECONDS)
     write(broker.producer(), topic, b"k", b"since", [same, ("dead_source", b"a/0/2")])
     with hanging_of(broker, bank) as hanging:
         spans = [(topic, (0, 4, ""))]
@@ -161,10 +162,10 @@ def test_each_lost_dead_letter_is_found_by_its_source_and_no_mark_of_an_operator
 def test_an_event_is_not_lost_whose_version_was_written_since(broker: Broker, bank: Bank, is_same: bool) -> None:
     topic = names.events(bank.name)
     writer = broker.producer(transactional_id=f"version.{bank.name}")
-    writer.init_transactions(SECONDS)
+    writer.init_transactions(WAIT_SECONDS)
     writer.begin_transaction()
     write(writer, topic, b"k", b"old", [("ce_id", b"old"), ("ce_sequence", b"7")])
-    writer.abort_transaction(SECONDS)
+    writer.abort_transaction(WAIT_SECONDS)
     write(broker.producer(), topic, b"k", b"new", [("ce_id", b"new"), ("ce_sequence", b"7" if is_same else b"8")])
     with hanging_of(broker, bank) as hanging:
         found = lost_records(hanging.stable, hanging.uncommitted, 0, [(topic, (0, 1, ""))], {})
@@ -194,48 +195,51 @@ def hanging_of(broker: Broker, bank: Bank) -> Iterator[Hanging]:
 def abort(broker: Broker, bank: Bank, kept: list[RawRecord], most: int, *, is_noted: bool) -> None:
     """Commits the first of these events, and aborts the rest, which may be noted as committed."""
     topic = names.events(bank.name)
-    writer = broker.producer(transactional_id=f"lost.{bank.name}")
-    writer.init_transactions(SECONDS)
-    writer.begin_transaction()
-    for record in kept[:most]:
-        write(writer, topic, record.key, record.value, record.headers)
-    writer.commit_transaction(SECONDS)
-    begin = len(broker.settled(topic)) + 1
-    writer.begin_transaction()
+    writer, begin = begun(broker, bank, kept[:most])
     for record in kept[most:]:
         write(writer, topic, record.key, record.value, record.headers)
-    end = broker.ends(topic, committed=False)[0]
     if is_noted:
-        write(broker.producer(), topic, MARK, json.dumps({topic: (begin, end, "")}).encode(), SETTLING)
-    writer.abort_transaction(SECONDS)
+        note(broker, topic, begin)
+    writer.abort_transaction(WAIT_SECONDS)
 
 
 def end_with_a_stranger(broker: Broker, bank: Bank, kept: list[RawRecord], *, is_ended: bool) -> None:
     """Commits these events; the last is noted, with one that a stranger has written again and aborts."""
-    topic = names.events(bank.name)
-    writer, stranger = (broker.producer(transactional_id=f"{name}.{bank.name}") for name in ("writer", "stranger"))
-    for producer in (writer, stranger):
-        producer.init_transactions(SECONDS)
-    writer.begin_transaction()
-    for record in kept[:-1]:
-        write(writer, topic, record.key, record.value, record.headers)
-    writer.commit_transaction(SECONDS)
-    begin = len(broker.settled(topic)) + 1
-    writer.begin_transaction()
+    topic, stranger = names.events(bank.name), broker.producer(transactional_id=f"stranger.{bank.name}")
+    stranger.init_transactions(WAIT_SECONDS)
+    writer, begin = begun(broker, bank, kept[:-1])
     stranger.begin_transaction()
     for producer, record in ((writer, kept[-1]), (stranger, kept[0])):
         write(producer, topic, record.key, record.value, record.headers)
-    end = broker.ends(topic, committed=False)[0]
-    write(broker.producer(), topic, MARK, json.dumps({topic: (begin, end, "")}).encode(), SETTLING)
-    stranger.abort_transaction(SECONDS)
+    note(broker, topic, begin)
+    stranger.abort_transaction(WAIT_SECONDS)
     if is_ended:
         write(writer, topic, MARK, b"{}", SETTLED)
-    writer.commit_transaction(SECONDS)
+    writer.commit_transaction(WAIT_SECONDS)
+
+
+def begun(broker: Broker, bank: Bank, kept: list[RawRecord]) -> tuple[Producer, int]:
+    """A writer that has committed these events and begun its next transaction, and where that begins."""
+    topic, writer = names.events(bank.name), broker.producer(transactional_id=f"writer.{bank.name}")
+    writer.init_transactions(WAIT_SECONDS)
+    writer.begin_transaction()
+    for record in kept:
+        write(writer, topic, record.key, record.value, record.headers)
+    writer.commit_transaction(WAIT_SECONDS)
+    begin = len(broker.settled(topic)) + 1
+    writer.begin_transaction()
+    return writer, begin
+
+
+def note(broker: Broker, topic: str, begin: int) -> None:
+    """Notes as committed what was written since."""
+    end = broker.ends(topic, committed=False)[0]
+    write(broker.producer(), topic, MARK, json.dumps({topic: (begin, end, "")}).encode(), SETTLING)
 
 
 def write(producer: Producer, topic: str, key: bytes | None, value: bytes | None, headers: Any = None) -> None:
     producer.produce(topic, value, key, 0, headers=headers and list(headers))
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(WAIT_SECONDS) == 0
 
 
 def events(broker: Broker, bank: Bank) -> list[RawRecord]:

@@ -21,9 +21,9 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model import keys as names
 from leftfold.model.position import Receipt
 from leftfold.ports.codec import header
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.running import Haste, Running
 
 pytestmark = pytest.mark.servers
@@ -73,16 +73,16 @@ def test_commands_that_were_lost_or_made_again_are_reported_and_what_is_there_is
     post(broker, bank, client, 7)
     broker.wipe(commands, {0: 9})
     with Running(bank, broker.distant) as running:
-        lost = [dict(one) for one in running.reported("commands lost to retention")]
+        lost = [dict(one) for one in running.reports.of("commands lost to retention")]
         assert lost == [{"topic": commands, "partition": 0, "offsets": "5 to 8", "commands": 4}]
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, "the rest")
     remake(broker, bank, commands)
     with Running(bank, broker.distant) as running:
-        first, again = client.send_many([bank.deposit(ACCOUNT)] * 2, ids=["new", "id-4"], timeout=SECONDS)
+        first, again = client.send_many([bank.deposit(ACCOUNT)] * 2, ids=["new", "id-4"], timeout=WAIT_SECONDS)
         assert isinstance(first, Receipt)
         assert isinstance(again, Receipt)
         assert (first.version, again.version) == (9, 5)
-        assert running.reported("commands begin again")
+        assert running.reports.of("commands begin again")
     known = checkpoint(broker, bank)
     remake(broker, bank, commands)
     forget_ids(broker, bank, known)
@@ -95,26 +95,30 @@ def test_commands_that_were_lost_or_made_again_are_reported_and_what_is_there_is
     forget(broker, bank, "start")
     with Running(bank, broker.distant) as running:
         send(client, bank, 1, first=100)
-        assert not running.reported("commands begin again")
+        assert not running.reports.of("commands begin again")
     assert versions(broker, bank) == Counter(range(1, 12))
 
 
 def test_events_alone_are_enough_in_another_cluster(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     """The steps of docs/moving.md: topics that are made again stand for another cluster."""
+    threefold = bank.deposit(ACCOUNT, parts=3)
     with Running(bank, broker.distant):
+        first = client.send(threefold, id="threefold", timeout=WAIT_SECONDS)
         send(client, bank, 3)
         send(client, bank, 3, first=3)
     for topic in (names.commands(bank.name), bank.state, names.dead(bank.name)):
         remake(broker, bank, topic)
-    copy(broker, bank, 6)
+    copy(broker, bank, 9)
     with Running(bank, broker.distant):
+        again = client.send(threefold, id="threefold", timeout=WAIT_SECONDS)
+        assert (again.version, again.events) == (first.version, first.events) == (3, 3)
         send(client, bank, 2, first=5)
-    assert versions(broker, bank) == Counter(range(1, 8)), "id-5 was known, id-6 was not"
+    assert versions(broker, bank) == Counter(range(1, 11)), "id-5 was known, id-6 was not"
 
 
 def send(client: KafkaClient, bank: Bank, count: int, *, first: int = 0) -> None:
     ids = [f"id-{first + number}" for number in range(count)]
-    answers = client.send_many([bank.deposit(ACCOUNT)] * count, ids=ids, timeout=SECONDS)
+    answers = client.send_many([bank.deposit(ACCOUNT)] * count, ids=ids, timeout=WAIT_SECONDS)
     assert all(isinstance(answer, Receipt) for answer in answers), answers
 
 
@@ -152,7 +156,7 @@ def copy(broker: Broker, bank: Bank, most: int) -> None:
     for record in kept:
         headers: Any = list(record.headers)
         producer.produce(events, record.value, record.key, record.partition, headers=headers)
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(WAIT_SECONDS) == 0
 
 
 def checkpoint(broker: Broker, bank: Bank) -> ChangelogCheckpoint:
@@ -166,7 +170,7 @@ def forget_ids(broker: Broker, bank: Bank, checkpoint: ChangelogCheckpoint) -> N
     producer = broker.producer()
     old = ChangelogCheckpoint(checkpoint.commands, checkpoint.events, checkpoint.writer, checkpoint.start)
     producer.produce(bank.state, old.encode(), MARK, 0)
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(WAIT_SECONDS) == 0
 
 
 def forget(broker: Broker, bank: Bank, where: Where = "kept") -> None:

@@ -23,10 +23,10 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.protocols import LogReader, RawRecord
 from tests.process.alarms import Rang, Wind, alarm_called, bells
 from tests.process.trading import Trading
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker import bank as banks
 from tests.worker.bank import PARTITIONS, Bank
-from tests.worker.broker import SECONDS, Broker
+from tests.worker.broker import Broker
 from tests.worker.load import Sent, audit
 from tests.worker.running import Running
 
@@ -88,8 +88,8 @@ def test_records_that_no_worker_wrote_are_passed_over_and_streams_whose_state_th
     for version in (1, 2, 3):
         with Running(bank, broker.distant) as running:
             for account in ("ann", *hit):
-                assert client.send(bank.deposit(account), timeout=SECONDS).version == version
-            reports = running.reported("foreign state")
+                assert client.send(bank.deposit(account), timeout=WAIT_SECONDS).version == version
+            reports = running.reports.of("foreign state")
             assert len({one["at"] for one in reports if "at" in one}) == (len(FOREIGN) if version > 1 else 0)
             assert [one["of"] for one in reports if "of" in one] == ([sorted(hit)] if version == 2 else [])
         if version == 1:
@@ -101,14 +101,14 @@ def test_those_of_a_process_end_no_worker_and_its_timers_ring(broker: Broker) ->
     ensure(app, broker.settings)
     states, bell = names.state("alarm", 1), "bell"
     with Trading(broker.settings, app, parts=("bells", "alarm", "router")) as trading:
-        trading.client.send(Wind(bell=bell, at=datetime(2999, 1, 1, tzinfo=UTC)), timeout=SECONDS)
+        trading.client.send(Wind(bell=bell, at=datetime(2999, 1, 1, tzinfo=UTC)), timeout=WAIT_SECONDS)
         wait_until(lambda: any(r.key == bell.encode() for r in trading.records(states)), "the timer")
     _forge(broker, states, 0, [*FOREIGN, (bell.encode(), TORN[-1])])  # its inputs are folded again
     with Trading(broker.settings, app, parts=("bells", "alarm", "router")) as trading:
-        found = [details for what, details in trading.reports if what == "foreign state"]
+        found = trading.reports.of("foreign state")
         assert len({one["at"] for one in found if "at" in one}) >= len(FOREIGN)
         assert [one["of"] for one in found if "of" in one] == [[bell]]
-        trading.client.send(Wind(bell=bell, at=datetime(2020, 1, 1, tzinfo=UTC)), timeout=SECONDS)
+        trading.client.send(Wind(bell=bell, at=datetime(2020, 1, 1, tzinfo=UTC)), timeout=WAIT_SECONDS)
         trading.await_event("bells", Rang(bell=bell))
 
 
@@ -118,7 +118,7 @@ def test_answers_of_another_version_are_taken_over_in_small_steps(broker: Broker
     new = broker.opened(banks.bank(old.name, version=2, partitions=1))
     with KafkaClient(old.name, broker.settings) as client, Running(old, broker.address) as running:
         for number in range(5):
-            client.send(old.look(f"account-{number}"), timeout=SECONDS)
+            client.send(old.look(f"account-{number}"), timeout=WAIT_SECONDS)
         reads: list[str] = []
         onlooker = KafkaClientSupplier(broker.settings)
         member = onlooker.member(old.group, names.commands(old.name), lambda partitions, ours: None)
@@ -157,12 +157,12 @@ def _forge(broker: Broker, topic: str, partition: int, records: list[tuple[bytes
     producer = broker.producer()
     for key, value in records:
         producer.produce(topic, value, key, partition)
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(WAIT_SECONDS) == 0
 
 
 def _send(client: KafkaClient, bank: Bank, sent: list[Sent], *, accounts: list[str] = ACCOUNTS) -> None:
     new = [Sent(f"id-{len(sent) + n}", account, bank.deposit(account, n)) for n, account in enumerate(accounts)]
-    answers = client.send_many([one.command for one in new], ids=[one.id for one in new], timeout=SECONDS)
+    answers = client.send_many([one.command for one in new], ids=[one.id for one in new], timeout=WAIT_SECONDS)
     for one, answer in zip(new, answers, strict=True):
         one.answer = answer
     sent += new

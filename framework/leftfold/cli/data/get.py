@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
-from urllib.parse import unquote
 
 import typer
 from pydantic_core import to_jsonable_python
@@ -126,7 +125,7 @@ def _show_changes(
     position: Position | None = None
     try:
         for number, change in enumerate(changes, 1):
-            key = unquote(view.keys.encode(change.key))  # as users type it: parts with / between them
+            key = view.keys.typed(view.keys.encode(change.key))  # as users type it: parts with / between them
             if as_json:
                 fields = {"view": view.name, "key": key, "row": change.row, "position": change.position.offsets}
                 emit(fields if change.version is None else {**fields, "version": change.version})

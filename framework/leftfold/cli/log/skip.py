@@ -130,7 +130,8 @@ def _skip_lost(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) 
         if lost:
             agreed(f"these events will never reach the process; have the routers of {name} pass over them?", yes=yes)
             _check_idle(groups, app.name, name)
-            groups.move(app.name, name, Position.union(Position.at(topic, p, end) for topic, p, _, end in lost))
+            ends = Position.union(Position.at(topic, p, end) for topic, p, _, end in lost)
+            groups.set(names.routing(app.name, name), ends)
     if as_json:
         for topic, partition, start, end in lost:
             emit({"process": name, "topic": topic, "partition": partition, "from": start, "to": end})
@@ -139,9 +140,7 @@ def _skip_lost(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) 
 
 
 def _check_idle(groups: Any, app: str, process: str) -> None:
-    router = f"{process}.router"
-    at_work = groups.owners(router).get(names.group(app, router), 0)
-    if at_work:
+    if at_work := groups.groups().get(names.routing(app, process), 0):
         raise InfrastructureError(
             f"process {process} has {amount(at_work, 'router')} at work; stop what runs them, then say it again"
         )
@@ -150,7 +149,7 @@ def _check_idle(groups: Any, app: str, process: str) -> None:
 def _lost(groups: Any, app: str, process: str, topics: list[str]) -> list[tuple[str, int, int, int]]:
     """Events deleted from topics before routers read them: topic, partition, first offset, end offset."""
     there = [topic for topic in topics if topic in groups.topics()]
-    at = groups.committed(names.group(app, f"{process}.router"), there)
+    at = groups.committed(names.routing(app, process), there)
     return [(gap.topic, gap.partition, gap.start, gap.end) for gap in unreachable(groups.starts(there), at)]
 
 
@@ -190,7 +189,7 @@ def _stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> l
     letters = DeadLetters(decider, settings).read()
     waiting = [letter for letter in letters if not letter.handled]
     for place in places:
-        here = [letter for letter in waiting if letter.source == f"{place.topic}/{place.partition}/{place.offset}"]
+        here = [letter for letter in waiting if letter.source == place.source]
         if not here or place.topic != events:
             raise Usage(
                 f"no worker of {decider} stands still at {place}, so it is not passed over; nothing was changed. Where "

@@ -21,7 +21,7 @@ from leftfold.model.app import App
 from leftfold.model.computed_views import TableView
 from leftfold.model.position import Position
 from leftfold.runtime.connect import kafka_settings, open_archive
-from leftfold.runtime.console import Styled, amount, emit, note, say, styled
+from leftfold.runtime.console import Styled, amount, emit, note, say, shown_path, styled
 from leftfold.runtime.project import archive_of, find_project, load_apps
 from leftfold.runtime.rebuilding import kept, spark_settings
 from leftfold.runtime.servers import Servers
@@ -79,10 +79,10 @@ def _is_well(app: App, spec: str, lock: Path, servers: Servers, *, write: bool, 
     for line in [*kept, *filter(None, [remark, unbounded(app)])]:
         note(line)
     if write:
-        note(f"wrote {_near(lock)}; commit it")
+        note(f"wrote {shown_path(lock)}; commit it")
     differs = bool(topics or queries or findings)
     if not (write or as_json or differs):
-        say(styled("ok", fg="green"), f": {_counted(app)}, as in {_near(lock)}")
+        say(styled("ok", fg="green"), f": {_counted(app)}, as in {shown_path(lock)}")
     return not differs
 
 
@@ -106,10 +106,6 @@ def _counted(app: App) -> str:
     if app.processes:
         counts.insert(1, (len(app.processes), "process"))
     return ", ".join(amount(number, what) for number, what in counts)
-
-
-def _near(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 _NAMED = 3

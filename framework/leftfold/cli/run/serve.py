@@ -28,7 +28,7 @@ from leftfold.runtime.telemetry import TelemetrySettings, check_address, collect
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from leftfold.http import Access
+    from leftfold.http import Access, GatewayServer
     from leftfold.runtime.servers import Servers
 
 __all__ = ["CONSOLE_EXAMPLES", "SERVE_EXAMPLES", "console", "serve"]
@@ -81,6 +81,8 @@ def serve(
             f"--host {host} can be reached by others, and callers need no credentials: make an API key with leftfold "
             f"serve --new-key NAME, set LEFTFOLD_HTTP_ISSUER, or serve everybody with --insecure"
         )
+    if console:
+        _check_visitors(access, host, (console_role, acts_role), allow_acts=allow_acts)
     apps = _load(app or [], is_silent=with_parent)
     with ExitStack() as opened:
         shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
@@ -94,17 +96,15 @@ def serve(
             servers = kafka, redis, archive
             scraped = TelemetrySettings().metrics
             _add_console(
-                api, "/console", apps, named, servers, access, roles, allow_acts=allow_acts, specs=app, metrics=scraped
-            )
+                api, "/console", apps, named, servers, access, roles,
+                allow_acts=allow_acts, specs=app, host=host, metrics=scraped,
+            )  # fmt: skip
         if not with_parent:
             note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
-        _raise_file_limit()
-        # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         server = GatewayServer(api, host=host, port=port, ws="auto" if console else "none")
         if with_parent:
             end_with_parent(lambda: server.handle_exit(signal.SIGTERM, None))
-        server.run()
+        _run(server)
 
 
 def _load(specs: list[str], *, is_silent: bool) -> Mapping[str, App]:
@@ -117,10 +117,13 @@ def _load(specs: list[str], *, is_silent: bool) -> Mapping[str, App]:
         raise
 
 
-def _raise_file_limit() -> None:
-    """Lets the process have as many files as it may have: each connection is one, and a shell often allows 1,024."""
+def _run(server: GatewayServer) -> None:
+    """Runs a server with as many files as it may have: each connection is one, and a shell often allows 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server.run()
 
 
 _NAME_OF_KEY = re.compile(r"[^,=:\s](?:[^,=:]*[^,=:\s])?(?::[^,=:+\s]+(?:\+[^,=:+\s]+)*)?")
@@ -167,18 +170,14 @@ def console(
     (LEFTFOLD_HTTP_KEYS) as the password, and a TLS proxy a token or a certificate.
     """
     with extras():
-        import uvicorn
         from fastapi import FastAPI
 
-        from leftfold.http.access import is_loopback, local_names
+        from leftfold.http import GatewayServer
+        from leftfold.http.gateway_server import RequestLimits
         from leftfold.http.settings import HttpSettings
 
     access = HttpSettings().access()
-    if access.is_open and not is_loopback(host):
-        raise Usage(
-            f"--host {host} can be reached by others, and visitors need no credentials: make an API key with leftfold "
-            f"serve --new-key NAME, and set LEFTFOLD_HTTP_KEYS"
-        )
+    _check_visitors(access, host, (role, acts_role), allow_acts=allow_acts)
     apps = load_apps(app or [])
     if metrics:
         check_address(metrics)
@@ -187,20 +186,21 @@ def console(
         open_archive(to["archive"])  # says at once that its extra is not installed
         connections = {one.name: opened.enter_context(connect(one, **to)) for one in apps.values()}
         servers, roles = (kafka, redis, archive), (role, acts_role)
-        hosts = local_names(host) if access.is_open else ()
         api = FastAPI(title="Leftfold console", openapi_url=None)
         _add_console(
             api, "/", apps, connections, servers, access, roles,
-            allow_acts=allow_acts, specs=app, hosts=hosts, metrics=metrics,
+            allow_acts=allow_acts, specs=app, host=host, metrics=metrics,
         )  # fmt: skip
+        api.add_middleware(RequestLimits, access=access)
         note(f"the console of {', '.join(one.name for one in apps.values())}: http://{host}:{port}")
-        uvicorn.run(api, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_DRAIN_SECONDS)
+        _run(GatewayServer(api, host=host, port=port, ws="auto", timeout_graceful_shutdown=_DRAIN_SECONDS))
 
 
 def command_line(words: Sequence[str], app: str, *, apps: Mapping[str, str], options: Mapping[str, str]) -> str:
     """The command line of some words for an App ('' = all), with the options that the command has of those given.
 
     Args:
+        words: behind a `--`, what comes from data and may look like an option.
         apps: the `module:name` of Apps by name, where they were named.
     """
     from leftfold.cli.main import app as main_app
@@ -211,7 +211,8 @@ def command_line(words: Sequence[str], app: str, *, apps: Mapping[str, str], opt
         inner = command.make_context("", [], resilient_parsing=True)
         command, count = command.get_command(inner, words[count]), count + 1
     known: dict[str, Any] = {name: one for one in command.params for name in one.opts if name.startswith("-")}
-    rest, arguments, chosen = list(words[count:]), list[str](), list[str]()
+    end = words.index("--") if "--" in words else len(words)
+    rest, arguments, chosen = list(words[count:end]), list[str](), list[str]()
     while rest:
         word = rest.pop(0)
         if (option := known.get(word)) is None or not (option.is_flag or rest):
@@ -222,9 +223,38 @@ def command_line(words: Sequence[str], app: str, *, apps: Mapping[str, str], opt
         wanted = [apps[app]] if app in apps else list(apps.values()) if named.multiple else list(apps.values())[:1]
         chosen += [f"--app={spec}" for spec in wanted]
     chosen += [f"{name}={value}" for name, value in options.items() if name in known]
+    arguments += words[end + 1 :]
     if any(argument.startswith("-") for argument in arguments):
         return shlex.join(["leftfold", *words[:count], *chosen, "--", *arguments])
     return shlex.join(["leftfold", *words[:count], *arguments, *chosen])
+
+
+def _check_visitors(access: Access, host: str, roles: tuple[str, str], *, allow_acts: bool) -> None:
+    """Checks that a console is seen by those alone who are meant, and that not every caller may act.
+
+    Raises:
+        Usage: it is not so.
+    """
+    from leftfold.http.access import Access, is_loopback
+
+    looking, acting = roles
+    if access.is_open and not is_loopback(host):
+        raise Usage(
+            f"--host {host} can be reached by others, and visitors of the console need no credentials: make an API key "
+            f"with leftfold serve --new-key NAME, and set LEFTFOLD_HTTP_KEYS"
+        )
+    if (looking or acting) and access.is_open:
+        raise Usage("a role needs visitors that say who they are; make an API key: leftfold serve --new-key NAME")
+    if access.authorize is not Access().authorize and not looking:
+        raise Usage(
+            "the console shows everything, and LEFTFOLD_HTTP_AUTHORIZE is not asked for its pages; name the role of "
+            "those who may look: --role ROLE, or --console-role ROLE of leftfold serve"
+        )
+    if allow_acts and not acting and not access.is_open:
+        raise Usage(
+            "with --allow-acts every caller with a key could act, a web shop's as well; name the role of those who "
+            "may: --acts-role ROLE, and make their keys with leftfold serve --new-key NAME:ROLE"
+        )
 
 
 def _add_console(
@@ -238,28 +268,21 @@ def _add_console(
     *,
     allow_acts: bool,
     specs: Sequence[str] | None,
-    hosts: Sequence[str] = (),
-    metrics: str = "",
+    host: str,
+    metrics: str,
 ) -> None:
     """Adds the console of Apps to an application, at a path.
 
     Args:
         access: who visitors are. roles: which role may look, and which may act; '' = every visitor.
         allow_acts: whether visitors may act at all. specs: the Apps that were named, for the commands on pages.
-        hosts: the names under which it answers; empty = any. metrics: where `leftfold run --metrics` answers.
+        host: where it listens. metrics: where `leftfold run --metrics` answers.
     """
     with extras():
-        from leftfold.http import Access
+        from leftfold.http.access import local_names
         from leftfold.http.console import Console, mount_console
 
     looking, acting = roles
-    if (looking or acting) and access.is_open:
-        raise Usage("a role needs visitors that say who they are; make an API key: leftfold serve --new-key NAME")
-    if access.authorize is not Access().authorize and not looking:
-        raise Usage(
-            "the console shows everything, and LEFTFOLD_HTTP_AUTHORIZE is not asked for its pages; name the role of "
-            "those who may look: --role ROLE, or --console-role ROLE of leftfold serve"
-        )
     project = find_project()
     locks = {spec: project.lock_of(one, spec, is_alone=len(apps) == 1) for spec, one in apps.items()}
     kafka, redis, archive = servers
@@ -276,5 +299,5 @@ def _add_console(
         may_look=lambda who: not looking or looking in who.roles,
         may_act=lambda who: allow_acts and (not acting or acting in who.roles),
     )  # fmt: skip
-    mount_console(api, state, path, access=access, hosts=hosts)
+    mount_console(api, state, path, access=access, hosts=local_names(host) if access.is_open else ())
     open_report("console")  # for errors of pages that were not foreseen

@@ -48,7 +48,7 @@ def explain(
     """
     plain, _, named = name.partition("@")
     view = folded_view_of(load_app(app, having=[plain]), plain)
-    work = Explaining(view, (kafka, redis, archive), named or "live", shown)
+    work = Explaining(view, (kafka, redis, archive), named or "live", progress=shown)
     step, steps = None, work.steps(encoded_key(view, key))
     for step in steps if last is None else deque(steps, last):
         _tell(view, step, as_json=as_json)

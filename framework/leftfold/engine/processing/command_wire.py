@@ -77,7 +77,6 @@ def command_headers(
     type_: bytes,
     expected_version: int | None = None,
     reply_to: bytes = b"",
-    correlation: str = "",
     traceparent: str = "",
     principal: str = "",
 ) -> list[tuple[str, bytes]]:
@@ -94,7 +93,7 @@ def command_headers(
         ("ce_type", type_),
         ("ce_subject", getattr(command, spec.key).encode()),
         ("ce_time", at),
-        ("ce_correlationid", (correlation or id).encode()),
+        ("ce_correlationid", id.encode()),
         CONTENT_TYPE,
     ]
     if expected_version is not None:

@@ -88,9 +88,6 @@ class Timers:
             for name, timer in timers.items():
                 yield key, name, timer
 
-    def __len__(self) -> int:
-        return self._count
-
 
 class ProcessManagerProcessor(PartitionProcessor[Input]):
     """Reacts to batches of a process's inputs over the partitions it holds, and fires due timers.
@@ -264,7 +261,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
             given.time,
             given.correlation,
             given.id.encode(),
-            ("origin", f"{record.topic}/{record.partition}/{record.offset}/{index}".encode()),
+            ("origin", f"{record.address.source}/{index}".encode()),
             ("reply_to", names.commands(self.name).encode()),
             ("reply_key", record.key or b""),
             traceparent=given.traceparent,

@@ -109,7 +109,7 @@ def answer_record(
         header(command.headers, "ce_time"),
         header(command.headers, "ce_correlationid") or id_,
         id_,
-        ("origin", f"{command.topic}/{command.partition}/{command.offset}/0".encode()),
+        ("origin", f"{command.address.source}/0".encode()),
         traceparent=header(command.headers, "traceparent"),
         principal=header(command.headers, PRINCIPAL),
     )
@@ -211,7 +211,7 @@ class Router:
             given.get("ce_time", b""),
             given.get("ce_correlationid") or id_.encode(),
             id_.encode(),
-            ("origin", f"{record.topic}/{record.partition}/{record.offset}/0".encode()),
+            ("origin", f"{record.address.source}/0".encode()),
             traceparent=given.get("traceparent", b""),
             principal=given.get(PRINCIPAL, b""),
         )

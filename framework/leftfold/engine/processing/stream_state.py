@@ -13,8 +13,8 @@ from leftfold.model.state_encoding import Storage
 from leftfold.ports.codec import JSON
 
 __all__ = [
-    "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "Stream", "StreamCodec", "answer", "is_state",
-    "state_key",
+    "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "Stream", "StreamCodec", "answer", "answers_in",
+    "is_state", "state_key",
 ]  # fmt: skip
 
 
@@ -209,14 +209,17 @@ class StreamCodec(Generic[S]):
         try:
             fields = json.loads(value)
             version, state = int(fields["version"]), json.dumps(fields["state"])
-            answered = {
-                id_: answer(id_, digest, first, *_outcome(outcome), seen)
-                for id_, digest, first, outcome in fields["answered"]
-            }
+            answered = answers_in(fields, seen)
             origins = {source: (offset, index) for source, (offset, index) in fields["origins"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
         return Stream(version, self._storage.decode(state), answered, origins)
+
+
+def answers_in(fields: Mapping[str, Any], seen: float) -> dict[str, RememberedAnswer]:
+    """The answers in the fields of a state record, by command id; they count as given at `seen`."""
+    answered = fields["answered"]
+    return {id_: answer(id_, digest, first, *_outcome(outcome), seen) for id_, digest, first, outcome in answered}
 
 
 def _outcome(outcome: int | dict[str, Any]) -> tuple[int, dict[str, Any] | None]:

@@ -12,7 +12,7 @@ from leftfold.engine.processing.process_instance import Instance, InstanceCodec
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor
 from leftfold.engine.processing.process_wire import BARRIER, read_input
-from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, Stream, StreamCodec, answer
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, Stream, StreamCodec, answer, answers_in
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -185,10 +185,7 @@ class Refold:
         stream = self.stream(key)
         stream.weight = -1
         fields = json.loads(record)
-        for id_, digest, first, outcome in fields["answered"]:
-            error = outcome if isinstance(outcome, dict) else None
-            events = 0 if isinstance(outcome, dict) else outcome
-            stream.answered[id_] = answer(id_, digest, first, events, error, 0.0)
+        stream.answered.update(answers_in(fields, 0.0))
         for source, (offset, index) in fields["origins"].items():
             stream.origins[source] = max((offset, index), stream.origins.get(source, (-1, -1)))
         self.changed[key] = stream

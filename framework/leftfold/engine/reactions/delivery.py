@@ -32,9 +32,6 @@ class DeliveryQueue:
         self._later: list[tuple[float, int, _Stream]] = []
         self._number = count()
 
-    def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
-
     def add(self, pending: PendingDelivery) -> None:
         """Adds an event behind those of its stream."""
         queue = self._queues.get(pending.stream)

@@ -112,7 +112,7 @@ def parked(pending: PendingDelivery, error: BaseException, partition: int, *, wh
     headers: HeaderList = [
         *(record.headers if whole else ()),
         ("dead_reason", reason_of(error).encode()),
-        ("dead_source", f"{record.topic}/{record.partition}/{record.offset}".encode()),
+        ("dead_source", record.address.source.encode()),
         ("attempts", str(pending.tries).encode()),
         ("idempotency_key", pending.delivery.idempotency_key.encode()),
     ]

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
-from leftfold.engine.views.folded_rows import StepwiseFold, check_storable, evolver
+from leftfold.engine.views.folded_rows import StepwiseFold, check_storable
 from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
 from leftfold.model.rows import CHECKSUM_MODULUS
@@ -188,7 +188,7 @@ class BucketFold:
         self, view: View[Any, Any], bucket: int, sources: Sequence[OffsetRange], aside: Collection[str] = ()
     ) -> None:
         self._view, self._bucket, self._sources = view, bucket, sources
-        self._evolve = evolver(view)
+        self._evolve = view.evolve
         self._reader = UpdateReader(view)
         self._checksum = self._rows = 0
         self._time = ""

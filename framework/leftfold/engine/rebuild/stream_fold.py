@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
-from leftfold.engine.views.folded_rows import RowEncodingError, StepwiseFold, evolver, parked_at, stream_row
+from leftfold.engine.views.folded_rows import RowEncodingError, StepwiseFold, parked_at, stream_row
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, ColumnarRecords, OffsetRange, raw, type_of
@@ -31,7 +31,7 @@ class StreamFold:
 
     def __init__(self, view: View[Any, Any], part: OffsetRange, *, tracked: Collection[str] = ()) -> None:
         self._view, self._part = view, part
-        self._evolve = evolver(view)
+        self._evolve = view.evolve
         self._tracked: dict[str, StepwiseFold] = {key: StepwiseFold(view) for key in tracked}
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
         self._decoder, self._is_mine = EventDecoder([view]), folds_record(view)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -12,13 +12,13 @@ from leftfold.engine.views.decoding import Decoded
 from leftfold.errors import ContractError
 from leftfold.model.keys import partition_of
 from leftfold.model.rows import Fields
-from leftfold.model.view import FoldView, View
+from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange
 from leftfold.safety import shown
 
 __all__ = [
     "NO_KEY", "FoldedBucket", "FoldedRow", "RowAddress", "RowEncodingError", "StepwiseFold", "bucket_of",
-    "check_storable", "evolver", "parked_at", "place_of", "stored_row", "stream_row",
+    "check_storable", "parked_at", "place_of", "stored_row", "stream_row",
 ]  # fmt: skip
 
 
@@ -40,12 +40,6 @@ def check_storable(view: View[Any, Any], row: Any) -> None:
     """Encodes the row; raises what the encoding raises."""
     view.rows.encode(row)
     view.rows.index_entries(row)
-
-
-def evolver(view: View[Any, Any]) -> Callable[[Any, Any], Any]:
-    """The view's fold step."""
-    evolve: Callable[[Any, Any], Any] = view.evolve if isinstance(view, FoldView) else view.evolve_row
-    return evolve
 
 
 _change: Any = tuple.__new__
@@ -180,7 +174,7 @@ class StepwiseFold:
     """
 
     def __init__(self, view: View[Any, Any], row: Any = None) -> None:
-        self._view, self._evolve = view, evolver(view)
+        self._view, self._evolve = view, view.evolve
         self.row = self.good = row
         self.good_at: Decoded | None = None
         self.parked: Parked | None = None

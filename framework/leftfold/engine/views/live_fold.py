@@ -15,7 +15,6 @@ from leftfold.engine.views.folded_rows import (
     RowEncodingError,
     StepwiseFold,
     bucket_of,
-    evolver,
     parked_at,
     stored_row,
     stream_row,
@@ -49,7 +48,7 @@ class LiveFold:
         self._is_mine = folds_record(view)
         self.buckets = {number: FoldedBucket.of(checkpoint) for number, checkpoint in checkpoints.items()}
         self.skip(checkpoints)
-        self.step = evolver(view)
+        self.step = view.evolve
         self._take = self._take_streams if generation.stream_keyed else self._take_others
         # By bucket and the name of the row in records: the stream's key for a stream-keyed view, else its own encoded
         # key.

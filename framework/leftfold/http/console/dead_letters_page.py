@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from nicegui import ui
 
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.progress import ProgressReport, RebuildProgress
-from leftfold.http.console.console_state import SurveyResult, Visitor
+from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, survey_html
-from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, table, tag, time_text
-from leftfold.http.console.overview_page import empty_text
+from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, tag, time_text
+from leftfold.http.console.parked import parked_rows_html, show_parked_events
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import Letter
@@ -29,8 +28,7 @@ from leftfold.runtime.operations.dead_letters import (
     group_of,
     types_of,
 )
-from leftfold.runtime.operations.reactions import parked_events, retry_parked
-from leftfold.runtime.project import Usage
+from leftfold.runtime.project import Usage, read_address
 
 __all__ = ["dead_letters", "group_of"]
 
@@ -39,8 +37,6 @@ _MOST = 2_000
 """How many offsets of each partition are read, the last ones: a flood of letters must not end the console."""
 _EDITABLE = 300_000
 """Characters of a payload that is edited on a page: a browser sends no message of a million."""
-_SHOWN = 20_000
-"""Characters of the payload of a parked event: a page shows many of them."""
 _AT_ONCE = 10
 """Up to so many letters are handled while the visitor waits."""
 _DEAD = names.dead("")
@@ -57,16 +53,16 @@ async def dead_letters(visitor: Visitor, name: str = "", letter: str = "", handl
     )
     page = _Letters(visitor, name, letter, with_handled=handled == "yes")
     await page.show()
-    await _show_reactions(visitor)
+    await show_parked_events(visitor)
     with panel("Parked rows of views"):
-        survey_html(visitor, partial(_parked_rows, visitor))
+        survey_html(visitor, partial(parked_rows_html, visitor))
 
 
 @dataclass(frozen=True)
 class _LetterList:
-    """All letters, and for how long those of each category and process are kept."""
+    """All letters with the group of each, and for how long those of each category and process are kept."""
 
-    letters: Sequence[Letter]
+    letters: Sequence[tuple[Letter, str]]
     kept: Mapping[str, Retention]
 
 
@@ -107,9 +103,10 @@ class _Letters:
         burials = self._burials()
         # Without their payloads: a page that is open holds them all.
         letters = [replace(one, record=one.record._replace(value=None)) for one in burials.letters(self._name, _MOST)]
-        found = _LetterList(letters, burials.kept(self._name))
+        found = _LetterList([(one, group_of(one.reason)) for one in letters], burials.kept(self._name))
         if not self._letter:
             return found, None
+        read_address(self._letter, "a dead letter; choose one of the links")
         (opened,) = burials.chosen([self._letter])
         return found, (opened, burials.original(opened).value or b"")
 
@@ -117,11 +114,11 @@ class _Letters:
         found, opened = read
         if opened is not None:
             self._show_letter(*opened, found.kept)
-        shown = [one for one in found.letters if self._with_handled or not one.handled]
         groups: dict[tuple[str, str, str], list[Letter]] = {}
-        for one in shown:
-            groups.setdefault((one.record.topic, one.handled, group_of(one.reason)), []).append(one)
-        waiting = sum(not one.handled for one in found.letters)
+        for one, group in found.letters:
+            if self._with_handled or not one.handled:
+                groups.setdefault((one.record.topic, one.handled, group), []).append(one)
+        waiting = sum(not one.handled for one, _ in found.letters)
         with panel(f"Dead letters: {waiting:,} wait"):
             html(self._choices(found))
             if not groups:
@@ -184,10 +181,7 @@ class _Letters:
         """One letter: its error, its payload beside, and what can be done about it."""
         name, type_ = letter.record.topic.removesuffix(_DEAD), letter.text("ce_type")
         leaves = kept[name].leaves(letter) if name in kept else None
-        try:
-            text = json_text(json.loads(value))
-        except (ValueError, RecursionError):
-            text = value.decode(errors="replace")
+        text = _indented(value)
         with ui.element("div").classes("lf-columns"):
             with panel(str(letter.place)):
                 html(tag("p", letter.reason, cls="lf-error"))
@@ -245,7 +239,7 @@ class _Letters:
     def _resend(self, letters: Sequence[Letter], body: str | None = None) -> Act:
         """Sends letters again, each under a new id; one letter also with another body."""
         other = checked_value(self._console.apps.values(), letters[0], body) if body is not None else None
-        compact = json.dumps(json.loads(other), ensure_ascii=False) if other is not None else ""
+        compact = _compact(other) if other is not None else ""
         which = [str(one.place) for one in letters]
 
         def line(reason: str) -> str:
@@ -266,7 +260,7 @@ class _Letters:
             "It counts even if the old one was decided meanwhile. A command of a process keeps its id, by which the "
             "process knows the answer. The letter stays, marked as sent again."
         )
-        return Act(f"Resend {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+        return Act(f"Resend {_named(letters)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
 
     def _shell(self, word: str, which: Sequence[str], reason: str, *options: str) -> str:
         by = ["--by", self._visitor.name] if self._visitor.name else []
@@ -288,7 +282,7 @@ class _Letters:
 
         counted = amount(len(letters), "letter")
         happens = f"{counted} will be marked as discarded; the bytes stay until retention deletes them."
-        return Act(f"Discard {_named(which)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+        return Act(f"Discard {_named(letters)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
 
 
 def name_of(cls: Any) -> str:
@@ -297,8 +291,32 @@ def name_of(cls: Any) -> str:
     return f"{spec.category}.{spec.name}"
 
 
-def _named(which: Sequence[str]) -> str:
-    return which[0] if len(which) == 1 else f"{len(which):,} letters of {which[0].partition(_DEAD)[0]}"
+def _named(letters: Sequence[Letter]) -> str:
+    """Which letters an act is about: an address, or how many of which group."""
+    name = letters[0].record.topic.removesuffix(_DEAD)
+    one, of = str(letters[0].place), f"letters of {name}, group {group_hash(letters[0].reason)}"
+    return one if len(letters) == 1 else f"{len(letters):,} {of}"
+
+
+def _compact(value: bytes) -> str:
+    """JSON in one line, or as it is where that would change a number."""
+    text = value.decode()
+    compact = json.dumps(json.loads(text), ensure_ascii=False)
+    return compact if _without_spaces(compact) == _without_spaces(text) else text
+
+
+def _indented(value: bytes) -> str:
+    """A payload as indented JSON; as it is, where it is none, or where that would change a number in it."""
+    text = value.decode(errors="replace")
+    try:
+        found = json_text(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+    return found if _without_spaces(found) == _without_spaces(text) else text
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
 
 
 def _checked(visitor: Visitor, letter: Letter, text: str) -> Html:
@@ -307,77 +325,3 @@ def _checked(visitor: Visitor, letter: Letter, text: str) -> Html:
     except Usage as error:
         return tag("p", str(error).removesuffix(". Nothing was sent"), cls="lf-error")
     return tag("p", f"This is a {letter.text('ce_type')}.", cls="lf-fine")
-
-
-async def _show_reactions(visitor: Visitor) -> None:
-    """What each reaction has parked, with a retry of all of it."""
-    for app in visitor.console.apps.values():
-        for reaction in app.reactions:
-            await _show_reaction(visitor, app, reaction.name)
-
-
-async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
-    def read() -> Sequence[Mapping[str, Any]]:
-        return parked_events(name, visitor.console.servers[0], _LISTED)
-
-    def retry() -> Act:
-        def do(who: str, reason: str, report: Any) -> str:
-            def tell(count: int) -> None:
-                report(RebuildProgress("trying", count))
-
-            kafka, _, archive = visitor.console.servers
-            tried = retry_parked(app, name, kafka, tell, archive)
-            still = "".join(f"; {where}: {why}" for where, why in tried.parked.items())
-            return f"{amount(tried.done, 'event')} done, {len(tried.parked):,} parked again{still}"
-
-        line = visitor.console.shell("retry", name, app=app.name)
-        happens = "Each parked event is tried once, by this console, with the same idempotency keys as before."
-        return Act(f"Retry {name}", happens, lambda reason: line, do, needs_reason=True, is_long=True)
-
-    def shown(found: Sequence[Mapping[str, Any]]) -> None:
-        columns = ("event", "type", "key", "tries#", "why", "payload")
-        rows = [
-            (_source(visitor, one), one["type"], one["key"], one["tries"], one["why"], _payload(one["value"]))
-            for one in found[:_LISTED]
-        ]
-        html(table(columns, rows, label=f"Parked by {name}", empty="Nothing is parked."))
-        if found:
-            act_button(visitor, f"Retry {len(found):,}", retry, lambda: None, label=f"Retry {name}")
-
-    with panel(f"Parked by reaction {name}"):
-        await fetched(read, shown, what=f"reading what {name} has parked")
-
-
-def _payload(value: Any) -> Html:
-    """The value of a parked event, as far as a page can show it."""
-    if value is None:
-        return tag("span", "too large to be copied; the log has it", cls="lf-quiet")
-    text = json_text(value)
-    return details("payload", value if len(text) <= _SHOWN else f"{text[:_SHOWN]}… of {len(text):,} characters")
-
-
-def _source(visitor: Visitor, event: Mapping[str, Any]) -> Html:
-    category = str(event["type"]).partition(".")[0]
-    if category not in visitor.console.deciders():
-        return tag("code", event["event"])
-    return tag("a", event["event"], href=visitor.href("/streams", category=category, key=event["key"]))
-
-
-def _parked_rows(visitor: Visitor, result: SurveyResult) -> Html:
-    """The parked rows of all views, each with a link to its view."""
-    live = [row for row in result.rows if row["kind"] == "view" and row.get("live")]
-    errors = [problem for problem in result.problems if " parks " in problem]
-    rows = [
-        (
-            tag("a", row["name"], href=visitor.href(f"/views/{row['name']}")),
-            tag("a", unquote(key), href=visitor.href(f"/views/{row['name']}", key=unquote(key))),
-            next((sentence(one.removeprefix(start)) for one in errors if one.startswith(start)), ""),
-        )
-        for row in live
-        for key in row.get("parked", ())[:_LISTED]
-        for start in [f"view {row['name']} parks {key}: "]
-    ]
-    nothing = empty_text(result, "Nothing is parked.")
-    shown = table(("view", "row", "error"), rows, label="Parked rows", empty=nothing)
-    others = sum(len(row.get("parked", ())) for row in live) - len(rows)
-    return shown + tag("p", f"{others:,} more on the pages of their views", cls="lf-quiet") if others else shown

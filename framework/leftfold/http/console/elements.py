@@ -6,9 +6,9 @@ import asyncio
 import logging
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -219,7 +219,7 @@ async def ask(visitor: Visitor, act: Act, done: Callable[[], Any]) -> None:
         if act.needs_reason:
             who = ui.input("Who does this", value=visitor.name).props("outlined dense").classes("lf-field")
             who.set_enabled(not visitor.principal.name)
-            reason = ui.input("Why; it is kept with the act").props("outlined dense autofocus").classes("lf-field")
+            reason = ui.input("Why; it is kept in the log").props("outlined dense autofocus").classes("lf-field")
         html(tag("p", "The same in a shell:", cls="lf-quiet"))
         line = html(command(act.line("")))
         if reason is not None:
@@ -246,17 +246,18 @@ async def ask(visitor: Visitor, act: Act, done: Callable[[], Any]) -> None:
 
 def _check_signed(who: str, reason: str) -> None:
     if not who.strip():
-        raise Usage("who does this? Type a name; it is kept with the act")
+        raise Usage("who does this? Type a name; it is kept in the log")
     if not reason.strip():
-        raise Usage("why? Type a reason; it is kept with the act")
+        raise Usage("why? Type a reason; it is kept in the log")
 
 
 async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Callable[[], Any]) -> None:
     who, reason = signed
     try:
-        visitor.check_may_act()
-        if act.is_long:
-            work = visitor.console.start(act.title, lambda report: _do_logged(act, who, reason, report))
+        with _refusals_logged(act, who, reason):
+            visitor.check_may_act()
+            work = visitor.console.start(act.title, partial(_do_logged, act, who, reason)) if act.is_long else None
+        if work is not None:
             while not work.outcome:  # noqa: ASYNC110  # it is on a thread, and pages look at it in the same way
                 await asyncio.sleep(_LOOK_SECONDS)
         else:
@@ -273,21 +274,30 @@ async def _perform(visitor: Visitor, act: Act, signed: tuple[str, str], done: Ca
 
 def _do_logged(act: Act, who: str, reason: str, report: ProgressReport) -> str:
     """Does an act, with a line in the log of this process before it and one behind it."""
-
-    def log(outcome: str) -> None:
-        found = {"act": act.title, "by": who or "a visitor", "reason": reason, "command": _loggable(act.line(reason))}
-        details = {name: veiled(text) for name, text in {**found, "outcome": outcome}.items() if text}
-        # A warning: without settings, `logging` drops what is less.
-        _log.warning("act of the console: %s", details, extra={"details": details})
-
-    log("begun")
+    _log_act(act, who, reason, "begun")
     try:
         outcome = act.do(who, reason, report)
     except Exception as error:
-        log(f"failed: {type(error).__name__}: {error}")
+        _log_act(act, who, reason, f"failed: {type(error).__name__}: {error}")
         raise
-    log(outcome)
+    _log_act(act, who, reason, outcome)
     return outcome
+
+
+@contextmanager
+def _refusals_logged(act: Act, who: str, reason: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        _log_act(act, who, reason, f"refused: {error}")
+        raise
+
+
+def _log_act(act: Act, who: str, reason: str, outcome: str) -> None:
+    found = {"act": act.title, "by": who or "a visitor", "reason": reason, "command": _loggable(act.line(reason))}
+    details = {name: veiled(text) for name, text in {**found, "outcome": outcome}.items() if text}
+    # A warning: without settings, `logging` drops what is less.
+    _log.warning("act of the console: %s", details, extra={"details": details})
 
 
 def _loggable(line: str) -> str:

@@ -34,6 +34,10 @@ _LOW = 15
 """Up to so many rows a grid is as high as they need."""
 _CHARTED = 200
 """Most rows of a chart."""
+_EXACT = 2**53
+"""The largest integer that a browser does not round."""
+_QUERY_SECONDS = 600.0
+"""How long a query may run: others wait for it."""
 _LONGEST_WORD = 100
 _OFFERED = 8
 """Most words that are offered to continue one."""
@@ -130,7 +134,9 @@ class _Session:
         """The columns and rows of an answer, and a remark on what it leaves out."""
         if self.queries is None:
             kafka, _, archive = visitor.console.servers
-            queries = LogQuery(together(visitor.console.apps.values()), kafka, archive, rows=_ROWS)
+            queries = LogQuery(
+                together(visitor.console.apps.values()), kafka, archive, rows=_ROWS, seconds=_QUERY_SECONDS
+            )
             queries.__enter__()
             visitor.console.at_end(queries.close)
             self.queries = queries
@@ -172,7 +178,10 @@ async def sql(visitor: Visitor, q: str = "") -> None:
         html(details("Tables and columns", tables))
         html(
             tag(
-                "p", "The same in a shell: ", command(visitor.console.shell("log", "sql", q or example)), cls="lf-quiet"
+                "p",
+                "The same in a shell: ",
+                command(visitor.console.shell("log", "sql", "--", q or example)),
+                cls="lf-quiet",
             )
         )
     if not q:
@@ -241,7 +250,10 @@ def chart_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str,
     series = [n for n in numeric if n not in others]
     places: list[Any] = [str(value)[:200] for value in values[others[0]]] if others else list(range(1, len(rows) + 1))
     if is_time := all(isinstance(value, date) for value in values[0]):
-        places = [_milliseconds(value) for value in values[0]]
+        try:
+            places = [_milliseconds(value) for value in values[0]]
+        except (ValueError, OverflowError, OSError):  # of year 1, or 9999, in some zones
+            return None
     axis = {"type": "time"} if is_time else {"type": "category", "data": places}
     return {
         "animation": False,
@@ -292,7 +304,8 @@ def completions(text: str, cursor: int, tables: Mapping[str, Sequence[str]]) -> 
 
 
 def _cell(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
+    is_exact = isinstance(value, float | str) or (isinstance(value, int) and abs(value) <= _EXACT)
+    return value if value is None or is_exact else str(value)
 
 
 def _tables(visitor: Visitor) -> Mapping[str, Sequence[str]]:

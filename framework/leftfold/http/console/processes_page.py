@@ -215,8 +215,8 @@ class _Timers:
         name = self._process.name
 
         def line(reason: str) -> str:
-            words = ("timers", action.value, name, timer.key, timer.name, "--reason", reason or "WHY")
-            return self._visitor.console.shell(*words, *_by(self._visitor), app=self._app.name)
+            words = ("timers", action.value, "--reason", reason or "WHY", *_by(self._visitor))
+            return self._visitor.console.shell(*words, "--", name, timer.key, timer.name, app=self._app.name)
 
         def do(who: str, reason: str, report: Any) -> str:
             with TimerWork(self._app, self._process, self._visitor.console.servers[0], timer.key) as work:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from nicegui import ui
 from pydantic import TypeAdapter, ValidationError
@@ -123,7 +122,7 @@ def _show_rows(
     if following is None and len(listed) > _FOUND:
         html(tag("p", f"Only the first {_FOUND:,} rows are shown.", cls="lf-quiet"))
         del listed[_FOUND:]
-    rows = [(unquote(view.keys.encode(key)), to_jsonable_python(row)) for key, row in listed]
+    rows = [(view.keys.typed(view.keys.encode(key)), to_jsonable_python(row)) for key, row in listed]
     fields = list(view.rows.schema.get("properties", {})) or list(rows[0][1] if rows else ())
     shown = fields[:_COLUMNS]
     html(
@@ -177,7 +176,7 @@ async def explain_row(visitor: Visitor, view: View[Any, Any], key: str) -> None:
         for step in reversed(steps):
             html(_step(visitor, step), cls="lf-step")
         if count > len(steps):
-            line = visitor.console.shell("explain", view.name, key, app=visitor.console.view(view.name)[0].name)
+            line = visitor.console.shell("explain", "--", view.name, key, app=visitor.console.view(view.name)[0].name)
             more = f"{amount(count - len(steps), 'earlier step')} are left out here; all: {line}"
             html(tag("p", sentence(more), cls="lf-quiet"))
 

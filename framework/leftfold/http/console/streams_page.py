@@ -360,7 +360,7 @@ def _tree(visitor: Visitor, found: Trace, wanted: str) -> Html:
     shown = lines(found.roots, 0)
     if listed <= _LISTED_STEPS:
         return shown
-    line = visitor.console.shell("log", "trace", wanted)
+    line = visitor.console.shell("log", "trace", "--", wanted)
     return shown + tag(
         "p", sentence(f"These are the first {_LISTED_STEPS:,} of many; all of them: {line}"), cls="lf-quiet"
     )

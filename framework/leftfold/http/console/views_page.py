@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from nicegui import ui
 
@@ -282,7 +281,11 @@ async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
                     html(_parked(visitor, view, row))
                     if row.key != NO_ROW:
                         act_button(
-                            visitor, "Retry", partial(retry, [row.key]), again, label=f"Retry {unquote(row.key)}"
+                            visitor,
+                            "Retry",
+                            partial(retry, [row.key]),
+                            again,
+                            label=f"Retry {view.keys.typed(row.key)}",
                         )
             with ui.element("div").classes("lf-buttons"):
                 if (end := begin + len(found.rows)) < found.total:
@@ -298,8 +301,8 @@ async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:
             still = "".join(f"; {key}: {why}" for key, why in result.parked.items())
             return f"{amount(len(result.freed), 'row')} freed, {len(result.parked)} still parked{still}"
 
-        typed = [unquote(key) for key in keys]
-        line = visitor.console.shell("retry", view.name, *typed, app=visitor.console.view(view.name)[0].name)
+        typed = [view.keys.typed(key) for key in keys]
+        line = visitor.console.shell("retry", "--", view.name, *typed, app=visitor.console.view(view.name)[0].name)
         happens = "The rows are folded again from the beginning, by this console. Those that fail again stay parked."
         title = f"Retry {', '.join(typed) or 'all parked rows'}"
         return Act(title, happens, lambda reason: line, do, needs_reason=True)
@@ -323,7 +326,7 @@ def _parked(visitor: Visitor, view: View[Any, Any], row: ParkedRow) -> Html:
         href = visitor.href("/streams", category=category, key=event["key"], version=event["version"])
         named = tag("a", f"{event['type']} of {event['key']}", href=href) + Html(" ") + where
     found: dict[str, object] = {
-        "row": tag("a", unquote(row.key), href=visitor.href(f"/views/{view.name}", key=unquote(row.key))),
+        "row": tag("a", key := view.keys.typed(row.key), href=visitor.href(f"/views/{view.name}", key=key)),
         "error": parked.error,
         "event": named,
         "waiting": amount(parked.waiting, "event"),

@@ -8,8 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
@@ -28,6 +27,7 @@ from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, code_of, k
 from leftfold.kafka.reachability import unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
+from leftfold.ports.protocols import Closing
 
 __all__ = ["ClusterAdmin"]
 
@@ -51,7 +51,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
-class ClusterAdmin:
+class ClusterAdmin(Closing):
     """An admin client of a Kafka cluster, thread-safe and without a cache.
 
     Every method raises InfrastructureError when no broker answers within `settings.request_timeout`, and those that ask
@@ -64,12 +64,6 @@ class ClusterAdmin:
         self._errors: deque[KafkaError] = deque(maxlen=8)
         config: dict[str, Any] = {**settings.librdkafka(), "error_cb": self._errors.append}
         self._admin = AdminClient(config, logger=QuietLog("admin"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Serves pending callbacks; the connections close with the client object."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -19,8 +19,7 @@ from leftfold.kafka.records import KafkaMessage, place
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from leftfold.model.position import Position
-from leftfold.model.state_encoding import number_in
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.bulk import read_whole
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import (
@@ -36,7 +35,7 @@ from leftfold.ports.outgoing import (
 )
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["DeadLetters", "LetterTransactions", "record_at", "write_record", "write_records"]
+__all__ = ["DeadLetters", "FencedProducer", "LetterTransactions", "record_at", "write_record", "write_records"]
 
 
 _SECONDS, _PAUSE = 20, 0.1
@@ -114,7 +113,22 @@ class DeadLetters:
 
     def read(self, most: int = sys.maxsize) -> list[Letter]:
         """Reads the dead letters among the last `most` offsets of each partition, with how each was handled."""
-        return letters_in(self._records(most))
+        with ClusterAdmin(self._settings) as cluster:
+            starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
+        last = Position({self._topic: {p: max(0, end - most) for p, end in ends.offsets[self._topic].items()}})
+        return letters_in(self._records(starts | last, ends))
+
+    def at(self, places: Collection[RecordAddress]) -> dict[RecordAddress, Letter]:
+        """Reads the letters at some addresses, and of others no more than is needed to see how these were handled."""
+        with ClusterAdmin(self._settings) as cluster:
+            starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
+        firsts = dict(ends.offsets[self._topic])
+        for _, partition, offset in places:
+            if partition in firsts:
+                firsts[partition] = min(offset, firsts[partition])
+        records = self._records(starts | Position({self._topic: firsts}), ends)
+        found = letters_in(one if one.address in places else one._replace(value=None) for one in records)
+        return {letter.place: letter for letter in found if letter.place in places}
 
     def original(self, letter: Letter) -> RawRecord:
         """The original record; one that was too large to copy is read from its topic.
@@ -124,8 +138,7 @@ class DeadLetters:
         """
         if not header(letter.record.headers, "dead_reference"):
             return letter.record
-        topic, partition, offset = letter.source.rsplit("/", 2)
-        return record_at(self._settings, topic, number_in(partition) or 0, number_in(offset) or 0)
+        return record_at(self._settings, *RecordAddress.from_source(letter.source))
 
     def skip(self, letter: Letter, why: str) -> None:
         """Has restores skip the event at which a worker stands still, according to its dead letter.
@@ -140,12 +153,62 @@ class DeadLetters:
         write_record(self._settings, topic, marker._replace(key=letter.source.encode(), value=b"{}"))
         write_record(self._settings, self._topic, marker)
 
-    def _records(self, most: int) -> Iterator[RawRecord]:
-        with ClusterAdmin(self._settings) as cluster:
-            starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
-        last = Position({self._topic: {p: max(0, end - most) for p, end in ends.offsets[self._topic].items()}})
+    def _records(self, start: Position, end: Position) -> Iterator[RawRecord]:
         with closing(KafkaLogReader(self._settings)) as log:
-            yield from read_whole(log, starts | last, ends)
+            yield from read_whole(log, start, end)
+
+
+class FencedProducer:
+    """A producer of transactions that ends the others with its id: of two operators at once the earlier one is stopped.
+
+    Args:
+        topic: its letters or parked events. doing: the first words of an error. next_step: said to who is ended.
+
+    Raises:
+        InfrastructureError: no broker answers. ConfigurationError: this login has not the right to the id.
+    """
+
+    def __init__(self, settings: KafkaSettings, topic: str, *, doing: str, next_step: str) -> None:
+        self._topic, self._doing, self._next_step = topic, doing, next_step
+        config: dict[str, Any] = {
+            **settings.librdkafka(),
+            "transactional.id": f"leftfold.{topic}",
+            "transaction.timeout.ms": 10_000,
+        }
+        with self._translating():
+            self._producer = Producer(config, logger=QuietLog("operator"))
+            self._producer.init_transactions(_SECONDS)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction of what is written in the block.
+
+        Raises:
+            Fenced: another operator is at work. InfrastructureError: delivery was not confirmed.
+        """
+        with self._translating():
+            self._producer.begin_transaction()
+            try:
+                yield
+                self._producer.commit_transaction(_SECONDS)
+            except BaseException:
+                with suppress(KafkaException):  # else it ends with its timeout, and its partitions wait for that
+                    self._producer.abort_transaction(_SECONDS)
+                raise
+
+    def write(self, topic: str, records: Sequence[Outgoing]) -> list[int]:
+        """Writes records in the transaction; returns their offsets in the order of delivery."""
+        return _written(self._producer, topic, records)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            found = translated(error, doing=self._doing)
+            if isinstance(found, Fenced):
+                found = Fenced(f"another operator is at work on {self._topic}, and this one stopped; {self._next_step}")
+            raise found from error
 
 
 class LetterTransactions:
@@ -163,15 +226,13 @@ class LetterTransactions:
     def __init__(self, category: str, settings: KafkaSettings, letters: Iterable[Letter]) -> None:
         self._category, self._topic, self._settings = category, names.dead(category), settings
         self._kept = DeadLetters(category, settings)
-        config: dict[str, Any] = {
-            **settings.librdkafka(),
-            "transactional.id": f"leftfold.{self._topic}",
-            "transaction.timeout.ms": 10_000,
-        }
-        with self._translating():
-            self._producer = Producer(config, logger=QuietLog("dead letters"))
-            self._producer.init_transactions(_SECONDS)
-        there = {letter.place: letter for letter in self._kept.read()}
+        doing, next_step = (
+            f"handling letters of {self._topic}",
+            f"see which letters wait: leftfold dead list {category}",
+        )
+        self._producer = FencedProducer(settings, self._topic, doing=doing, next_step=next_step)
+        letters = list(letters)
+        there = self._kept.at({letter.place for letter in letters})
         for letter in letters:
             if (now := there.get(letter.place)) is None or now.handled:
                 how = f"is {now.handled} already, {now.why}" if now else "is there no more"
@@ -191,7 +252,7 @@ class LetterTransactions:
         if body is not None:
             original = original._replace(value=body)
         home, origin = partition_of(original.key or b"", self._partitions), ""
-        with self._transaction():
+        with self._producer.transaction():
             if header(original.headers, "origin") and not header(original.headers, "reply_to"):
                 marker = self._write(self._topic, handled_marker(letter, SENDING, why))
                 origin = f"{self._topic}/{letter.record.partition}/{marker}/0"
@@ -206,7 +267,7 @@ class LetterTransactions:
         Raises:
             Fenced: another operator is at work on these letters. InfrastructureError: delivery was not confirmed.
         """
-        with self._transaction():
+        with self._producer.transaction():
             self._write(self._topic, handled_marker(letter, DISCARDED, why))
 
     @cached_property
@@ -214,30 +275,5 @@ class LetterTransactions:
         with ClusterAdmin(self._settings) as cluster:
             return cluster.partitions(names.commands(self._category))
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._translating():
-            self._producer.begin_transaction()
-            try:
-                yield
-                self._producer.commit_transaction(_SECONDS)
-            except BaseException:
-                with suppress(KafkaException):  # else it ends with its timeout, and its partitions wait for that
-                    self._producer.abort_transaction(_SECONDS)
-                raise
-
     def _write(self, topic: str, out: Outgoing) -> int:
-        return _written(self._producer, topic, [out])[0]
-
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            found = translated(error, doing=f"handling letters of {self._topic}")
-            if isinstance(found, Fenced):
-                found = Fenced(
-                    f"another operator is at work on {self._topic}, and this one stopped; see which letters wait: "
-                    f"leftfold dead list {self._category}"
-                )
-            raise found from error
+        return self._producer.write(topic, [out])[0]

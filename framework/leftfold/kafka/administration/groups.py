@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.errors import QuietLog
-from leftfold.model import keys as names
+from leftfold.kafka.errors import QuietLog, committed_offsets
 from leftfold.model.position import Position
 
 __all__ = ["Groups", "MemberOfGroup", "StreamGroups"]
@@ -71,12 +70,9 @@ class Groups(ClusterAdmin):
         }
         with closing(Consumer(config, logger=QuietLog("groups"))) as consumer:  # it does not join the group
             try:
-                committed = consumer.committed(places, timeout=self._timeout)
+                committed = committed_offsets(consumer, places, self._timeout)
             except KafkaException as error:
                 raise self._translated(error, doing) from error
-        for place in committed:
-            if place.error is not None:
-                raise self._translated(place.error, doing)
         return Position.of({(place.topic, place.partition): place.offset for place in committed if place.offset >= 0})
 
     def members(self) -> dict[str, list[MemberOfGroup]]:
@@ -122,14 +118,6 @@ class Groups(ClusterAdmin):
             if named and offsets:
                 _lower(found, f"{_KINDS[named['kind']]} {named['name']}", offsets)
         return found
-
-    def move(self, app: str, process: str, to: Position) -> None:
-        """Sets the offsets at which the routers of a process start; none may be running.
-
-        Raises:
-            InfrastructureError: one is running, or no broker answers.
-        """
-        self.set(names.group(app, f"{process}.router"), to)
 
     def set(self, group: str, to: Position) -> None:
         """Sets the committed offsets of a group; none of its members may be running.

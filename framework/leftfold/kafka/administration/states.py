@@ -48,7 +48,7 @@ def forget_states(
     task = task_for(app, name)
     group, commands = names.group(app.name, name), names.commands(name)
     with Groups(settings) as groups:
-        if at_work := groups.owners(name).get(group, 0):
+        if at_work := groups.groups().get(group, 0):
             raise ConfigurationError(f"{name} has {at_work} workers at work; stop what runs them, then say it again")
         with closing(open_log()) as log:
             log.check(beginning({task.log: groups.partitions(task.log)}))

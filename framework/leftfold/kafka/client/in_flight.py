@@ -48,9 +48,6 @@ class PendingAnswers:
         self._lock = threading.Lock()
         self._waiting: dict[bytes, list[_SentCommand]] = {}
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, id_: bytes, body: _Body, waiter: AnswerWaiter) -> None:
         """Registers a waiter; a command that is sent again may have several.
 

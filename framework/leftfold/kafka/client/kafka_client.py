@@ -8,8 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from leftfold.client.commands import Client, CommandRequest
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, read_reply
@@ -22,13 +20,14 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
+from leftfold.ports.protocols import Closing
 
 __all__ = ["KafkaClient"]
 
 _NAP = 0.002
 
 
-class KafkaClient(Client):
+class KafkaClient(Client, Closing):
     """A Client that sends commands through Kafka, for any number of threads and tasks.
 
     Close it, or use it in a `with`.
@@ -55,12 +54,6 @@ class KafkaClient(Client):
         self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._producer.poll)
         self._closed = False
         atexit.register(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self, timeout: float = 5.0) -> None:
         """Waits for pending deliveries, `timeout` seconds at most, and closes the client.

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from leftfold.engine.processing.command_wire import origin_of
 from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 from leftfold.engine.reactions.executor import CLEAN
 from leftfold.engine.reactions.pending import DEAD_HEADERS, PendingDelivery, parked
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.dead_letters import record_at
+from leftfold.kafka.administration.dead_letters import FencedProducer, record_at
 from leftfold.kafka.errors import TOO_LARGE, QuietLog, code_of, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces
@@ -23,7 +22,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
-from leftfold.model.position import Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.bulk import OffsetRange, OpenArchive, check_owner, read_range, read_whole
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing, reason_of
@@ -32,34 +31,71 @@ from leftfold.ports.protocols import PartitionId, RawRecord
 __all__ = ["ParkedEvents", "Parking", "ReactionRetry", "Tried"]
 
 
+_DISCARDED = "discarded/"
+"""Before the partition, in the keys of records that note which parked events were discarded."""
+
+
 class ParkedEvents:
-    """The parked events in `{reaction}.dead`: all records after the last retry's offsets.
+    """The parked events in `{reaction}.dead`: all records after the last retry's offsets that were not discarded.
 
     Args:
         open_archive: opens the archive with events that topics have lost.
     """
 
     def __init__(self, reaction: str, settings: KafkaSettings, open_archive: OpenArchive | None = None) -> None:
-        self._topic, self._settings, self._open_archive = names.dead(reaction), settings, open_archive
-        self._places = RecordedPlaces(names.begun(reaction), settings)
+        self._reaction, self._topic, self._notes = reaction, names.dead(reaction), names.begun(reaction)
+        self._settings, self._open_archive = settings, open_archive
+        self._places = RecordedPlaces(self._notes, settings)
+        self._ids: Mapping[str, str] = {}
+        """The id of the topic when the parked events were last looked for."""
 
     def count(self) -> int:
         """The number of parked events, by offsets, since no record of this topic is in a transaction."""
-        start, end = self._range()
+        start, end, discarded = self._range()
         ends = end.offsets.get(self._topic, {})
-        return sum(max(0, offset - start.next_offset(self._topic, p)) for p, offset in ends.items())
+        waiting = sum(max(0, offset - start.next_offset(self._topic, p)) for p, offset in ends.items())
+        return waiting - sum(start.next_offset(self._topic, p) <= offset < ends.get(p, 0) for p, offset in discarded)
 
     def read(self) -> Iterator[RawRecord]:
         """Reads the parked events; each partition in order."""
-        start, end = self._range()
+        start, end, discarded = self._range()
         with closing(KafkaLogReader(self._settings)) as log:
-            yield from read_whole(log, start, end)
+            for record in read_whole(log, start, end):
+                if (record.partition, record.offset) not in discarded:
+                    yield record
 
-    def passed(self, offsets: Mapping[PartitionId, int]) -> None:
-        """Records the offsets up to which parked events have been retried."""
-        with ClusterAdmin(self._settings) as cluster:
-            ids = cluster.identities([self._topic]) if offsets else {}
-        self._places.write(offsets, ids)
+    def taken(self) -> FencedProducer:
+        """What an operator writes with who retries or discards; it ends the work of another one at its next write."""
+        next_step = f"see what waits: leftfold reactions parked {self._reaction}"
+        return FencedProducer(
+            self._settings, self._topic, doing=f"handling parked events of {self._reaction}", next_step=next_step
+        )
+
+    def passed(self, offsets: Mapping[PartitionId, int], producer: FencedProducer) -> None:
+        """Notes the offsets up to which parked events have been retried.
+
+        Raises:
+            Fenced: another operator is at work.
+        """
+        self._note(self._places.records(offsets, self._ids), producer)
+
+    def discard(self, chosen: Callable[[RawRecord], bool], *, why: str, who: str) -> int:
+        """Notes which parked events are not tried any more, and returns how many; their bytes stay in the topic.
+
+        Raises:
+            Fenced: another operator is at work.
+        """
+        producer = self.taken()
+        records = [record._replace(value=None) for record in self.read() if chosen(record)]
+        places = {(f"{_DISCARDED}{one.partition}", one.offset): one.offset for one in records}
+        ids = dict.fromkeys((topic for topic, _ in places), self._ids.get(self._topic, ""))
+        self._note(self._places.records(places, ids, why=why, by=who), producer)
+        return len(records)
+
+    def _note(self, records: Sequence[Outgoing], producer: FencedProducer) -> None:
+        if records:
+            with producer.transaction():
+                producer.write(self._notes, records)
 
     def original(self, parked: RawRecord) -> RawRecord:
         """The original event of a parked record; one that was too large to copy is read from the log.
@@ -69,16 +105,15 @@ class ParkedEvents:
         """
         source = header(parked.headers, "dead_source")
         try:
-            place, offset, _ = origin_of(source + b"/0")
-        except (ValueError, UnicodeDecodeError) as error:
+            at = RecordAddress.from_source(source.decode())
+        except (ContractError, UnicodeDecodeError) as error:
             raise ContractError(
                 f"{parked.address}: dead_source is {source!r}, which is not topic/partition/offset"
             ) from error
-        topic, _, partition = place.rpartition("/")
         if header(parked.headers, "dead_reference"):
-            return self._looked_up(OffsetRange(topic, int(partition), offset, offset + 1))
+            return self._looked_up(OffsetRange(*at, at.offset + 1))
         headers = tuple(one for one in parked.headers if one[0] not in DEAD_HEADERS)
-        return RawRecord(topic, int(partition), offset, parked.key, parked.value, headers, parked.time)
+        return RawRecord(*at, parked.key, parked.value, headers, parked.time)
 
     def _looked_up(self, part: OffsetRange) -> RawRecord:
         try:
@@ -93,19 +128,21 @@ class ParkedEvents:
                 return record
             raise
 
-    def _range(self) -> tuple[Position, Position]:
+    def _range(self) -> tuple[Position, Position, set[tuple[int, int]]]:
+        """Where parked events begin and end, and the partitions and offsets of those that were discarded."""
         with ClusterAdmin(self._settings) as cluster:
             end, held = cluster.ends([self._topic]), cluster.starts([self._topic])
-            id_ = cluster.identities([self._topic]).get(self._topic, "")
+            self._ids = cluster.identities([self._topic])
+            id_ = self._ids.get(self._topic, "")
         read, ids = self._places.read(), self._places.ids
         # Offsets of a topic that was deleted and made again mean nothing in the new one.
+        valid = {place: offset for place, offset in read.items() if ids.get(place) in ("", None, id_)}
         tried = {
-            p: offset
-            for (topic, p), offset in read.items()
-            if topic == self._topic and ids.get((topic, p)) in ("", None, id_)
+            p: offset for (topic, p), offset in valid.items() if topic == self._topic
             if offset <= end.next_offset(topic, p)
-        }
-        return held | Position({self._topic: tried}), end
+        }  # fmt: skip
+        discarded = {(int(topic.removeprefix(_DISCARDED)), n) for topic, n in valid if topic.startswith(_DISCARDED)}
+        return held | Position({self._topic: tried}), end, discarded
 
 
 _SECONDS = 30.0
@@ -165,7 +202,7 @@ class Parking:
         return failures[0] if failures else None
 
 
-_EVERY, _WAIT, _LEAVE_SECONDS = 100, 0.05, 10.0
+_WAIT, _LEAVE_SECONDS = 0.05, 10.0
 
 
 class Tried(NamedTuple):
@@ -180,18 +217,22 @@ class ReactionRetry:
 
     As in the reaction itself, `at_once` streams are processed in parallel, and the events of one stream in order. A
     failed event is parked again, after the others; so is one that this code cannot read or has no handler for. After a
-    kill the next retry starts at the oldest event that was not done, so later ones that were done are repeated.
+    kill the next retry starts at the oldest event that was not done, so later ones that were done are repeated. Of two
+    retries at once the earlier one stops before its next try; what it is trying is tried by the later one, too.
     """
 
     def __init__(self, app: App, name: str, settings: KafkaSettings, open_archive: OpenArchive | None = None) -> None:
         once = copy(app.reaction(name))
         once.attempts = 1
         self._events = ParkedEvents(name, settings, open_archive)
+        self._producer = self._events.taken()
         with ClusterAdmin(settings) as cluster:
             self._parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._processor = ReactionProcessor(once, self._parking.park, report_failure=self._failed)
-        self._taken = self._passed = 0
+        self._processor = ReactionProcessor(once, self._parking.park, note=self._note, report_failure=self._failed)
+        self._taken = 0
         self._parked: dict[str, str] = {}
+        self._sources: set[bytes] = set()
+        """The events that were taken: one may be parked twice, by a reaction or retry that was killed behind that."""
 
     def run(self, tell: Callable[[int], None] = lambda count: None) -> Tried:
         """Retries all parked events; `tell` is called with the number tried so far."""
@@ -205,13 +246,17 @@ class ReactionRetry:
                 pass
         finally:
             self._processor.settle(None, _LEAVE_SECONDS)
-            self._events.passed(self._processor.frontier.offsets())
+            self._note()
         return Tried(self._taken - len(self._parked), self._parked)
 
     def _take(self, record: RawRecord) -> None:
         place, frontier = record.place, self._processor.frontier
         if not frontier.holds(place):
             self._processor.hold(place, Handoff(record.offset, CLEAN))
+        if (source := header(record.headers, "dead_source")) in self._sources:
+            frontier.take(place, record.offset, is_open=False)
+            return
+        self._sources.update([source] if source else [])
         self._taken += 1
         try:
             original = self._events.original(record)
@@ -220,7 +265,7 @@ class ReactionRetry:
             where, why = str(original.address), "it is no event of this reaction any more"
         except ContractError as error:
             where, why = (
-                header(record.headers, "dead_source").decode(errors="replace") or str(record.address),
+                source.decode(errors="replace") or str(record.address),
                 str(error),
             )
         self._parking.keep(record)
@@ -230,12 +275,13 @@ class ReactionRetry:
     def _step(self, wait: float, tell: Callable[[int], None]) -> bool:
         """Does one step; returns whether any delivery was in progress."""
         busy = self._processor.step(wait)
-        tried = self._taken - self._processor.frontier.open
-        if tried >= self._passed + _EVERY:
-            self._events.passed(self._processor.frontier.offsets())
-            self._passed = tried
-        tell(tried)
+        tell(self._taken - self._processor.frontier.open)
         return busy
+
+    def _note(self) -> bool:
+        """Notes what was tried; before each try, so that none begins once another operator is at work."""
+        self._events.passed(self._processor.frontier.offsets(), self._producer)
+        return True
 
     def _failed(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
         self._parked[str(pending.record.address)] = reason_of(error)

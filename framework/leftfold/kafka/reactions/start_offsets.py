@@ -17,7 +17,7 @@ from leftfold.engine.reactions.executor import CLEAN
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_records
-from leftfold.kafka.errors import QuietLog, code_of, translated
+from leftfold.kafka.errors import QuietLog, code_of, committed_offsets, translated
 from leftfold.kafka.group_member import member_config
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -71,17 +71,22 @@ class RecordedPlaces:
         Raises:
             InfrastructureError: they are not written. ConfigurationError: this login may not write them.
         """
-        if not offsets:
-            return
-        records: list[Outgoing] = []
+        if records := self.records(offsets, ids):
+            doing = f"writing an offset of the reaction to {self._topic}"
+            write_records(self._settings, self._topic, records, doing=doing)
+
+    def records(
+        self, offsets: Mapping[PartitionId, int], ids: Mapping[str, str] | None = None, **more: str
+    ) -> list[Outgoing]:
+        """The records of offsets with the known topic ids; `more` are further fields of each."""
+        found: list[Outgoing] = []
         for (topic, partition), offset in sorted(offsets.items()):
-            fields: dict[str, Any] = {"offset": offset, "at": now_text().decode()}
+            fields: dict[str, Any] = {"offset": offset, "at": now_text().decode(), **more}
             if id_ := (ids or {}).get(topic, ""):
                 fields["topic_id"] = self.ids[topic, partition] = id_
             value = json.dumps(fields, separators=(",", ":")).encode()
-            records.append(Outgoing(0, f"{topic}/{partition}".encode(), value, ()))
-        doing = f"writing an offset of the reaction to {self._topic}"
-        write_records(self._settings, self._topic, records, doing=doing)
+            found.append(Outgoing(0, f"{topic}/{partition}".encode(), value, ()))
+        return found
 
 
 def is_started(settings: KafkaSettings, reaction: str, topic: str) -> bool:
@@ -128,12 +133,9 @@ class StartOffsets:
         """
         doing = f"asking where reaction {self._reaction.name} stands"
         try:
-            committed = consumer.committed([TopicPartition(*place) for place in places], timeout=_SECONDS)
+            committed = committed_offsets(consumer, [TopicPartition(*place) for place in places], _SECONDS)
         except KafkaException as error:
             raise translated(error, doing=doing) from error
-        for tp in committed:
-            if tp.error is not None:
-                raise translated(tp.error, doing=doing)
         found = {
             (tp.topic, tp.partition): Handoff(tp.offset, tp.metadata or CLEAN) for tp in committed if tp.offset >= 0
         }

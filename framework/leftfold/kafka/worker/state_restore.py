@@ -26,6 +26,8 @@ __all__ = ["Restoration"]
 
 READ = 200
 ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
+_STALLED_SECONDS = 60.0
+"""Seconds without any progress after which a restore fails; with progress it may take any time."""
 _SHOWN = 5
 _RECENT = 1000
 """How many later dead letters a note may have before it is written again; readers of notes look that many back."""
@@ -37,7 +39,6 @@ class Restoration:
     An event that cannot be folded stops its own partition only, see `stopped`.
 
     Args:
-        deadline: seconds without any progress after which the restore fails; with progress it may take any time.
         report: called every few seconds with the progress.
     """
 
@@ -48,7 +49,6 @@ class Restoration:
         partitions: list[int],
         ports: RestorePorts,
         *,
-        deadline: float = 60.0,
         report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._ports = app, ports
@@ -56,7 +56,7 @@ class Restoration:
         self._commands, self._log_of = names.commands(category), self._task.log
         self._state = names.state(category, self._task.version)
         self.found = {p: Restored(p, self._task.refold({})) for p in partitions}
-        self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
+        self._began, self._waited = time.monotonic(), 0.0
         self._moved = self._reported = self._stalled_since = self._began
         self._report = report
         self._log: LogReader | None = None
@@ -77,14 +77,14 @@ class Restoration:
         """Does one step of the restore; True once every partition is complete.
 
         Raises:
-            InfrastructureError: no progress within the deadline, or events are missing.
+            InfrastructureError: no progress for a minute, or events are missing.
         """
         if not self.found:
             return True
         phase = self._phase
-        if time.monotonic() - self._moved > self._deadline:
+        if time.monotonic() - self._moved > _STALLED_SECONDS:
             raise InfrastructureError(
-                f"{self._commands}{sorted(self.found)}: not restored, and no progress within {self._deadline:.0f} s "
+                f"{self._commands}{sorted(self.found)}: not restored, and no progress within {_STALLED_SECONDS:.0f} s "
                 f"({phase.__name__.strip('_')}); nothing is served from a state that may be short"
             )
         is_complete = phase()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,25 +21,12 @@ from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.keys import BucketKeys, entry, registry_key
 
 __all__ = [
-    "EXEC",
-    "MULTI",
-    "UNWATCH",
-    "Connector",
-    "RawConnection",
-    "RedisQuery",
-    "RowPacker",
-    "SortedSets",
-    "check_login",
-    "connect",
-    "hash_of",
-    "live_command",
-    "live_in",
-    "login_commands",
-    "packed",
-    "why_no_master",
-]
+    "EXEC", "MULTI", "UNWATCH", "Connector", "RawConnection", "RedisQuery", "RowPacker", "SortedSets", "check_login",
+    "connect", "hash_of", "live_command", "live_in", "login_commands", "packed", "why_no_master",
+]  # fmt: skip
 
 
+A = TypeVar("A")
 VERSION = b"@version"
 _MEMBERS = 500
 
@@ -213,7 +201,7 @@ class RawConnection:
         waits with full buffers for the other.
         """
         replies: list[Any] = []
-        for chunk in _chunks(commands):
+        for chunk in chunks(commands, len, CHUNK_BYTES):
             self.send(chunk)
             replies += self.receive(self._pending - len(chunk))
         return replies
@@ -257,20 +245,18 @@ def why_no_master(role: Any, server: RedisSettings) -> str:
     return "" if role[0] == b"master" else f"{server.address} is a {role[0].decode()} now, not the master"
 
 
-def _chunks(commands: Iterable[bytes]) -> Iterator[list[bytes]]:
-    chunk: list[bytes] = []
+def chunks(items: Iterable[A], weight: Callable[[A], int], heaviest: int, most: int = sys.maxsize) -> Iterator[list[A]]:
+    """Items in chunks, each of which ends once it weighs `heaviest` or has `most` items."""
+    chunk: list[A] = []
     size = 0
-    for command in commands:
-        chunk.append(command)
-        size += len(command)
-        if size >= CHUNK_BYTES:
+    for item in items:
+        chunk.append(item)
+        size += weight(item)
+        if size >= heaviest or len(chunk) >= most:
             yield chunk
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-A = TypeVar("A")
 
 
 @dataclass(slots=True)

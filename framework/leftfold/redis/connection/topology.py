@@ -236,13 +236,8 @@ def _first_answers(
 
 def topology_of(settings: RedisSettings) -> Topology:
     """The topology for the settings' URL."""
-    match settings.kind:
-        case "server":
-            return Topology(settings)
-        case "sentinel":
-            return SentinelTopology(settings)
-        case "cluster":
-            return ClusterTopology(settings)
+    kinds = {"server": Topology, "sentinel": SentinelTopology, "cluster": ClusterTopology}
+    return kinds[settings.kind](settings)
 
 
 def open_connection(topology: Topology, key: bytes, connect: Connector = connect) -> RawConnection:

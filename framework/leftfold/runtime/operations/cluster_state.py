@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -101,11 +100,6 @@ class ClusterState:
     def assigned(self, *groups: str) -> list[dict[str, Any]]:
         """The members of groups with their partitions, each as a JSON object."""
         return [{"group": group, **member._asdict()} for group in groups for member in self.groups.get(group, ())]
-
-    def owners(self, category: str) -> dict[str, int]:
-        """The groups of workers of a category in any App, with their member counts."""
-        pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        return {name: len(members) for name, members in self.groups.items() if pattern.fullmatch(name)}
 
     def there(self, topics: Iterable[str]) -> list[str]:
         """Those of some topics that exist."""

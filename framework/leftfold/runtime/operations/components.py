@@ -142,30 +142,33 @@ class _ProcessSurvey:
         name, inputs, state = process.name, names.commands(process.name), self._state
         row: Row = {"kind": "process", "name": name, "version": process.version}
         row["partitions"] = state.topics.get(inputs, self._app.partitions)
-        for what, of in (("workers", name), ("routers", f"{name}.router")):
-            row[what] = state.members(names.group(self._app.name, of))
+        groups = {"workers": names.group(self._app.name, name), "routers": names.routing(self._app.name, name)}
+        for what, group in groups.items():
+            row[what] = state.members(group)
             if not row[what]:
                 self.problems.append(f"process {name} has no {what}; start: leftfold run {name}")
-        row["members"] = state.assigned(*(names.group(self._app.name, of) for of in (name, f"{name}.router")))
+        row["members"] = state.assigned(*groups.values())
         row["inputs"] = sum(state.ends([inputs]).offsets.get(inputs, {}).values())
         events = [names.events(category) for category in process.categories]
-        routed = self._age(f"{name}.router", events, "its routers have not routed an event")
-        taken = self._age(name, [inputs], "its workers have not taken an input")
+        routed = self._age(name, groups["routers"], events, "its routers have not routed an event")
+        taken = self._age(name, groups["workers"], [inputs], "its workers have not taken an input")
         row |= {"unrouted": routed[1], "unrouted_lag": routed[0], "unrouted_done": routed[2]}
         row |= {"untaken": taken[1], "lag": taken[0], "done": taken[2]}
         waiting, problems = dead_waiting(state, name)
         self.problems += [f"process {name}: {problem}" for problem in problems]
         return row | self._timers(process) | {"dead": waiting}
 
-    def _age(self, of: str, topics: Iterable[str], what: str) -> tuple[int | None, float | None, int | None]:
+    def _age(
+        self, name: str, group: str, topics: Iterable[str], what: str
+    ) -> tuple[int | None, float | None, int | None]:
         """How many offsets a consumer group has not committed, the age of the first in seconds, and how many it has.
 
         None = unknown.
         """
         there = self._state.there(topics)
-        name, lag, done = of.removesuffix(".router"), None, None
+        lag = done = None
         try:
-            committed = self._state.committed(names.group(self._app.name, of), there).offsets
+            committed = self._state.committed(group, there).offsets
             position = Position({topic: committed.get(topic, {}) for topic in there})
             lag, done = self._state.stable_ends(there).ahead_of(position), _sum(position)
             age = self._state.seconds_behind(position)

@@ -43,7 +43,7 @@ _NEWS, _SOON = 24 * 3600.0, 7 * 24 * 3600.0
 """Seconds: letters younger than a day are reported, and letters that will be deleted within a week."""
 
 
-_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b\d[\w.,:+-]*|\[[^\]]*\]")
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b\d[\w.,:+-]*|\[[^\[\]]*\]")
 
 
 def group_of(reason: str) -> str:
@@ -177,8 +177,8 @@ class AllDeadLetters:
         Raises:
             Usage: the cluster has no dead letters of that name.
         """
-        if category and category not in self._known:
-            raise unknown("category or process with dead letters in the log called", category, self._known)
+        if category:
+            self._check(category)
         for name in [category] if category else self._known:
             yield from (letter for letter in self._letters(name).read(most) if letter.is_listed)
 
@@ -202,16 +202,23 @@ class AllDeadLetters:
             Usage: there is no such letter.
         """
         found: dict[RecordAddress, Letter] = {}
-        read: dict[str, dict[RecordAddress, Letter]] = {}
-        for text in dict.fromkeys(which):
-            place = None if text in self._known else read_address(text, "a dead letter; see: leftfold dead list")
-            category = text if place is None else place.topic.removesuffix(_DEAD)
-            if category not in read:
-                read[category] = {letter.place: letter for letter in self.letters(category)}
-            letters = read[category]
-            if place is not None and place not in letters:
-                raise Usage(f"{place} is no dead letter; those there are: leftfold dead list {category} --all")
-            found |= letters if place is None else {place: letters[place]}
+        named = [
+            text if text in self._known else read_address(text, "a dead letter; see: leftfold dead list")
+            for text in dict.fromkeys(which)
+        ]
+        places = {place for place in named if isinstance(place, RecordAddress)}
+        read: dict[RecordAddress, Letter] = {}
+        for category in {place.topic.removesuffix(_DEAD) for place in places}:
+            self._check(category)
+            read |= self._letters(category).at({place for place in places if place.topic == names.dead(category)})
+        for one in named:
+            if isinstance(one, str):
+                found |= {letter.place: letter for letter in self.letters(one)}
+            elif one not in read or not read[one].is_listed:
+                category = one.topic.removesuffix(_DEAD)
+                raise Usage(f"{one} is no dead letter; those there are: leftfold dead list {category} --all")
+            else:
+                found[one] = read[one]
         return list(found.values())
 
     def waiting(self, which: Sequence[str]) -> list[Letter]:
@@ -275,6 +282,10 @@ class AllDeadLetters:
         handlers = [(LetterTransactions(category, self._settings, ones), ones) for category, ones in found]
         for handler, ones in handlers:
             yield from ((letter, handler) for letter in ones)
+
+    def _check(self, category: str) -> None:
+        if category not in self._known:
+            raise unknown("category or process with dead letters in the log called", category, self._known)
 
     def _letters(self, category: str) -> DeadLetters:
         return DeadLetters(category, self._settings)

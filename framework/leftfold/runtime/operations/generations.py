@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import unquote
 
 from leftfold.client.results import describe
-from leftfold.engine.progress import ProgressReport, RebuildProgress, Stopwatch
+from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.promotion import Promotion
 from leftfold.engine.rebuild.rebuilder import RebuildOptions, Runner
@@ -19,7 +17,7 @@ from leftfold.engine.rebuild.tasks import run_locally
 from leftfold.engine.verify.history import History, Retried, RowRetry, RowStep
 from leftfold.engine.verify.history import explain as steps_of
 from leftfold.engine.verify.row_comparison import Fields, fields_of, row_and_checkpoint
-from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
+from leftfold.engine.verify.verification import Throttle, Verification, throttled
 from leftfold.engine.views.code_claims import folded_by
 from leftfold.engine.views.generations import resolve
 from leftfold.errors import ContractError
@@ -34,7 +32,7 @@ from leftfold.runtime.console import amount, note
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.logged_events import fields_of as event_fields
 from leftfold.runtime.project import Usage, view_of
-from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild, session_of
+from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild, session_of, verify_with
 from leftfold.runtime.servers import Servers, check_addresses, check_broker, store_of, workbench
 
 __all__ = [
@@ -54,13 +52,6 @@ __all__ = [
 
 ShowProgress: TypeAlias = Callable[[str], AbstractContextManager[ProgressReport]]
 """Shows the progress of something with a name while a block runs, as `leftfold.runtime.console.shown` does."""
-
-
-@contextmanager
-def _silent(what: str) -> Iterator[Callable[[RebuildProgress], None]]:
-    yield lambda progress: None
-
-
 _NEAR = 3
 
 
@@ -73,7 +64,7 @@ class Explaining:
     """
 
     def __init__(
-        self, view: View[Any, Any], servers: Servers, generation: str = "live", progress: ShowProgress = _silent
+        self, view: View[Any, Any], servers: Servers, generation: str = "live", *, progress: ShowProgress
     ) -> None:
         self.view, self._servers, self._generation, self._progress = view, servers, generation, progress
         self.position, self.stored, self.equal, self.parked = Position(), dict[str, str](), True, ""
@@ -93,7 +84,7 @@ class Explaining:
                 yield step
             watch.end()
             if step is None:
-                self.near = _some_keys(bench.store, generation)
+                self.near = _some_keys(self.view, bench.store, generation)
         folded = self._fields(step)
         self.stored, self.parked = dict(stored or {}), checkpoint.parked[key].error if key in checkpoint.parked else ""
         self.equal = (stored or None) == folded
@@ -105,11 +96,11 @@ class Explaining:
         return fields_of(self.view, step.after, version)
 
 
-def _some_keys(store: ViewStore, generation: Generation) -> list[str]:
+def _some_keys(view: View[Any, Any], store: ViewStore, generation: Generation) -> list[str]:
     """A few keys of rows as users type them, from the first buckets that have any."""
     found: list[str] = []
     for bucket in range(generation.buckets):
-        found += [unquote(key) for key in store.keys(generation, bucket, "", _NEAR - len(found))]
+        found += [view.keys.typed(key) for key in store.keys(generation, bucket, "", _NEAR - len(found))]
         if len(found) >= _NEAR:
             break
     return found
@@ -125,13 +116,7 @@ class Verifying:
     """
 
     def __init__(
-        self,
-        servers: Servers,
-        generation: str,
-        *,
-        deep: bool,
-        folds: Mapping[str, str] = MappingProxyType({}),
-        progress: ShowProgress = _silent,
+        self, servers: Servers, generation: str, *, deep: bool, folds: Mapping[str, str], progress: ShowProgress
     ) -> None:
         self._progress = progress
         self._servers, self._generation, self._deep, self._folds = servers, generation, deep, folds
@@ -162,15 +147,7 @@ class Verifying:
     def run(self, view: View[Any, Any]) -> Verification:
         """Verifies a view once and shows its progress."""
         with workbench(*self._servers) as bench, self._progress(view.name) as report:
-            verify = Verify(
-                view,
-                bench.store,
-                open_log=bench.open_log,
-                open_store=bench.open_store,
-                run=self._runner,
-                cores=self._cores,
-                report=report,
-            )
+            verify = verify_with(bench, view, self._runner, self._cores, report)
             result = verify.run_named(self._generation, deep=self._deep)
             seen = bench.store.registry(view.name).generations.get(result.generation)
             if seen is not None and (remark := folded_by(seen, self._folds.get(view.name, ""))):
@@ -199,9 +176,8 @@ def generation_meant(app: App, name: str, generation: str, servers: Servers) -> 
 
 
 def promote_generation(
-    app: App, name: str, generation: str, servers: Servers, *, keep: float, only: str = "",
-    report: ProgressReport = lambda progress: None,
-) -> RebuildResult:  # fmt: skip
+    app: App, name: str, generation: str, servers: Servers, *, keep: float, only: str = "", report: ProgressReport
+) -> RebuildResult:
     """Makes a generation of a view live; the replaced one is kept for some seconds.
 
     Args:

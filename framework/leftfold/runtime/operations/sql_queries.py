@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +26,7 @@ class LogQuery:
     """A Spark session for queries over the log; one whose Spark has died is replaced before the next query.
 
     Args:
-        rows: most rows of an answer. megabytes: largest size of all its rows.
+        rows: most rows of an answer. megabytes: largest size of all its rows. seconds: how long a query may take.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class LogQuery:
         *,
         rows: int = 1000,
         megabytes: int = 32,
+        seconds: float | None = None,
     ) -> None:
         self._app, self._open = app, ExitStack()
         self._log = open_bulk(kafka_settings(kafka), archive_of(archive))
@@ -45,7 +46,7 @@ class LogQuery:
         # Most that the driver takes from all tasks of a query, such as a table that is broadcast.
         most = {"spark.driver.maxResultSize": f"{max(256, 2 * megabytes)}m"}
         self._settings = settings.model_copy(update={"properties": {**most, **settings.properties}})
-        self._rows, self._megabytes = rows, megabytes
+        self._rows, self._megabytes, self._seconds = rows, megabytes, seconds
         self._spark: Any = None
         self._tables: Any = {}
 
@@ -92,8 +93,9 @@ class LogQuery:
 
         Raises:
             ContractError: the statement is no query, or names an unknown table or column.
-            InfrastructureError: the log has a gap, or the query killed Spark.
+            InfrastructureError: the log has a gap, the query took too long, or it killed Spark.
         """
+        from leftfold.spark.core.job import limited
         from leftfold.spark.sql.query_results import check_question
 
         with _understood():
@@ -101,7 +103,9 @@ class LogQuery:
             check_question(self._spark, statement, self._tables)
             from leftfold.spark.sql import query_results as answers
 
-            yield answers.Answer(self._spark.sql(statement), answers.AnswerLimit(self._rows, self._megabytes << 20))
+            limit = answers.AnswerLimit(self._rows, self._megabytes << 20)
+            with nullcontext() if self._seconds is None else limited(self._spark.sparkContext, self._seconds):
+                yield answers.Answer(self._spark.sql(statement), limit)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from leftfold.client.lookup import start_command
@@ -25,7 +24,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation, Parked, Phase, Registry
 from leftfold.ports.protocols import ViewStore
-from leftfold.runtime.console import amount
+from leftfold.runtime.console import amount, shown_path
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.operations.cluster_state import ClusterState, topics_of_members
 from leftfold.runtime.operations.components import (
@@ -131,7 +130,7 @@ class Survey:
                     self.problems.append(f"{server.name}: {server.reason}; its log: {server.log}; {found.advice}")
         if wanted:
             self.missing = True
-            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; {found.advice}")
+            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {shown_path(data)}; {found.advice}")
         return rows
 
     def deciders(self, app: App) -> Iterator[Row]:
@@ -347,7 +346,3 @@ def _place(name: str, address: str) -> Row:
     """The address of a server, and for Redis its topology: one server, Sentinel or Cluster."""
     topology = {"topology": address.partition("://")[0].partition("+")[2] or "server"} if name == "redis" else {}
     return {"address": veiled(address), **topology}
-
-
-def _near(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

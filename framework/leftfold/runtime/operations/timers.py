@@ -30,7 +30,7 @@ from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, note
-from leftfold.runtime.project import Usage, unknown
+from leftfold.runtime.project import Usage, member_of, unknown
 from leftfold.runtime.servers import last_records
 
 __all__ = [
@@ -66,10 +66,7 @@ def process_of(app: App, name: str) -> Process[Any, Any, Any]:
     Raises:
         Usage: the App has no such process.
     """
-    for process in app.processes:
-        if process.name == name:
-            return process
-    raise unknown(f"process in app {app.name} called", name, (process.name for process in app.processes))
+    return member_of(app, "process", app.processes, name)
 
 
 def time_of(
@@ -180,9 +177,8 @@ class TimerWork:
 
     def workers(self) -> int:
         """The number of the process's workers."""
-        name = self._process.name
-        found: dict[str, int] = self._cluster.owners(name)
-        return found.get(names.group(self._app.name, name), 0)
+        members: int = self._cluster.groups().get(names.group(self._app.name, self._process.name), 0)
+        return members
 
     def timer(self, key: str, name: str) -> SetTimer:
         """The timer of a name.

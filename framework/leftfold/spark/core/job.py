@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain, groupby
 from operator import itemgetter
+from threading import Event, Timer
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import PassRunner
 from leftfold.engine.rebuild.sorted_fold import KeyedUpdate
 from leftfold.engine.rebuild.tasks import BulkJob, BulkPass, PassResult, ProgressCallback, tuned_gc
+from leftfold.errors import InfrastructureError
 from leftfold.ports.bulk import BucketResult
 from leftfold.spark.core.task_io import (
     ITEM,
@@ -118,12 +120,40 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
 
 
 @contextmanager
-def tagged(context: SparkContext) -> Iterator[None]:
+def limited(context: SparkContext, seconds: float) -> Iterator[None]:
+    """Cancels the Spark jobs of the block when they take longer.
+
+    Raises:
+        InfrastructureError: they did.
+    """
+    is_over = Event()
+
+    def end() -> None:
+        is_over.set()
+        with suppress(Py4JError, OSError):
+            context.cancelJobsWithTag(tag)
+
+    with tagged(context) as tag:
+        timer = Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except Exception as error:
+            if is_over.is_set():
+                raise InfrastructureError(f"it took more than {seconds:,.0f} s and was cancelled") from error
+            raise
+        finally:
+            timer.cancel()
+
+
+@contextmanager
+def tagged(context: SparkContext) -> Iterator[str]:
     """Cancels, at the end of the block, the Spark jobs it started; other jobs of the session keep running."""
     tag = f"leftfold-{uuid4()}"
     context.addJobTag(tag)
     try:
-        yield
+        yield tag
     except BaseException:
         with suppress(Py4JError, OSError):  # the JVM may hang up after Ctrl-C, which must stay one
             context.cancelJobsWithTag(tag)

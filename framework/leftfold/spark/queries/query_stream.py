@@ -41,23 +41,6 @@ from leftfold.spark.tables.frames import typed
 __all__ = ["QueryStream"]
 
 
-def stream_frame(
-    spark: SparkSession, table: EventTable, kafka: Mapping[str, str], topics: Mapping[str, int], misfits: SkippedValues
-) -> DataFrame:
-    """The events of one class as a streaming DataFrame, from the start of the log.
-
-    A batch ends where the log is stable, so no decision is split: a limit on the size of a batch would split some.
-
-    Args:
-        kafka: the properties of a Java client. topics: their partition counts. misfits: as of `typed`.
-    """
-    topic = names.events(table.event.__leftfold__.category)
-    starts = first_offsets(topic, topics[topic])
-    return typed(
-        kafka_source(spark.readStream, [topic], kafka, startingOffsets=starts), table.schema, table.row, misfits
-    )
-
-
 _REMEDY = (
     "compute it from archive and topic: leftfold rebuild {view} --archive DIR; with LEFTFOLD_ARCHIVE_DIR=DIR set, or "
     "archive = 'DIR' under [tool.leftfold] in pyproject.toml, leftfold run {view} does so repeatedly"
@@ -242,7 +225,14 @@ class QueryStream:
     def _open_table(
         self, topics: Mapping[str, int], misfits: SkippedValues, session: SparkSession, table: EventTable
     ) -> DataFrame:
-        frame = stream_frame(session, table, self._places.kafka, topics, misfits)
+        """The events of one class as a streaming DataFrame, from the start of the log.
+
+        A batch ends where the log is stable, so no decision is split: a limit on the size of a batch would split some.
+        """
+        topic = names.events(table.event.__leftfold__.category)
+        starts = first_offsets(topic, topics[topic])
+        source = kafka_source(session.readStream, [topic], self._places.kafka, startingOffsets=starts)
+        frame = typed(source, table.schema, table.row, misfits)
         if self._view.late is None:
             return frame
         return frame.withWatermark("_time", f"{int(self._view.late.total_seconds() * 1000)} milliseconds")

@@ -165,7 +165,8 @@ class PlanNode:
             elif isinstance(part, tuple):
                 waiting.extend(reversed(part))
 
-    def words(self, index: int) -> tuple[str, ...]:
-        """The texts of a part that is a list of names."""
-        part = self.parts[index]
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The texts of its first part, where that is a list of names."""
+        part = self.parts[0]
         return tuple(word for word in part if isinstance(word, str)) if isinstance(part, tuple) else ()

@@ -73,7 +73,7 @@ def _groups(plan: PlanNode, events: Collection[str], columns: Collection[str]) -
 
 
 def _check_below(below: PlanNode, events: Collection[str]) -> None:
-    read = [node.words(0)[0].lower() for node in below.walk() if node.kind == "UnresolvedRelation"]
+    read = [node.words[0].lower() for node in below.walk() if node.kind == "UnresolvedRelation"]
     streams = [name for name in read if name in events]
     if len(streams) != 1:
         raise _Batch(f"it reads {len(streams)} tables of events, and a stream follows one")
@@ -97,21 +97,21 @@ def _check_join(join: PlanNode, events: Collection[str]) -> None:
 
 def _reads(part: Part, events: Collection[str]) -> bool:
     nodes = part.walk() if isinstance(part, PlanNode) else ()
-    return any(node.kind == "UnresolvedRelation" and node.words(0)[0].lower() in events for node in nodes)
+    return any(node.kind == "UnresolvedRelation" and node.words[0].lower() in events for node in nodes)
 
 
 def _functions(part: Part) -> Iterator[tuple[str, bool]]:
     for one in _many(part):
         for node in one.walk():
             if node.kind == "UnresolvedFunction":
-                yield node.words(0)[-1].lower(), node.parts[2] is True
+                yield node.words[-1].lower(), node.parts[2] is True
 
 
 def _shown(group: PlanNode, results: list[PlanNode], columns: Collection[str]) -> str:
     """The result column that shows a grouping expression; a name refers to a column before an alias."""
     if group.kind == "UnresolvedOrdinal" and isinstance(group.parts[0], int):
         return _name(results[group.parts[0] - 1]) if 0 < group.parts[0] <= len(results) else ""
-    word = group.words(0)[-1].lower() if group.kind == "UnresolvedAttribute" else ""
+    word = group.words[-1].lower() if group.kind == "UnresolvedAttribute" else ""
     for result in results:
         named = _name(result)
         alias = result.kind == "Alias" and word in columns
@@ -128,18 +128,18 @@ def _is_edge(result: PlanNode, group: PlanNode, columns: Collection[str]) -> boo
 
     The query may repeat that window expression, or name it `window` as Spark does, unless a column has that name.
     """
-    if group.kind != "UnresolvedFunction" or group.words(0) != ("window",):
+    if group.kind != "UnresolvedFunction" or group.words != ("window",):
         return False
     if result.kind == "UnresolvedExtractValue":
         return result.parts[0] == group
-    words = tuple(word.lower() for word in result.words(0)) if result.kind == "UnresolvedAttribute" else ()
+    words = tuple(word.lower() for word in result.words) if result.kind == "UnresolvedAttribute" else ()
     return words in (("window", "start"), ("window", "end")) and "window" not in columns
 
 
 def _name(result: PlanNode) -> str:
     if result.kind == "Alias":
         return str(result.parts[1])
-    return result.words(0)[-1] if result.kind == "UnresolvedAttribute" else ""
+    return result.words[-1] if result.kind == "UnresolvedAttribute" else ""
 
 
 def _bare(result: PlanNode) -> PlanNode:

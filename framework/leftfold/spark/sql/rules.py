@@ -72,9 +72,9 @@ def check(plan: PlanNode, tables: Collection[str], where: str, rules: Rules = VI
         if node.judged:
             if node.kind not in rules.kinds:
                 raise _refused(where, node, f"{_named(node.kind)} is not allowed here")
-            _NAMED.get(node.kind, _passes)(node, where, rules)
-            if rules.steady:
-                _STEADY.get(node.kind, _passes)(node, where, rules)
+            for checks in (_NAMED, _STEADY) if rules.steady else (_NAMED,):
+                if node.kind in checks:
+                    checks[node.kind](node, where, rules)
     known = {name.lower(): name for name in tables}
     ours = {name for node in nodes if node.kind == "UnresolvedWith" for name in _with_names(node)}
     read = _tables(nodes, known, ours, where)
@@ -88,7 +88,7 @@ def _tables(nodes: list[PlanNode], known: Mapping[str, str], ours: Collection[st
     for node in nodes:
         if node.kind != "UnresolvedRelation":
             continue
-        names = node.words(0)
+        names = node.words
         name = names[0].lower() if len(names) == 1 else ""
         if name in known:
             found[known[name]] = None
@@ -108,7 +108,7 @@ def _columns(nodes: list[PlanNode]) -> frozenset[str] | None:
         return None
     if any(_kind_of(node.parts[2]) in ("UsingJoin", "NaturalJoin") for node in nodes if node.kind == "Join"):
         return None
-    return frozenset(word.lower() for node in nodes if node.kind == "UnresolvedAttribute" for word in node.words(0))
+    return frozenset(word.lower() for node in nodes if node.kind == "UnresolvedAttribute" for word in node.words)
 
 
 def _refused(where: str, node: PlanNode, why: str) -> ConfigurationError:
@@ -121,18 +121,14 @@ def _named(kind: str) -> str:
     return kind.removeprefix("Unresolved").removesuffix("Command").removesuffix("Statement") or kind
 
 
-def _passes(node: PlanNode, where: str, rules: Rules) -> None:
-    pass
-
-
 def _function(node: PlanNode, where: str, rules: Rules) -> None:
-    name = ".".join(node.words(0))
+    name = ".".join(node.words)
     if name.lower() not in rules.functions:
         raise _refused(where, node, f"the function {name} is not allowed in {rules.what}")
 
 
 def _series(node: PlanNode, where: str, rules: Rules) -> None:
-    name = ".".join(node.words(0))
+    name = ".".join(node.words)
     if name.lower() not in rules.series:
         raise _refused(where, node, f"the function {name} is no table of {rules.what}")
 
@@ -145,7 +141,7 @@ def _generator(node: PlanNode, where: str, rules: Rules) -> None:
 
 
 def _attribute(node: PlanNode, where: str, rules: Rules) -> None:
-    words = node.words(0)
+    words = node.words
     if len(words) == 1 and words[0].lower() in BARE_WORDS:
         raise _refused(
             where, node, f"{words[0]} is a function in SQL; a column of that name is written table.{words[0]}"

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +157,7 @@ class BatchQuery:
         self._drivers, self._store, self._folded = tuple(drivers), store, folded
         temporary: Any = spark.sparkContext._temp_dir  # noqa: SLF001  # in a directory for this user only, mode 0700
         self._folder = Path(tempfile.mkdtemp(prefix="leftfold-run-", dir=temporary))
-        self._start = _least([driver.position() for driver in drivers], drivers[0].generation.topics)
+        self._start: Position = reduce(and_, [driver.position() for driver in drivers])
         self._failure: BaseException | None = None
         try:
             starts, topics = self._start.to_json(), self._start.offsets
@@ -232,13 +234,6 @@ def _kept(batch: DataFrame, *, times: int) -> Iterator[None]:
         yield
     finally:
         batch.unpersist()
-
-
-def _least(positions: Sequence[Position], topics: Mapping[str, int]) -> Position:
-    """The smallest next offset per partition among some positions, for every partition."""
-    return Position(
-        {t: {p: min(at.next_offset(t, p) for at in positions) for p in range(count)} for t, count in topics.items()}
-    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import ContractError
+from leftfold.model.position import Recorded
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, read_range
 from leftfold.ports.protocols import RawRecord
 from leftfold.spark.core.task_io import Address, Batches, ProgressReporter, SkippedValues, rows_in
@@ -33,25 +34,7 @@ _FIRST, _LAST = (
     (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
     for at in (datetime.min, datetime.max)  # noqa: DTZ901
 )
-
-
-class Placed(Protocol):
-    """A value at a topic, partition and offset of the log."""
-
-    @property
-    def topic(self) -> str:
-        """Its topic."""
-
-    @property
-    def partition(self) -> int:
-        """Its partition."""
-
-    @property
-    def offset(self) -> int:
-        """Its offset."""
-
-
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=RawRecord | Recorded[Any])
 
 
 @dataclass(frozen=True)
@@ -133,7 +116,9 @@ def _reporter(address: Address | None) -> AbstractContextManager[Callable[[int],
     return nullcontext(lambda count: None) if address is None else closing(ProgressReporter(address))
 
 
-def _fits(record: Placed, found: Mapping[str, Any], schema: pa.Schema, misfits: SkippedValues | None) -> bool:
+def _fits(
+    record: RawRecord | Recorded[Any], found: Mapping[str, Any], schema: pa.Schema, misfits: SkippedValues | None
+) -> bool:
     for field in schema:
         try:
             _batch([found], pa.schema([field]))

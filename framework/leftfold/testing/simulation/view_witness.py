@@ -147,7 +147,7 @@ def _history(cluster: Cluster, view: View[Any, Any]) -> dict[str, list[Any]]:
         row = rows[key][-1]
         if item is not None and row is not _STOPPED:
             try:
-                row = view.evolve_row(row, item)
+                row = view.evolve(row, item)
             except Exception:  # noqa: BLE001  # the App's own: the row is parked
                 row = _STOPPED
         rows[key].append(row)
