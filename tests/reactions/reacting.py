@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from leftfold import App, Delivery, Reaction
 from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.reactions.parked import ParkedEvents
 from leftfold.kafka.reactions.runner import ReactionRunner
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -20,7 +21,7 @@ from tests.reports import Reports
 from tests.threads import Background
 from tests.waiting import wait_until
 
-__all__ = ["EVENTS", "Acting", "Post", "done_up_to", "made", "notes", "write"]
+__all__ = ["EVENTS", "Acting", "Post", "acting_until_parked", "done_up_to", "made", "notes", "write"]
 
 EVENTS = names.events("visits")
 PARTITIONS = 2
@@ -83,6 +84,14 @@ def write(
     records = [as_written(one, PARTITIONS, ce_type=type_, ce_sequence=b"%d" % one.number) for one in events]
     records = [out._replace(value=b"{}") for out in records] if broken else records
     planted.write(settings, EVENTS, records, commit=commit)
+
+
+def acting_until_parked(settings: KafkaSettings, app: App, name: str, *events: Paid) -> None:
+    """Has a reaction that fails park some events."""
+    parked = ParkedEvents(name, settings)
+    with Acting(app, name, settings):
+        write(settings, *events)
+        wait_until(lambda: parked.count() == len(events), lambda: f"all to be parked: {parked.count()}")
 
 
 def done_up_to(settings: KafkaSettings, group: str) -> dict[int, int]:
