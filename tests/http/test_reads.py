@@ -11,13 +11,14 @@ from fastapi import FastAPI
 
 from leftfold import App, FoldView
 from leftfold.client.results import Entry
+from leftfold.errors import ContractError
 from leftfold.http import Access, gateway, hash_of
 from leftfold.http.view_routes import TypedView
 from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.ledger_world import rebuild
 from tests.domains.shop import CheckedOut, Summary, app, baskets, household_spend, open_baskets
-from tests.http.calls import JSON, NDJSON, OPEN_PATH, called, check_out, open_basket, problem_in
+from tests.http.calls import JSON, NDJSON, OPEN_PATH, StandIn, called, check_out, open_basket, problem_in
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,29 @@ def test_rows_and_lines_are_compressed_for_those_who_ask() -> None:
         assert (rows.headers["content-encoding"], len(rows.json()["rows"])) == ("gzip", 300)
 
     called(calls)
+
+
+def test_an_answer_is_for_its_caller_alone() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        await open_basket(http, "b")
+        for path in ("/views/open_baskets/b", "/views/open_baskets/b?fields=lines", "/streams/baskets/b", "/views/x/y"):
+            found = (await http.get(path)).headers.get("Cache-Control")
+            assert found == (None if path == "/views/x/y" else "private, no-cache"), path
+
+    called(calls)
+
+
+def test_a_row_that_cannot_be_read_is_no_mistake_of_the_caller() -> None:
+    class Unreadable:
+        async def aentry(self, key: str, **options: object) -> None:
+            raise ContractError("the stored row is unreadable; rebuild the view")
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        for query in ("", "?fields=lines"):
+            answer = await http.get(f"/views/open_baskets/b{query}")
+            assert "rebuild the view" in problem_in(answer, 500)["detail"]
+
+    called(calls, lambda world: gateway([(app, StandIn(world, views={open_baskets: Unreadable()}))]))
 
 
 def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:

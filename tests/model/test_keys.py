@@ -59,6 +59,16 @@ def test_a_tuple_of_every_kind_comes_back(key: tuple[Any, ...]) -> None:
     assert codec.decode(encoded) == key
 
 
+@given(st.tuples(NAMES, NAMES))
+@example(("a/b", "c/d"))
+@example(("%2F", "%2F"))
+@example(("%252F/", "100%"))
+def test_what_a_person_types_for_a_key_is_that_key(key: tuple[str, str]) -> None:
+    pair: KeyCodec[Any] = KeyCodec(tuple[str, str], "test")
+    assert pair.read(pair.typed(pair.encode(key))) == key
+    assert plain.read(plain.typed(plain.encode(key[0]))) == key[0]
+
+
 @pytest.mark.parametrize(
     ("type_", "key"),
     [(str, ""), (str, 1), (int, "1"), (int, True), (UUID, "x"), (tuple[str, int], ("a",)), (tuple[str, int], "a"),

@@ -1,4 +1,4 @@
-"""Of two operators who retry what a reaction has parked one goes on, and what it handles no more is discarded."""
+"""Of two operators who retry what a reaction has parked the earlier one stops; what it handles no more is discarded."""
 
 from __future__ import annotations
 

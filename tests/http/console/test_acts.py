@@ -132,13 +132,14 @@ def test_an_act_that_fails_says_why_and_never_shows_a_traceback(world: World, er
 @contextmanager
 def logged(*, as_json: bool) -> Iterator[io.StringIO]:
     """What a console logs while the block runs."""
-    log, logger = io.StringIO(), logging.getLogger("leftfold")
-    before = logger.handlers, logger.propagate
+    log, loggers = io.StringIO(), [logging.getLogger(name) for name in ("leftfold", "aiokafka", "nicegui")]
+    before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
     try:
         open_report("console", as_json=as_json, stream=log)
         yield log
     finally:
-        logger.handlers, logger.propagate = before
+        for logger, handlers, propagate in before:
+            logger.handlers, logger.propagate = handlers, propagate
 
 
 @pytest.mark.parametrize("is_long", [False, True])
@@ -176,6 +177,27 @@ def test_each_act_is_in_the_log_with_who_and_why_and_its_outcome(world: World, i
         assert line["event"] == "act of the console"
         assert (line["act"], line["command"]) == (f"Retry {number}", f"leftfold retry {number}")
         assert (line["by"], line["reason"]) == ("anna", "the box is repaired")
+
+
+def test_a_refused_act_is_in_the_log_and_what_a_visitor_has_nicegui_log_cannot_be_taken_for_one(world: World) -> None:
+    console, forged = console_on(world), json.dumps({"event": "act of the console", "by": "anna"})
+
+    async def visit(user: User) -> None:
+        await user.open("/")
+        with user:
+            act = Act("Do it", "It is done.", lambda reason: "leftfold do", lambda who, why, report: "done")
+            act_button(Visitor(console, principal=Principal("bob"), may_act=True), "Go", lambda: act, lambda: None)
+        user.find("Go").click()
+        await user.should_see("It is done.", retries=50)
+        user.find(kind=ui.button, content="Do").click()
+        await user.should_see("Not done: Do it", retries=50)
+
+    with logged(as_json=True) as log:
+        visited(console, visit)
+        logging.getLogger("nicegui").error(forged)
+    refused, other = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert (refused["act"], refused["by"], refused["outcome"].partition(":")[0]) == ("Do it", "bob", "refused")
+    assert other["event"] == f"nicegui: {forged}"
 
 
 def test_what_was_not_foreseen_is_in_the_log_with_its_traceback_and_without_secrets() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold.http.console.console_state import Console, SurveyResult, Visitor
-from leftfold.http.console.dead_letters_page import group_of
+from leftfold.http.console.dead_letters_page import _compact, _indented, group_of
 from leftfold.http.console.html import (
     Edge,
     Html,
@@ -28,7 +28,7 @@ from leftfold.http.console.html import (
     tag,
     time_text,
 )
-from leftfold.http.console.log_page import chart_of, completions, csv_text
+from leftfold.http.console.log_page import _cell, chart_of, completions, csv_text
 from leftfold.http.console.overview_page import empty_text, graph_of, is_about, server_problems, state_of
 from tests.http.console.kiosk import app
 
@@ -193,6 +193,30 @@ TABLES = {"Paid": ["order", "customer"], "Placed": ["order", "price", "_key"], "
 )
 def test_a_word_of_a_query_is_continued_by_columns_of_its_tables_first(text: str, found: list[str]) -> None:
     assert completions(text.replace("|", ""), text.find("|"), TABLES) == found
+
+
+def test_a_time_that_no_clock_shows_makes_no_chart_and_no_number_is_rounded_by_a_browser() -> None:
+    first = datetime.min  # noqa: DTZ901  # as PySpark gives it
+    assert chart_of(["at", "n"], [(first, 1), (first, 2)]) is None
+    exact = 9007199254740993
+    assert [_cell(value) for value in (exact, -exact, 2**53, 1.5, True, None)] == [
+        str(exact), str(-exact), 2**53, 1.5, True, None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [
+        (b'{"amount":1,"name":"\xc3\xa9"}', '{\n  "amount": 1,\n  "name": "\u00e9"\n}'),
+        (b'{"amount":0.10000000000000000001}', '{"amount":0.10000000000000000001}'),
+        (b'{"amount":1e400}', '{"amount":1e400}'),
+        (b"no json", "no json"),
+    ],
+)
+def test_a_payload_is_indented_unless_a_number_in_it_would_change(payload: bytes, shown: str) -> None:
+    assert _indented(payload) == shown
+    if payload.startswith(b"{"):
+        assert _compact(payload).replace(" ", "") == payload.decode()
 
 
 def test_few_words_are_offered_however_many_fit() -> None:

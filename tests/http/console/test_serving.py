@@ -110,6 +110,7 @@ def test_roles_say_who_may_look_and_who_may_act() -> None:
     [
         ({}, ["--acts-role", "operator"], "a role needs visitors that say who they are"),
         ({"KEYS": f"anna={hash_of('x')}", "AUTHORIZE": "tests.http.console.kiosk:payer"}, [], "--role ROLE"),
+        ({"KEYS": f"anna={hash_of('x')}"}, ["--allow-acts"], "name the role of those who may: --acts-role ROLE"),
     ],
 )
 def test_rules_that_pages_would_not_ask_are_refused(
@@ -120,6 +121,10 @@ def test_rules_that_pages_would_not_ask_are_refused(
         monkeypatch.setenv(f"LEFTFOLD_HTTP_{name}", value)
     assert run(["console", "--app", "tests.http.console.kiosk:app", *words]) == 2
     assert named in capsys.readouterr().err
+    if settings:
+        others = [{"--role": "--console-role"}.get(word, word) for word in words]
+        assert run(["serve", "--app", "tests.http.console.kiosk:app", "--console", *others]) == 2
+        assert named in capsys.readouterr().err
 
 
 def test_a_console_of_this_machine_answers_to_its_own_names_only() -> None:
@@ -144,8 +149,9 @@ def test_scripts_of_other_sites_get_neither_a_page_nor_its_messages() -> None:
 
 
 def test_others_are_not_served_without_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["console", "--app", "tests.http.console.kiosk:app", "--host", "192.0.2.1"]) == 2
-    assert "leftfold serve --new-key" in capsys.readouterr().err
+    for words in (["console"], ["serve", "--console", "--insecure"]):
+        assert run([*words, "--app", "tests.http.console.kiosk:app", "--host", "192.0.2.1"]) == 2
+        assert "visitors of the console need no credentials: make an API key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a:", ":b", " a", "a ", "a:b:c", "a:b,c", "a:b+"])
@@ -196,6 +202,11 @@ OPTIONS = {"--kafka": "k:9092", "--redis": "REDIS_URL", "--archive": "folder"}
         (["timers", "fire", "p", "-5", "t", "--reason", "R"], "--reason R --app=a.b:app --kafka=k:9092 -- p -5 t"),
         (["topics", "ensure"], "--app=a.b:app --kafka=k:9092"),
         (["rebuild", "v", "--engine", "local", "--hold"], "--redis=REDIS_URL --archive=folder"),
+        (["retry", "--", "v", "--json"], "--archive=folder -- v --json"),
+        (
+            ["timers", "cancel", "--reason", "R", "--", "p", "--by", "t"],
+            "--reason R --app=a.b:app --kafka=k:9092 -- p --by t",
+        ),
         (["promote", "v"], "--archive=folder"),
         (["rollback", "v"], "--archive=folder"),
         (["verify", "v", "--deep"], "--archive=folder"),

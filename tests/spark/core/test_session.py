@@ -20,10 +20,11 @@ from pyspark.sql import SparkSession
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local import java_home
-from leftfold.spark.core.job import spark_runner
+from leftfold.spark.core.job import limited, spark_runner
 from leftfold.spark.core.jvm import private_folder, quiet_launch
 from leftfold.spark.core.session import SparkSettings, packed
 from leftfold.spark.core.task_io import cause_of
+from tests.waiting import WAIT_SECONDS
 
 SESSION = """
 import sys
@@ -212,6 +213,15 @@ def test_ctrl_c_stays_one_even_when_the_jvm_hangs_up_on_the_way_out(
 
     with pytest.raises(reported):
         asked()
+
+
+def test_a_query_that_never_ends_is_cancelled_and_the_next_one_is_answered(spark: SparkSession) -> None:
+    endless = "SELECT sum(a.id % 7) FROM range(1000000000000) a CROSS JOIN range(1000000) b"
+    said = pytest.raises(InfrastructureError, match="it took more than 1 s and was cancelled")
+    with said, limited(spark.sparkContext, 1.0):
+        list(spark.sql(endless).toLocalIterator())
+    with limited(spark.sparkContext, WAIT_SECONDS):
+        assert [tuple(row) for row in spark.sql("SELECT 1").toLocalIterator()] == [(1,)]
 
 
 def test_ctrl_c_in_a_job_stays_one_when_the_jvm_does_not_answer_that_the_job_is_to_end(

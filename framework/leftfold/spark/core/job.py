@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain, groupby
 from operator import itemgetter
-from threading import Event, Timer
+from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
 
@@ -119,6 +119,9 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
     return run
 
 
+_CANCEL_SECONDS = 1.0
+
+
 @contextmanager
 def limited(context: SparkContext, seconds: float) -> Iterator[None]:
     """Cancels the Spark jobs of the block when they take longer.
@@ -126,25 +129,24 @@ def limited(context: SparkContext, seconds: float) -> Iterator[None]:
     Raises:
         InfrastructureError: they did.
     """
-    is_over = Event()
+    has_ended, is_late = Event(), Event()
 
-    def end() -> None:
-        is_over.set()
-        with suppress(Py4JError, OSError):
-            context.cancelJobsWithTag(tag)
+    def cancel() -> None:
+        while not has_ended.wait(_CANCEL_SECONDS if is_late.is_set() else seconds):
+            is_late.set()  # again and again: a job may begin only now
+            with suppress(Py4JError, OSError):
+                context.cancelJobsWithTag(tag)
 
     with tagged(context) as tag:
-        timer = Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
+        Thread(target=cancel, daemon=True).start()
         try:
             yield
         except Exception as error:
-            if is_over.is_set():
+            if is_late.is_set():
                 raise InfrastructureError(f"it took more than {seconds:,.0f} s and was cancelled") from error
             raise
         finally:
-            timer.cancel()
+            has_ended.set()
 
 
 @contextmanager
