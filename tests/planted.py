@@ -54,6 +54,11 @@ def open_transaction(kafka: KafkaSettings, topic: str, records: Iterable[Outgoin
 
 
 def _produce(producer: Producer, topic: str, records: Iterable[Outgoing]) -> None:
+    failures: list[object] = []
+
+    def delivered(error: object, message: object) -> None:
+        failures.extend([error] if error is not None else [])
+
     for out in records:
-        producer.produce(topic, out.value, out.key, out.partition, headers=list(out.headers))
-    assert producer.flush(WAIT_SECONDS) == 0
+        producer.produce(topic, out.value, out.key, out.partition, headers=list(out.headers), on_delivery=delivered)
+    assert (producer.flush(WAIT_SECONDS), failures) == (0, [])

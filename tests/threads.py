@@ -35,7 +35,15 @@ class Background:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
+        try:
+            self.wait_begun()
+        except BaseException as error:
+            self.__exit__(type(error))
+            raise
         return self
+
+    def wait_begun(self) -> None:
+        """Waits for what the block begins behind."""
 
     def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
         self.stop.set()

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from leftfold.runtime.rebuilding import spark_settings
-from tests.cli.shell import Shell, Typing, typing_with
+from tests.cli.shell import MACHINE, Shell, Typing, typing_with
 from tests.servers import Addresses
 
 WAIT_SECONDS = 240.0
-MACHINE = ("LEFTFOLD_JARS", "LEFTFOLD_IVY_SETTINGS", "LEFTFOLD_LOCAL_KAFKA_JVM")
-"""What the environment may say of the machine itself."""
 _numbers = itertools.count()
 
 

@@ -22,10 +22,12 @@ from leftfold.errors import InfrastructureError
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
-__all__ = ["ROOT", "Shell", "Typed", "Typing", "parse_words", "running", "serving", "typing_with"]
+__all__ = ["MACHINE", "ROOT", "Shell", "Typed", "Typing", "parse_words", "running", "serving", "typing_with"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
+MACHINE = ("LEFTFOLD_JARS", "LEFTFOLD_IVY_SETTINGS", "LEFTFOLD_LOCAL_KAFKA_JVM")
+"""What the environment may say of the machine itself."""
 
 
 class Typed(NamedTuple):
@@ -89,7 +91,7 @@ class Shell:
     def __init__(self, place: Path, environment: Mapping[str, str] | None = None) -> None:
         self.place, self.log = place, place / "test.log"
         ours = {"PYTHONPATH": str(ROOT / "framework"), "NO_COLOR": "1", "COLUMNS": "110"}
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("LEFTFOLD_")}
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("LEFTFOLD_") or k in MACHINE}
         self._environment |= ours | dict(environment or {})
 
     def at(self, servers: Addresses) -> Shell:
@@ -199,7 +201,11 @@ def running(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(SECONDS)
+        try:
+            process.wait(SECONDS)
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextmanager

@@ -196,11 +196,17 @@ def test_what_is_no_secret_is_printed(text: str) -> None:
     assert veiled(text) == text
 
 
-def test_a_veil_takes_time_in_proportion_to_the_text() -> None:
-    """By plain patterns some of these take minutes each, for which the watchdog ends the test."""
+@pytest.mark.parametrize("part", ["/", "://"])
+def test_a_veil_takes_time_in_proportion_to_the_text(part: str) -> None:
+    """By plain patterns these take most of an hour each, and the watchdog ends the test."""
+    text = part * (1_000_000 // len(part))
+    assert len(veiled(text)) <= 2 * len(text)
+
+
+def test_a_veil_is_not_much_longer_than_its_text() -> None:
     hostile = """
-    ://@ password password=' ?a a:@ pwd\\ " & a :// ? a= @ # / &a=. /? ://?&a=@# x?/y=. &a .
+    ://@ password password=' ?a a:@ pwd\\ " & a ? a= @ # &a=. /? ://?&a=@# x?/y=. &a .
     """
     for part in [*hostile.split(), "bearer ", "password: "]:
-        text = part * (300_000 // len(part))
+        text = part * (100_000 // len(part))
         assert len(veiled(text)) <= 4 * len(text), part

@@ -23,6 +23,7 @@ from tests.http.calls import (
     JSON,
     NDJSON,
     NOW,
+    OPEN,
     OPEN_PATH,
     Broken,
     Calls,
@@ -349,3 +350,21 @@ def test_a_router_in_another_application_answers_problems_and_leaves_its_own_rou
             assert name in document["components"]["schemas"], name
 
     called(calls, make, app=app)
+
+
+def test_a_line_without_an_end_is_not_read_to_it() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        read = 0
+
+        async def body() -> Any:
+            nonlocal read
+            yield json.dumps(OPEN).encode() + b"\n"
+            for _ in range(100):
+                read += 100_000
+                yield b"x" * 100_000
+
+        answer = await http.post(f"{OPEN_PATH}:batch", content=body(), headers=NDJSON)
+        first, last = map(json.loads, answer.text.splitlines())
+        assert (first["version"], last["status"], read < 2_000_000) == (1, 413, True)
+
+    called(calls)

@@ -28,6 +28,11 @@ def test_a_projector_may_read_the_events_of_its_views_and_no_others() -> None:
     assert {right.name for right in rights_of(bare, "rebuild") if "Read" in right.operations} == {"bells.events"}
 
 
+def test_a_reaction_may_take_the_id_of_its_retries() -> None:
+    ids = {right.name for right in rights_of(guild, "reaction") if right.kind == "transactional-id"}
+    assert ids == {f"leftfold.{reaction.name}.dead" for reaction in guild.reactions}
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_only_a_deployer_may_make_topics(role: str) -> None:
     makes = {right.role for right in rights_of(guild, role) if "Create" in right.operations}

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from leftfold.model import typing
 from leftfold.model.typing import missing_arms
 
 LONG = (
@@ -32,6 +35,13 @@ class Collected:
 
     def __del__(self) -> None:
         time.sleep(0)
+
+
+def test_one_thread_at_a_time_parses(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: list[bool] = []
+    monkeypatch.setattr("leftfold.model.typing.ast.parse", lambda text: locked.append(typing._parsing.locked()))
+    typing.parse_source("1")
+    assert locked == [True]
 
 
 def test_threads_may_define_deciders_at_once(tmp_path: Path) -> None:

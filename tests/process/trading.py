@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Self
 
 from leftfold import App
 from leftfold.engine.processing.process_wire import ACK, DUE, NACK
@@ -51,10 +50,8 @@ class Trading(Background):
         }
         self.client = KafkaClient(app.name, settings)
 
-    def __enter__(self) -> Self:
-        super().__enter__()
+    def wait_begun(self) -> None:
         wait_until(lambda: self.going and self.serves_all(), lambda: f"every partition to be served: {self.reports}")
-        return self
 
     def serves_all(self) -> bool:
         """Whether every partition is served here, and the router takes events.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -59,10 +59,8 @@ class Acting(Background):
         self._fails, self.reports = fails, Reports()
         self.reacting = ReactionRunner(app, name, settings, stop=self.stop, report=self.reports)
 
-    def __enter__(self) -> Self:
-        super().__enter__()
+    def wait_begun(self) -> None:
         wait_until(lambda: self._fails or self.serves_all(), lambda: f"the partitions: {self.reports}")
-        return self
 
     def serves_all(self) -> bool:
         """Whether it holds all partitions."""

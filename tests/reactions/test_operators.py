@@ -43,13 +43,15 @@ def test_of_two_retries_the_earlier_one_stops_before_its_next_try(
 
     acting_until_parked(settings, made(settings, name, fails, attempts=1), name, *(Paid(visit=one) for one in VISITS))
     post, events = Post(wait), ParkedEvents(name, settings)
-    app = app_with(receipts_with(post.act, name=name, at_once=1), partitions=PARTITIONS)
+    app = app_with(receipts_with(post.act, name=name, at_once=1, timeout=WAIT_SECONDS), partitions=PARTITIONS)
     if not noted:
         monkeypatch.setattr(ReactionRetry, "_note", lambda self: True)
     with Background(lambda stop: ReactionRetry(app, name, settings).run(), raises=False) as earlier:
         wait_until(first.is_set, lambda: f"its first try: {earlier.failures}")
-        later = ReactionRetry(app, name, settings).run()
-        go_on.set()
+        try:
+            later = ReactionRetry(app, name, settings).run()
+        finally:
+            go_on.set()
     assert (later.done, later.parked) == (len(VISITS), {})
     assert len(post.deliveries) == len(VISITS) + (1 if noted else len(VISITS))
     assert len(set(post.keys())) == len(VISITS), "a second try has the same idempotency key"
@@ -69,6 +71,57 @@ def test_an_event_that_was_parked_twice_is_tried_once(settings: KafkaSettings) -
     post = Post()
     retry = ReactionRetry(app_with(receipts_with(post.act, name=name), partitions=PARTITIONS), name, settings)
     assert (retry.run().done, len(post.deliveries), events.count()) == (1, 1, 0)
+
+
+def test_an_event_of_a_topic_that_was_made_again_is_another_one_at_the_same_place(settings: KafkaSettings) -> None:
+    name = "made-again"
+    acting_until_parked(settings, made(settings, name, fails, attempts=1), name, Paid(visit="a"))
+    (record,) = ParkedEvents(name, settings).read()
+    headers = [(key, b"other" if key == "idempotency_key" else value) for key, value in record.headers]
+    write_record(settings, names.dead(name), Outgoing(record.partition, record.key, record.value, headers))
+    post = Post()
+    retry = ReactionRetry(app_with(receipts_with(post.act, name=name), partitions=PARTITIONS), name, settings)
+    assert (retry.run().done, len(post.deliveries)) == (2, 2)
+
+
+def test_a_retry_that_has_nothing_to_try_writes_no_copy_once_another_one_is_at_work(settings: KafkaSettings) -> None:
+    name = "copied"
+    acting_until_parked(settings, made(settings, name, fails, attempts=1), name, Paid(visit="a"))
+    other = app_with(Reaction(name, events=Left, act=lambda event, delivery: None), partitions=PARTITIONS)
+    earlier = ReactionRetry(other, name, settings)
+    earlier._events.passed({(names.dead(name), 0): 0}, earlier._producer)
+    ends = ParkedEvents(name, settings)._range()[1]
+    later = ParkedEvents(name, settings).taken()
+    with pytest.raises(Fenced, match="another operator is at work on copied.dead, and this one stopped"):
+        earlier.run()
+    assert ParkedEvents(name, settings)._range()[1] == ends
+    ParkedEvents(name, settings).passed({}, later)
+
+
+@pytest.mark.parametrize(
+    ("headers", "discarded"),
+    [
+        ({"ce_type": b"visits.Left.v1"}, 1),
+        ({"ce_type": b"visits.Paid.v9"}, 0),
+        ({"dead_reference": b"true", "dead_source": b"visits.events/0/987654321"}, 0),
+        ({"ce_time": b"never"}, 0),
+    ],
+    ids=["another type", "a newer version", "lost", "broken"],
+)
+def test_only_events_of_other_types_are_discarded_unnamed(
+    settings: KafkaSettings, headers: dict[str, bytes], discarded: int, request: pytest.FixtureRequest
+) -> None:
+    """Newer code handles the newer version, and an archive may have what is lost."""
+    name = request.node.callspec.id.replace(" ", "-")
+    app = made(settings, name, fails, attempts=1)
+    acting_until_parked(settings, app, name, Paid(visit="a"))
+    events = ParkedEvents(name, settings)
+    (record,) = events.read()
+    changed = list((dict(record.headers) | headers).items())
+    write_record(settings, names.dead(name), Outgoing(record.partition, record.key, record.value, changed))
+    kafka = settings.bootstrap_servers
+    assert discard_parked(app, name, kafka, (), why="ticket 1", who="ann") == discarded
+    assert events.count() == 2 - discarded
 
 
 def test_what_is_not_handled_any_more_is_discarded_and_the_rest_is_tried(settings: KafkaSettings) -> None:

@@ -45,7 +45,11 @@ class RedisServer:
         directory.mkdir(parents=True)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *raised: object) -> None:

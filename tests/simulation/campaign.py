@@ -36,7 +36,10 @@ _SHARE = 5
 """Of scenarios of a mishap, one schedule is run for so many of the others: each is about one mechanism."""
 _MOST = 10_000
 """Schedules within which a planted bug must be found."""
-_KNOWN_HIDDEN = {"attempt", "catch up", "deaf", "held readers", "mark first", "not landed", "token alone", "went back"}
+_KNOWN_HIDDEN = {
+    "attempt", "catch up", "deaf", "held readers", "interrupted reaction", "mark first", "not landed", "token alone",
+    "uncommitted is handled", "went back",
+}  # fmt: skip
 """Planted bugs that no schedule notices, each with what is known about it in docs/simulation.md."""
 
 
@@ -80,6 +83,8 @@ def _found(scenario: Scenario, bug: str) -> bool:
         for number in range(_MOST):
             outcome = run(scenario, number)
             if outcome.wrong:
+                if bug in _KNOWN_HIDDEN:
+                    print(f"{bug} is found by now: docs/simulation.md says that it is not", flush=True)
                 print(
                     f"{bug:24} schedule {number + 1:5} {time.monotonic() - began:6.1f} s  {outcome.wrong[0][:90]}",
                     flush=True,

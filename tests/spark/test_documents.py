@@ -51,7 +51,7 @@ from leftfold.spark import SparkSettings, spark_session
         runpy.run_path(page)
 runpy.run_path(last)
 """
-"""A start of Spark takes seconds: all pages but the last one join a session, which is the one that they would make."""
+"""A start of Spark takes seconds: all pages but the last one join a session, as they would in a notebook."""
 NOW = datetime(2017, 3, 1, tzinfo=UTC)
 COMMANDS = (
     OpenBasket(basket_id="b-1", at=NOW, household_id="h-7", store_id="367"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 from leftfold.engine.processing.worker_tasks import TaskSpec
 from leftfold.kafka.group_member import GroupMember
@@ -90,10 +89,8 @@ class Running(Background):
         self.shop = HastySupplier(KafkaSettings(bootstrap_servers=address), haste or CALM)
         self.worker = Worker(bank.app, bank.name, self.shop, stop=self.stop, batch=batch, report=self.reports)
 
-    def __enter__(self) -> Self:
-        super().__enter__()
+    def wait_begun(self) -> None:
         self.wait_serving()
-        return self
 
     def wait_serving(self) -> None:
         """Waits until it serves every partition that is not stopped; raises its failure."""

@@ -38,6 +38,10 @@ class Page(Generic[Row, K]):
     cursor: str | None
 
 
+class CursorError(ContractError):
+    """What was given as a cursor is none."""
+
+
 class Pages(Generic[Row, K]):
     """Scans of the live generation; a cursor holds the generation it began in, in which it continues while kept."""
 
@@ -69,7 +73,7 @@ class Pages(Generic[Row, K]):
         registry = yield from ask(Registered(self._view.name))
         generation, number = registry.generations.get(id_), number_in(bucket)
         if number is None or (generation is not None and number >= generation.buckets):
-            raise ContractError(f"{cursor[:80]!r} is no cursor; take it from the page before")
+            raise CursorError(f"{cursor[:80]!r} is no cursor; take it from the page before")
         # One that is being built or held was never live, and its rows may be wrong.
         readable = (self._view.hash, self._live.name)
         if generation is None or generation.phase not in _READ or (generation.hash, generation.name) != readable:

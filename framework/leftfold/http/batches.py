@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from leftfold.client.commands import Client
 from leftfold.errors import LeftfoldError, OutcomeUnknown
 from leftfold.http.access import LEEWAY_SECONDS, Access, Permission, Principal
+from leftfold.http.gateway_server import PART_SECONDS
 from leftfold.http.problems import ProblemError, error_responses, problem_of, refusal, refusal_of
 from leftfold.http.routes import TIMEOUT, WAIT_SECONDS, AcceptedCommand, FirstConnection, ResponseInParts
 from leftfold.model.messages import Command
@@ -74,7 +75,8 @@ class BatchRoutes:
                 raise refusal(503, "as many batches as may be are sent already; send it again in a second")
             client = await self._client.client()
             ids = (f"{idempotency_key}/{number}" if idempotency_key else str(uuid4()) for number in count())
-            sender = _BatchSender(client, command, principal, self._access, ids, timeout, self._sending)
+            part: float | None = request.scope.get(PART_SECONDS)
+            sender = _BatchSender(client, command, principal, self._access, ids, timeout, self._sending, part)
             return _BatchLines(sender.send(_lines(request)), self._batches)
 
         router.post(
@@ -91,7 +93,8 @@ class _BatchSender:
     """Sends the lines of a batch while they are read, some hundred at once.
 
     Args:
-        sending: held while some are sent. ends: why nothing behind these answers is sent; None = it is.
+        sending: held while some are sent. part_seconds: how long it waits for a part when it has answered the last one.
+        ends: why nothing behind these answers is sent; None = it is.
     """
 
     client: Client
@@ -101,6 +104,7 @@ class _BatchSender:
     ids: Iterator[str]
     timeout: float
     sending: asyncio.Semaphore
+    part_seconds: float | None = None
     ends: ProblemError | None = None
 
     async def send(self, lines: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
@@ -125,10 +129,13 @@ class _BatchSender:
         following = asyncio.ensure_future(anext(lines, None))
         try:
             while True:
-                await asyncio.wait({following}, timeout=_PAUSE_SECONDS if chunk else None)
-                if chunk and not following.done():
+                await asyncio.wait({following}, timeout=_PAUSE_SECONDS if chunk else self.part_seconds)
+                if not following.done():
+                    if not chunk:
+                        raise refusal(408, f"a part of the body took more than {self.part_seconds:g} s")
                     yield chunk
                     chunk, size = [], 0
+                    continue
                 if (found := await following) is None:
                     break
                 following = asyncio.ensure_future(anext(lines, None))

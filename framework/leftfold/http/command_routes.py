@@ -133,7 +133,8 @@ class CommandRoutes:
             sent = _Sent(path, id_, body, _version_in(if_match), principal.name, len(text), self._clock())
             before = self._remembered.get(sent.place, sent)
             if (before.command, before.expected) != (sent.command, sent.expected):
-                raise refusal(409, f"{id_[:80]!r} is the Idempotency-Key of another command; give each its own")
+                why = f"{id_[:80]!r} is the Idempotency-Key of another command, or of this one with another If-Match"
+                raise refusal(409, f"{why}; give each its own")
             if prefer is not None and "respond-async" in prefer:
                 await self._send_later(sent, timeout)
                 return _not_known(request, id_, "it was sent, and is not waited for")
@@ -150,7 +151,7 @@ class CommandRoutes:
                 raise refusal(404, f"command {id_[:80]!r} is not waited for here; {advice}")
             if sent.task is None:
                 if self._clock() - sent.at > _ANSWERED_SECONDS:
-                    advice = "read its stream, or send it again with If-Match"
+                    advice = "read its stream, or send it again with If-Match and another Idempotency-Key"
                     raise refusal(404, f"command {id_[:80]!r} was sent too long ago to ask for its answer; {advice}")
                 sent = await self._send_later(sent, timeout)
             return await self._answer(request, sent, timeout)

@@ -17,12 +17,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from leftfold.http.access import Access
 from leftfold.http.problems import PROBLEM_JSON, Problem, ProblemError, problem_response, refusal
 
-__all__ = ["BODY_SECONDS", "MAX_BODY_BYTES", "GatewayServer", "RequestLimits"]
+__all__ = ["BODY_SECONDS", "MAX_BODY_BYTES", "PART_SECONDS", "GatewayServer", "RequestLimits"]
 
 _MAX_HEADER_BYTES = 65_536
 """The longest request line with its headers."""
 MAX_BODY_BYTES = 1_048_576
 BODY_SECONDS = 30.0
+PART_SECONDS = "leftfold.part_seconds"
+"""Where a batch finds how long each part of its body may take."""
 _MOST_BODIES = 256
 """How many bodies of the largest size all running requests may hold together."""
 _HEAD_SECONDS = 10.0
@@ -68,22 +70,19 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         is_batch, size, has_more = scope["path"].endswith(":batch"), 0, True
+        scope[PART_SECONDS] = self._seconds
         deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def limited() -> Message:
-            nonlocal size, has_more, deadline
-            if not has_more:
-                return await receive()  # it waits for the end of the connection
-            if is_batch:  # the time between its parts is that of the commands before
-                deadline = asyncio.get_running_loop().time() + self._seconds
+            nonlocal size, has_more
+            if is_batch or not has_more:  # a batch limits the time of its parts; else it waits for the connection's end
+                return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError as error:
                 raise refusal(408, f"the body took more than {self._seconds:g} s") from error
             has_more = message.get("more_body", False)
-            if is_batch:
-                return message
             length = len(message.get("body", b""))
             size += length
             self._held += length

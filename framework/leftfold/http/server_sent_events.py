@@ -237,7 +237,11 @@ class _ChangeSource:
 
     async def read(self, timeout: float) -> list[Frame]:
         found = []
-        for change in await self.watch.next_changes(timeout):
+        try:
+            changes = await self.watch.next_changes(timeout)
+        except ContractError as error:  # no listener is to blame
+            raise LeftfoldError(str(error)) from error
+        for change in changes:
             key = self._view.key_of(change.key)
             row = None if change.row is None else self._view.shown(change.row, None)
             found.append(frame(key, "change", change.position, {"key": key, "row": row, "version": change.version}))

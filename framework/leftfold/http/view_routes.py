@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, TypeAdapter, create_model
 from pydantic_core import from_json
 
-from leftfold.client.async_reader import Page
+from leftfold.client.async_reader import CursorError, Page
 from leftfold.client.reader import Reader, Views
 from leftfold.client.results import Entry
 from leftfold.errors import ContractError, ViewNotBuilt
@@ -355,7 +355,7 @@ async def _page(
         await reader.await_reached(after, timeout=timeout)
     try:
         return await reader.ascan(cursor=cursor, limit=limit)
-    except (ContractError, ViewNotBuilt) as error:
+    except (CursorError, ViewNotBuilt) as error:
         if not cursor:
             raise
         raise refusal(410 if isinstance(error, ViewNotBuilt) else 400, str(error)) from error

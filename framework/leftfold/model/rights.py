@@ -138,6 +138,7 @@ def _reaction(app: App, to: _Rights) -> None:
     for reaction in app.reactions:
         to.topics(map(names.events, reaction.categories), "Read", "Describe")
         to.topics([names.dead(reaction.name), names.begun(reaction.name)], "Read", "Write", "Describe")
+        to.add("transactional-id", f"leftfold.{names.dead(reaction.name)}", "Write", "Describe")
         to.add("group", names.reacting(app.name, reaction.name), "Read", "Describe")
 
 

@@ -22,14 +22,15 @@ from tests.waiting import wait_until
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
 # Appends its pid to a file, then waits for SIGTERM, which it hears by then, or for the end of its standard input, which
 # it must notice itself.
+# Signals that come just before a call that waits are heard behind it only, so that one must be short.
 PATIENT = """
-import os, sys, signal
+import os, select, sys, signal
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 with open(sys.argv[1], "a") as file: file.write(f"{os.getpid()}\\n")
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.1)[0]: pass
 """
-STUBBORN = PATIENT.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN").replace("sys.stdin.read()", "signal.pause()")
-MISTAKEN = PATIENT.replace("sys.stdin.read()", "sys.exit(78)")
+STUBBORN = PATIENT.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
+MISTAKEN = f"{PATIENT.partition('while')[0]}sys.exit(78)"
 
 
 class Running:

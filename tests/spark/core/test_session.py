@@ -165,13 +165,14 @@ def test_modules_and_archives_are_sent_as_they_are_and_nothing_that_python_canno
 
 
 START = """
-import signal
+import time
 from leftfold.local import java_home
 from leftfold.spark import SparkSettings, spark_session
 print("starting", flush=True)
 with spark_session(SparkSettings(master="local[1]", java_home=java_home())):
     print("started", flush=True)
-    signal.pause()
+    while True:
+        time.sleep(0.1)
 """
 
 

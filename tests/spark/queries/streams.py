@@ -95,7 +95,7 @@ class Streaming(Background):
     def __init__(self, spark: SparkSession, view: QueryView[Any, Any], where: StreamPlaces, **options: Any) -> None:
         self.reports, self._where = Reports(), where
         stream = self.kind(spark, view, where, every=0.05, keep=0, report=self.reports, **options)
-        super().__init__(stream.run, raises=False)
+        super().__init__(stream.run)
 
     def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
         super().__exit__(kind, *more)
@@ -112,8 +112,7 @@ class Streaming(Background):
     def wait_ended(self) -> BaseException:
         """Waits until something has ended it, which it returns."""
         wait_until(lambda: not self.is_alive, "the end of the stream")
-        (error,) = self.failures
-        return error
+        return self.failures.pop()
 
 
 class TrustingCheckpoint(CheckpointDirectory):

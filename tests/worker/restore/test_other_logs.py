@@ -112,6 +112,7 @@ def test_events_alone_are_enough_in_another_cluster(broker: Broker, bank: Bank, 
     with Running(bank, broker.distant):
         again = client.send(threefold, id="threefold", timeout=WAIT_SECONDS)
         assert (again.version, again.events) == (first.version, first.events) == (3, 3)
+        assert again.position.next_offset(names.events(bank.name), 0) >= 3, "a read behind the answer sees its events"
         send(client, bank, 2, first=5)
     assert versions(broker, bank) == Counter(range(1, 11)), "id-5 was known, id-6 was not"
 

@@ -124,6 +124,8 @@ def _run(server: GatewayServer) -> None:
     # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server.run()
+    if not server.started:
+        raise typer.Exit(1)  # the log says why
 
 
 _NAME_OF_KEY = re.compile(r"[^,=:\s](?:[^,=:]*[^,=:\s])?(?::[^,=:+\s]+(?:\+[^,=:+\s]+)*)?")

@@ -61,7 +61,7 @@ async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
             by = ["--by", visitor.name] if visitor.name else []
             return visitor.console.shell("reactions", "discard", name, "--reason", reason or "WHY", *by, app=app.name)
 
-        happens = "Parked events that the reaction here does not handle or cannot read are never tried again."
+        happens = "Parked events of types that the reaction here does not handle are never tried again."
         title = f"Discard what {name} does not handle"
         return Act(title, f"{happens} Their bytes stay until retention deletes them.", line, do, needs_reason=True)
 

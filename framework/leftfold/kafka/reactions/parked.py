@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
+from itertools import islice
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -31,6 +32,8 @@ from leftfold.ports.protocols import PartitionId, RawRecord
 __all__ = ["ParkedEvents", "Parking", "ReactionRetry", "Tried"]
 
 
+_PORTION = 5000
+"""Notes of one transaction."""
 _DISCARDED = "discarded/"
 """Before the partition, in the keys of records that note which parked events were discarded."""
 
@@ -85,12 +88,15 @@ class ParkedEvents:
         Raises:
             Fenced: another operator is at work.
         """
+        if not any(map(chosen, self.read())):
+            return 0  # without ending the work of another one
         producer = self.taken()
-        records = [record._replace(value=None) for record in self.read() if chosen(record)]
-        places = {(f"{_DISCARDED}{one.partition}", one.offset): one.offset for one in records}
+        places = {(f"{_DISCARDED}{one.partition}", one.offset): one.offset for one in self.read() if chosen(one)}
         ids = dict.fromkeys((topic for topic, _ in places), self._ids.get(self._topic, ""))
-        self._note(self._places.records(places, ids, why=why, by=who), producer)
-        return len(records)
+        notes = self._places.records(places, ids, why=why, by=who)
+        for start in range(0, len(notes), _PORTION):
+            self._note(notes[start : start + _PORTION], producer)
+        return len(notes)
 
     def _note(self, records: Sequence[Outgoing], producer: FencedProducer) -> None:
         if records:
@@ -228,11 +234,13 @@ class ReactionRetry:
         self._producer = self._events.taken()
         with ClusterAdmin(settings) as cluster:
             self._parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._processor = ReactionProcessor(once, self._parking.park, note=self._note, report_failure=self._failed)
+        self._processor = ReactionProcessor(once, self._park, note=self._note, report_failure=self._failed)
         self._taken = 0
+        self._noted: dict[PartitionId, int] = {}
         self._parked: dict[str, str] = {}
-        self._sources: set[bytes] = set()
-        """The events that were taken: one may be parked twice, by a reaction or retry that was killed behind that."""
+        self._known: set[tuple[bytes, bytes]] = set()
+        """The events that were taken, by place and idempotency key, since places come again in a topic that was made
+        again. One may be parked twice, by a reaction or retry that was killed behind that."""
 
     def run(self, tell: Callable[[int], None] = lambda count: None) -> Tried:
         """Retries all parked events; `tell` is called with the number tried so far."""
@@ -253,10 +261,11 @@ class ReactionRetry:
         place, frontier = record.place, self._processor.frontier
         if not frontier.holds(place):
             self._processor.hold(place, Handoff(record.offset, CLEAN))
-        if (source := header(record.headers, "dead_source")) in self._sources:
+        source, key = (header(record.headers, name) for name in ("dead_source", "idempotency_key"))
+        if (source, key) in self._known:
             frontier.take(place, record.offset, is_open=False)
             return
-        self._sources.update([source] if source else [])
+        self._known.update([(source, key)] if source else [])
         self._taken += 1
         try:
             original = self._events.original(record)
@@ -268,6 +277,7 @@ class ReactionRetry:
                 source.decode(errors="replace") or str(record.address),
                 str(error),
             )
+        self._note()
         self._parking.keep(record)
         self._parked[where] = why
         frontier.take(place, record.offset, is_open=False)  # only now: it is written once more
@@ -279,9 +289,16 @@ class ReactionRetry:
         return busy
 
     def _note(self) -> bool:
-        """Notes what was tried; before each try, so that none begins once another operator is at work."""
-        self._events.passed(self._processor.frontier.offsets(), self._producer)
+        """Notes what was tried; before each try and copy, so that none is made once another operator is at work."""
+        offsets = self._processor.frontier.offsets()
+        changed = {place: offset for place, offset in offsets.items() if self._noted.get(place) != offset}
+        self._events.passed(changed or dict(islice(offsets.items(), 1)), self._producer)
+        self._noted |= changed
         return True
+
+    def _park(self, pending: PendingDelivery, error: BaseException) -> None:
+        self._note()
+        self._parking.park(pending, error)
 
     def _failed(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
         self._parked[str(pending.record.address)] = reason_of(error)

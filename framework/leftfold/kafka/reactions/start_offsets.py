@@ -31,7 +31,7 @@ from leftfold.ports.protocols import PartitionId
 
 __all__ = ["RecordedPlaces", "StartLost", "StartOffsets", "has_members", "is_started"]
 
-_SECONDS = 20.0
+_SECONDS, _PATIENCE_SECONDS = 20.0, 30.0
 
 
 class RecordedPlaces:
@@ -54,7 +54,8 @@ class RecordedPlaces:
         found: dict[PartitionId, int] = {}
         with closing(KafkaLogReader(self._settings)) as log:
             ends, starts = log.ends([self._topic]), log.starts([self._topic])
-            for record in read_whole(log, starts, ends):
+            # A retry that was killed may have left a transaction open, which brokers end within some 20 s.
+            for record in read_whole(log, starts, ends, patience=_PATIENCE_SECONDS):
                 try:
                     topic, _, partition = (record.key or b"").decode().rpartition("/")
                     fields = json.loads(record.value or b"")

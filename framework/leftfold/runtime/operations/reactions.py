@@ -69,7 +69,8 @@ def discard_parked(
     """Has parked events of a reaction never be tried again; returns how many.
 
     Args:
-        which: as `parked_events` names them; none = those that the reaction in this code does not handle or read.
+        which: as `parked_events` names them; none = those of types that the reaction in this code does not handle, in
+            no version, and records that no reaction has parked.
 
     Raises:
         Usage: one of them is not parked. Fenced: another operator retries or discards them now.
@@ -80,9 +81,13 @@ def discard_parked(
 
     def is_unhandled(record: RawRecord) -> bool:
         try:
-            return reader.read(events.original(record)) is None
+            original = events.original(record)
         except ContractError:
-            return True
+            return not header(record.headers, "dead_source")  # what was only lost may be handled
+        try:
+            return reader.read(original) is None
+        except ContractError:
+            return False  # it is of a newer version
 
     if missing := set(which) - {_name_of(record) for record in events.read()}:
         raise Usage(f"{min(missing)} is not parked; see what is: leftfold reactions parked {reaction}")
