@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from leftfold.runtime.operations.reactions import discard_parked, parked_events
 from leftfold.runtime.project import Usage
 from tests.domains.visits import Left, Paid, app_with, receipts_with
 from tests.reactions.reacting import PARTITIONS, Post, acting_until_parked, made
+from tests.reactions.shell import Shell
 from tests.threads import Background
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -147,3 +149,26 @@ def test_what_is_not_handled_any_more_is_discarded_and_the_rest_is_tried(setting
     assert ReactionRetry(corrected, name, settings).run().done == 2
     assert (len(post.deliveries), events.count()) == (2, 0)
     assert discard_parked(other, name, kafka, (), **signed) == 0
+
+
+def test_a_discard_is_asked_for_signed_and_counted(settings: KafkaSettings, tmp_path: Path) -> None:
+    """The App's own reaction handles what is parked here; another's record is parked beside it."""
+    shell = Shell("tests.reactions.posting:app", settings, tmp_path, {})
+    app = made(settings, "telling", fails, attempts=1)
+    acting_until_parked(settings, app, "telling", Paid(visit="a"))
+    write_record(settings, names.dead("telling"), Outgoing(0, b"a", b"{}", ()))
+    code, parked = shell.tell("reactions", "parked", "telling")
+    assert (code, len(parked)) == (1, 2)
+    words = ("reactions", "discard", "telling")
+    assert shell(*words, stdin="").ended(2, "--reason")
+    signed = ("--reason", "ticket 1", "--by", "ann")
+    shell(*words, *signed).ended(2, "--yes")
+    assert ParkedEvents("telling", settings).count() == 2, "it was not agreed to"
+    assert shell.tell(*words, *signed, "--yes") == (0, [{"reaction": "telling", "discarded": 1}])
+    assert "telling: 0 events discarded" in shell(*words, *signed, "--yes").ok().out
+    shell(*words, "nowhere/0/1", *signed, "--yes").ended(
+        2, "nowhere/0/1 is not parked", "leftfold reactions parked telling"
+    )
+    (event,) = (row["event"] for row in parked if str(row["event"]).startswith("visits.events/"))
+    assert "telling: 1 event discarded" in shell(*words, event, *signed, "--yes").ok().out
+    assert shell.tell("reactions", "parked", "telling") == (0, [])
