@@ -286,7 +286,8 @@ def test_a_line_is_sent_though_its_sender_waits_for_the_answer_before_the_next_o
 
     async def run(world: World) -> None:
         answered, client = asyncio.Event(), cast("Any", _Held(world))
-        threading.Timer(2.5, client.released.set).start()
+        releasing = threading.Timer(2.5, client.released.set)
+        releasing.start()
 
         async def lines() -> AsyncGenerator[list[bytes], None]:
             for key in "bc":
@@ -298,6 +299,7 @@ def test_a_line_is_sent_though_its_sender_waits_for_the_answer_before_the_next_o
         assert json.loads(await anext(answers))["id"] == "1"
         answered.set()
         assert [json.loads(line)["id"] async for line in answers] == ["2"]
+        releasing.join()
 
     in_world(run)
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from leftfold import App, FoldView, memory
 from leftfold.errors import InfrastructureError
@@ -19,6 +19,7 @@ from leftfold.http import Access, Permission, Principal, gateway, hash_of, route
 from leftfold.http.routes import FirstConnection
 from leftfold.memory import World
 from tests.domains.shop import CheckedOut, Spend, baskets, household_spend, open_baskets, spend
+from tests.domains.shop import app as shop
 from tests.http.calls import (
     JSON,
     NDJSON,
@@ -350,6 +351,28 @@ def test_a_router_in_another_application_answers_problems_and_leaves_its_own_rou
             assert name in document["components"]["schemas"], name
 
     called(calls, make, app=app)
+
+
+def test_a_body_has_a_time_limit_also_where_a_path_only_looks_like_a_batch() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        async def never() -> AsyncIterator[bytes]:
+            yield b"{"
+            await asyncio.Event().wait()
+
+        for path in ("/own/import:batch", "/health/live:batch"):
+            answer = await http.post(path, content=never(), headers=NDJSON)
+            assert answer.status_code == (408 if path.startswith("/own") else 404), answer.text
+
+    def make(world: World) -> FastAPI:
+        api = gateway([(shop, world)], body_seconds=0.2)
+
+        @api.post("/own/import:batch")
+        async def own(request: Request) -> str:
+            return (await request.body()).decode()
+
+        return api
+
+    called(calls, make)
 
 
 def test_a_line_without_an_end_is_not_read_to_it() -> None:

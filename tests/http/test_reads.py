@@ -196,9 +196,12 @@ def test_a_row_that_cannot_be_read_is_no_mistake_of_the_caller() -> None:
         async def aentry(self, key: str, **options: object) -> None:
             raise ContractError("the stored row is unreadable; rebuild the view")
 
+        async def ascan(self, **options: object) -> None:
+            await self.aentry("")
+
     async def calls(http: httpx.AsyncClient) -> None:
-        for query in ("", "?fields=lines"):
-            answer = await http.get(f"/views/open_baskets/b{query}")
+        for query in ("/b", "/b?fields=lines", "", "?cursor=one:2:c"):
+            answer = await http.get(f"/views/open_baskets{query}")
             assert "rebuild the view" in problem_in(answer, 500)["detail"]
 
     called(calls, lambda world: gateway([(app, StandIn(world, views={open_baskets: Unreadable()}))]))

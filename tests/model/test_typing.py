@@ -39,8 +39,9 @@ class Collected:
 
 def test_one_thread_at_a_time_parses(monkeypatch: pytest.MonkeyPatch) -> None:
     locked: list[bool] = []
-    monkeypatch.setattr("leftfold.model.typing.ast.parse", lambda text: locked.append(typing._parsing.locked()))
-    typing.parse_source("1")
+    with monkeypatch.context() as patched:
+        patched.setattr("leftfold.model.typing.ast.parse", lambda text: locked.append(typing._parsing.locked()))
+        typing.parse_source("1")
     assert locked == [True]
 
 

@@ -91,8 +91,10 @@ def test_a_retry_that_has_nothing_to_try_writes_no_copy_once_another_one_is_at_w
     acting_until_parked(settings, made(settings, name, fails, attempts=1), name, Paid(visit="a"))
     other = app_with(Reaction(name, events=Left, act=lambda event, delivery: None), partitions=PARTITIONS)
     earlier = ReactionRetry(other, name, settings)
+    ends, its_own = ParkedEvents(name, settings)._range()[1], app_with(receipts_with(fails, name=name))
+    assert discard_parked(its_own, name, settings.bootstrap_servers, (), why="ticket 1", who="ann") == 0
+    # Who has found nothing to discard has ended no other's work.
     earlier._events.passed({(names.dead(name), 0): 0}, earlier._producer)
-    ends = ParkedEvents(name, settings)._range()[1]
     later = ParkedEvents(name, settings).taken()
     with pytest.raises(Fenced, match="another operator is at work on copied.dead, and this one stopped"):
         earlier.run()

@@ -300,7 +300,9 @@ def discard(
     name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
     events: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EVENT]...", help="As listed by `parked`; else those of types not handled any more."),
+        typer.Argument(
+            metavar="[EVENT]...", help="As listed by `parked`; else types not handled, and foreign records."
+        ),
     ] = None,
     reason: ReasonOption = "",
     by: ByOption = "",
@@ -312,12 +314,12 @@ def discard(
 ) -> None:
     """Have parked events never be tried again.
 
-    Who did so and why is kept in the log. Their bytes stay in the topic of parked events until retention deletes them.
+    Who did so and why is kept in the log. Their bytes stay in the topic of parked events.
     """
     whole = load_app(app, having=[name])
     reaction = member_of(whole, "reaction", whole.reactions, name).name
     who = signed(by, reason)
-    what = amount(len(events), "event") if events else "what it does not handle any more"
+    what = amount(len(events), "event") if events else "what it does not handle, and foreign records,"
     agreed(f"have reaction {name} never try {what} again?", yes=yes)
     count = discard_parked(whole, reaction, kafka, events or (), why=reason, who=who, archive=archive)
     if as_json:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any
@@ -93,7 +94,7 @@ class _BatchSender:
     """Sends the lines of a batch while they are read, some hundred at once.
 
     Args:
-        sending: held while some are sent. part_seconds: how long it waits for a part when it has answered the last one.
+        sending: held while some are sent. part_seconds: how long it waits for a line when it has answered the last one.
         ends: why nothing behind these answers is sent; None = it is.
     """
 
@@ -109,14 +110,15 @@ class _BatchSender:
 
     async def send(self, lines: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
         """The answers, in the order of the lines."""
-        async for chunk in self._chunks(lines):
-            until = self.principal.expires
-            if chunk and until is not None and time.time() > until + LEEWAY_SECONDS:
-                self.ends = refusal(401, "the token has expired; nothing from here on was sent")
-            for answer in await self._send_chunk(chunk) if self.ends is None else ():
-                yield answer
-            if self.ends is not None:
-                break
+        async with aclosing(self._chunks(lines)) as chunks:
+            async for chunk in chunks:
+                until = self.principal.expires
+                if chunk and until is not None and time.time() > until + LEEWAY_SECONDS:
+                    self.ends = refusal(401, "the token has expired; nothing from here on was sent")
+                for answer in await self._send_chunk(chunk) if self.ends is None else ():
+                    yield answer
+                if self.ends is not None:
+                    break
         if self.ends is not None:
             yield _line("", self.ends)
 
@@ -132,7 +134,7 @@ class _BatchSender:
                 await asyncio.wait({following}, timeout=_PAUSE_SECONDS if chunk else self.part_seconds)
                 if not following.done():
                     if not chunk:
-                        raise refusal(408, f"a part of the body took more than {self.part_seconds:g} s")
+                        raise refusal(408, f"a line took more than {self.part_seconds:g} s")
                     yield chunk
                     chunk, size = [], 0
                     continue
@@ -150,6 +152,8 @@ class _BatchSender:
         finally:
             following.cancel()
             await asyncio.wait({following})
+            if not following.cancelled():
+                following.exception()  # it was seen, or comes too late
             await lines.aclose()
         if chunk:
             yield chunk

@@ -167,7 +167,7 @@ def gateway(
     Args:
         access: who may call; by default everybody. origins: of browsers whose pages may call (CORS).
         max_bytes: the largest body of a request; a batch may be larger in all. body_seconds: how long a body may take
-            to arrive, and of a batch, each part.
+            to arrive, and of a batch, each line.
         metrics: returns the metrics of this process, for `/metrics`; None = there is no such route.
         hosts: the names under which it answers, see `KnownHosts`; () = any.
     """

@@ -24,7 +24,7 @@ _MAX_HEADER_BYTES = 65_536
 MAX_BODY_BYTES = 1_048_576
 BODY_SECONDS = 30.0
 PART_SECONDS = "leftfold.part_seconds"
-"""Where a batch finds how long each part of its body may take."""
+"""Where a batch finds how long each of its lines may take."""
 _MOST_BODIES = 256
 """How many bodies of the largest size all running requests may hold together."""
 _HEAD_SECONDS = 10.0
@@ -69,13 +69,14 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_batch, size, has_more = scope["path"].endswith(":batch"), 0, True
+        is_command = scope["method"] == "POST" and scope["path"].startswith("/commands/")
+        is_batch, size, has_more = is_command and scope["path"].endswith(":batch"), 0, True
         scope[PART_SECONDS] = self._seconds
         deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def limited() -> Message:
             nonlocal size, has_more
-            if is_batch or not has_more:  # a batch limits the time of its parts; else it waits for the connection's end
+            if is_batch or not has_more:  # a batch limits the time of its lines; else it waits for the connection's end
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -94,7 +95,7 @@ class RequestLimits:
 
         try:
             self._check_size(scope["headers"], is_batch=is_batch)
-            if scope["method"] == "POST" and scope["path"].startswith("/commands/"):
+            if is_command:
                 await self._access.principal(Request(scope))
         except ProblemError as error:
             await problem_response(error, scope)(scope, receive, send)

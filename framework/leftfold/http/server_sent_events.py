@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future as ConcurrentFuture
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request
@@ -56,7 +57,8 @@ def add_changes(router: APIRouter, view: View[Any, Any], views: FirstConnection[
 
     async def open_source(after: Position | None) -> _ChangeSource:
         source = _ChangeSource(typed, (await views.client())[view].open_watch(after=after))
-        await source.watch.begin()
+        with _blaming_no_listener():
+            await source.watch.begin()
         return source
 
     feed = Feed(open_source)
@@ -139,6 +141,15 @@ def _answers(what: str) -> dict[int | str, dict[str, Any]]:
     }
 
 
+@contextmanager
+def _blaming_no_listener() -> Iterator[None]:
+    """What is stored and cannot be read is no mistake of who asks."""
+    try:
+        yield
+    except ContractError as error:
+        raise LeftfoldError(str(error)) from error
+
+
 class _EventSource:
     """The source of a feed of committed events; its reader blocks, and has a thread of its own."""
 
@@ -154,7 +165,8 @@ class _EventSource:
         self.position = await self._on_thread(self._begin, after)
 
     async def read(self, timeout: float) -> list[Frame]:
-        found, self.position = await self._on_thread(self._read, timeout)
+        with _blaming_no_listener():
+            found, self.position = await self._on_thread(self._read, timeout)
         return found
 
     async def close(self) -> None:
@@ -237,10 +249,8 @@ class _ChangeSource:
 
     async def read(self, timeout: float) -> list[Frame]:
         found = []
-        try:
+        with _blaming_no_listener():
             changes = await self.watch.next_changes(timeout)
-        except ContractError as error:  # no listener is to blame
-            raise LeftfoldError(str(error)) from error
         for change in changes:
             key = self._view.key_of(change.key)
             row = None if change.row is None else self._view.shown(change.row, None)

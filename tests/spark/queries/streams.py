@@ -98,8 +98,10 @@ class Streaming(Background):
         super().__init__(stream.run)
 
     def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
-        super().__exit__(kind, *more)
-        self._where.store.close()
+        try:
+            super().__exit__(kind, *more)
+        finally:
+            self._where.store.close()
 
     def heard(self, what: str) -> bool:
         return bool(self.reports.of(what))

@@ -123,9 +123,12 @@ def _run(server: GatewayServer) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    server.run()
-    if not server.started:
-        raise typer.Exit(1)  # the log says why
+    try:
+        server.run()
+    except SystemExit as error:
+        if server.started or not error.code:
+            raise
+        raise typer.Exit(1) from error  # its log says why: uvicorn's own code means something else here
 
 
 _NAME_OF_KEY = re.compile(r"[^,=:\s](?:[^,=:]*[^,=:\s])?(?::[^,=:+\s]+(?:\+[^,=:+\s]+)*)?")

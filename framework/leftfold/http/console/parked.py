@@ -63,7 +63,13 @@ async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
 
         happens = "Parked events of types that the reaction here does not handle are never tried again."
         title = f"Discard what {name} does not handle"
-        return Act(title, f"{happens} Their bytes stay until retention deletes them.", line, do, needs_reason=True)
+        return Act(
+            title,
+            f"{happens} Nor are records that no reaction has parked. Their bytes stay in the topic.",
+            line,
+            do,
+            needs_reason=True,
+        )
 
     def shown(found: Sequence[Mapping[str, Any]]) -> None:
         columns = ("event", "type", "key", "tries#", "why", "payload")
@@ -76,7 +82,7 @@ async def _show_reaction(visitor: Visitor, app: App, name: str) -> None:
             counted = f"{len(found):,}" if len(found) < _MOST else f"{_MOST:,} and more"
             with ui.element("div").classes("lf-buttons"):
                 act_button(visitor, f"Retry {counted}", retry, again, label=f"Retry {name}")
-                if any(one["type"].rpartition(".v")[0] not in handled for one in found):
+                if any(one["type"] and one["type"].rpartition(".v")[0] not in handled for one in found):
                     act_button(visitor, "Discard unhandled", discard, again, kind="danger", label=f"Discard of {name}")
 
     async def again() -> None:

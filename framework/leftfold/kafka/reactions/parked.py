@@ -289,7 +289,7 @@ class ReactionRetry:
         return busy
 
     def _note(self) -> bool:
-        """Notes what was tried; before each try and copy, so that none is made once another operator is at work."""
+        """Notes what was tried; before each try and copy, so that none begins once another operator is at work."""
         offsets = self._processor.frontier.offsets()
         changed = {place: offset for place, offset in offsets.items() if self._noted.get(place) != offset}
         self._events.passed(changed or dict(islice(offsets.items(), 1)), self._producer)
