@@ -1,4 +1,4 @@
-# One image for workers, tails, Spark's master and workers: everything from the lock, on the Python the lock is made for.
+# One image for workers, projectors, Spark's master and workers: everything from the lock, on the Python the lock is made for.
 FROM python:3.11-slim
 
 RUN apt-get update \
