@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 from leftfold import ChangesNotKept, Position, View
 from leftfold.client import Change, Reader, Views
 from leftfold.client import changes as watching
+from leftfold.engine.views.folded_rows import FoldedBucket, place_of, stored_row
 from leftfold.engine.views.generations import change, open_generation
-from leftfold.ports.flush import Phase
+from leftfold.ports.flush import BucketFlush, Phase
 from leftfold.ports.protocols import ViewStore
+from leftfold.ports.queries import Rows
 from tests.domains.shop import Added, Opened, Spend, household_spend, open_baskets
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
 
@@ -205,6 +208,69 @@ class Watches:
             reader.watch(after=start)
         assert list(reader.watch(after=reader.describe().position, timeout=0.0)) == []
 
+    def test_a_row_that_changes_again_at_a_position_is_returned(self, bench: FoldBench) -> None:
+        bench.fold(None, out("a", "h1", p=1))
+        watch = bench.views[household_spend].watch(timeout=0.0)
+        rewrite(bench, "h1", Spend(Decimal(7), "base"))
+        assert [(one.key, one.row) for one in watch] == [("h1", Spend(Decimal(7), "base"))]
+        assert list(bench.views[household_spend].watch(timeout=0.0)) == [], "it is in the past of a new watch"
+
+    @pytest.mark.parametrize("moves", [False, pytest.param(True, id="twin")])
+    def test_a_watch_continues_before_the_changes_at_its_position(self, bench: FoldBench, *, moves: bool) -> None:
+        """The position was reached without a change of a row; the twin's first change is the only entry there."""
+        projector = bench.fold(None, out("a", "h1", p=1))
+        bench.fold(projector, Added(basket_id="a", product="p", price=Decimal(1)))
+        reader, seen = bench.views[household_spend], list[Any]()
+        start = reader.describe().position
+        for total in (7, 8):
+            rewrite(bench, "h1", Spend(Decimal(total), "base"), moves=moves)
+            seen += [(one.position, one.row) for one in reader.watch(after=start, timeout=0.0)]
+        rows = [(start, Spend(Decimal(total), "base")) for total in (7, 8)]
+        assert seen == (rows[1:] if moves else rows)
+        bench.fold(projector, out("b", "h2", p=1))
+        assert [one.key for one in reader.watch(after=reader.describe().position, timeout=0.0)] == []
+
+    def test_a_watch_reads_a_few_rows_at_a_time(self, store: ViewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = bench_on(store, household_spend)
+        projector = bench.settle()
+        reader, asked, ask = bench.views[household_spend], list[int](), store.ask
+        start = reader.describe().position
+        for number in range(12):
+            bench.fold(projector, out(f"b{number}", f"h{number}", p=1))
+
+        def counted(question: Any) -> Any:
+            asked.append(len(question.keys) if isinstance(question, Rows) else 0)
+            return ask(question)
+
+        monkeypatch.setattr(store, "ask", counted)
+        monkeypatch.setattr(watching, "_MOST_KEYS", 5)
+        found = list(reader.watch(after=start, timeout=0.0))
+        assert sorted(one.key for one in found) == sorted(f"h{number}" for number in range(12))
+        assert 0 < max(asked) <= 5
+        assert found[-1].position == reader.describe().position
+
+    def test_rows_of_a_generation_that_is_removed_meanwhile_are_not_reported_as_deleted(
+        self, store: ViewStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = bench_on(store, household_spend)
+        projector = bench.fold(None, out("a", "h1", p=1))
+        reader, ask, removals = bench.views[household_spend], store.ask, [bench.live(household_spend)]
+        watch = reader.watch(timeout=0.0)
+        bench.fold(projector, out("b", "h1", p=1))
+
+        def removed(question: Any) -> Any:
+            """The registry was read just before another generation went live, and the rows just after."""
+            if not removals or not isinstance(question, Rows):
+                return ask(question)
+            old = removals.pop()
+            swap(bench)
+            return replace(ask(question), live=old.id)
+
+        monkeypatch.setattr(store, "ask", removed)
+        found = [one.row for one in watch]
+        assert found == [Spend(Decimal(2), "base")]
+        assert not removals
+
     def test_a_position_ahead_of_the_view_waits_for_what_comes_behind_it(self, bench: FoldBench) -> None:
         projector = bench.settle()
         (first,) = bench.write(out("a", "h1", p=1))
@@ -262,6 +328,20 @@ def totals_of_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
             totals.append(found.row.total)
             position = found.position
     return totals
+
+
+def rewrite(bench: FoldBench, key: str, row: Spend, *, moves: bool = False) -> None:
+    """Writes a row without moving the position of its bucket, as a retry of a parked row does."""
+    generation, rows = bench.live(household_spend), household_spend.rows
+    bucket, _ = place_of(generation, key)
+    checkpoint = bench.store.checkpoints(generation)[bucket]
+    folded = FoldedBucket.of(checkpoint)
+    found = stored_row(household_spend, folded, key, bench.store.read(generation, [(bucket, key)]).rows[0])
+    found.row = row
+    change = found.change(household_spend)
+    after = replace(checkpoint, token=token_hex(8), checksum=folded.checksum % 2**128)
+    flush = BucketFlush(generation, bucket, checkpoint.token, after, rows.columns, rows.indexes, (change,), moves)
+    assert bench.store.flush([flush])
 
 
 def follow(reader: Reader[Spend], position: Position, rows: dict[str, Spend | None], most: int | None) -> Position:

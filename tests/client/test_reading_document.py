@@ -1,4 +1,4 @@
-"""The code of docs/reading.md, run as it stands."""
+"""The code of docs/reading.md, run as it stands, on views with the names and indexes of those in projections/."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from leftfold import App, Command, Decider, Event, FoldView, Position, memory
+from projections.household_360 import household_360 as projections_360
+from projections.household_spend import household_spend as projections_spend
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reading.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -55,6 +57,15 @@ def add(row: Spend | None, event: Bought) -> Spend:
     return replace(row or Spend(), total=total, segment=Segment.DEVOTED if total > 400 else Segment.OTHER)
 
 
+@dataclass(frozen=True)
+class Points:
+    points: int = 0
+
+
+def earn(row: Points | None, event: Bought) -> Points:
+    return Points((row or Points()).points + event.amount)
+
+
 visits = Decider(
     "visits",
     commands=Buy,
@@ -64,8 +75,11 @@ visits = Decider(
     decide=decide,
     evolve=lambda state, event: state,
 )
-household_spend = FoldView("household_spend", events=Bought, row=Spend, evolve=add, indexes=("segment", "total"))
-app = App("visits", partitions=2, deciders=[visits], views=[household_spend])
+household_spend = FoldView(
+    "household_spend", events=Bought, row=Spend, evolve=add, indexes=projections_spend.rows.indexes
+)
+household_360 = FoldView("household_360", events=Bought, row=Points, evolve=earn, indexes=projections_360.rows.indexes)
+app = App("visits", partitions=2, deciders=[visits], views=[household_spend, household_360])
 
 
 class Saved(Exception):
@@ -82,7 +96,8 @@ def test_the_code_of_the_document_runs_as_it_stands() -> None:
 
     with memory(app, now=NOW) as lf:
         receipt = lf.client.send(Buy(household_id="h-7", amount=450))
-        names: dict[str, Any] = {"lf": lf, "household_spend": household_spend, "Segment": Segment, "receipt": receipt}
+        views = {"household_spend": household_spend, "household_360": household_360}
+        names: dict[str, Any] = {"lf": lf, "Segment": Segment, "receipt": receipt, **views}
         exec(BLOCKS[0], names)  # noqa: S102  # our own document
         assert names["everything"] == {"h-7": Spend(Decimal(450), Segment.DEVOTED)}
         later = threading.Timer(0.1, lambda: lf.client.send(Buy(household_id="h-8", amount=1)))

@@ -1,4 +1,4 @@
-"""What docs/deployment.md tells operators to type and to apply is what this version takes."""
+"""What the pages about deployment have operators type and apply is what this version takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ import typer
 import yaml
 from pydantic_settings import BaseSettings
 
+from leftfold import memory
 from leftfold.cli.main import app as cli
+from leftfold.errors import ConfigurationError
+from leftfold.http.gateway import _READY_SECONDS, gateway
+from leftfold.http.gateway_server import _DRAIN_SECONDS, _LINGER_SECONDS
+from leftfold.http.settings import HttpSettings
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.redis import RedisSettings
 from leftfold.runtime.supervisor import Supervisor
@@ -25,11 +32,13 @@ from leftfold.spark import SparkSettings
 from services.baskets.app import app
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+SERVING = (ROOT / "docs" / "serving.md").read_text("utf-8")
+TEXT = (ROOT / "docs" / "deployment.md").read_text("utf-8") + SERVING
 MANIFESTS: list[dict[str, Any]] = [
     one for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) for one in yaml.safe_load_all(block)
 ]
 SETTINGS: dict[str, type[BaseSettings]] = {
+    "LEFTFOLD_HTTP_": HttpSettings,
     "LEFTFOLD_KAFKA_": KafkaSettings,
     "LEFTFOLD_REDIS_": RedisSettings,
     "LEFTFOLD_SPARK_": SparkSettings,
@@ -54,10 +63,11 @@ def containers() -> Iterator[dict[str, Any]]:
 
 
 def typed() -> list[list[str]]:
-    """Every `leftfold ...` in shell blocks, running text and manifests, without its first word."""
+    """Every `leftfold ...` in shell blocks, running text, manifests and units, without its first word."""
     said = [words[1:] for words in shell() if words[0] == "leftfold"]
     said += [words[words.index("rebuild") :] for words in shell() if words[0] == "spark-submit"]
     said += [shlex.split(text)[1:] for text in re.findall(r"`(leftfold [^`]+)`", TEXT)]
+    said += [shlex.split(text) for text in re.findall(r"(?:\$\(|ExecStart=\S*/)leftfold ([^)\n]+)", TEXT)]
     return said + [container["args"][1:] for container in containers()]
 
 
@@ -70,7 +80,8 @@ def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> N
 
 
 def test_there_are_commands_of_each_kind() -> None:
-    assert {words[0] for words in typed()} >= {"plan", "rebuild", "run", "status"}
+    assert {words[0] for words in typed()} >= {"console", "plan", "rebuild", "run", "serve", "status"}
+    assert ["serve", "--new-key", "shop"] in typed()
 
 
 def variables() -> set[str]:
@@ -129,6 +140,7 @@ def known(name: str, code: bytes) -> bool:
 
 def test_workloads_find_what_they_name() -> None:
     kinds = {(one["kind"], one["metadata"]["name"]) for one in MANIFESTS}
+    kinds |= {("Secret", words[4]) for words in shell() if words[:4] == ["kubectl", "create", "secret", "generic"]}
     for one in MANIFESTS:
         if one["kind"] == "Deployment":
             assert one["spec"]["selector"]["matchLabels"] == one["spec"]["template"]["metadata"]["labels"]
@@ -139,11 +151,16 @@ def test_workloads_find_what_they_name() -> None:
     for pod in pods():
         if "serviceAccountName" in pod:
             assert ("ServiceAccount", pod["serviceAccountName"]) in kinds
-    (service,) = [one for one in MANIFESTS if one["kind"] == "Service"]
+    services = {one["metadata"]["name"]: one["spec"] for one in MANIFESTS if one["kind"] == "Service"}
+    labels = [
+        one["spec"]["template"]["metadata"]["labels"] for one in MANIFESTS if one["kind"] in ("Deployment", "Job")
+    ]
+    assert services.keys() == {"leftfold-rebuild", "gateway", "console"}
+    assert all(labels.count(service["selector"]) == 1 for service in services.values())
+    headless = services[str(SparkSettings(host="leftfold-rebuild").host)]
     (job,) = [one for one in MANIFESTS if one["kind"] == "Job"]
-    assert service["spec"]["selector"] == job["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["clusterIP"] == "None", "executors come back to the pod itself, on whatever port"
-    assert service["metadata"]["name"] == SparkSettings(host="leftfold-rebuild").host
+    assert headless["selector"] == job["spec"]["template"]["metadata"]["labels"]
+    assert headless["clusterIP"] == "None", "executors come back to the pod itself, on whatever port"
 
 
 def test_a_pod_has_longer_to_end_than_its_parts() -> None:
@@ -157,11 +174,53 @@ def test_the_probe_finds_the_parts_that_run_starts() -> None:
     from leftfold.cli.run.run import parts_of
 
     commands = [" ".join(part.command) for part in parts_of(app, 1, [], {})]
-    probes = [c["livenessProbe"]["exec"]["command"] for c in containers() if "livenessProbe" in c]
+    found = [container["livenessProbe"] for container in containers() if "livenessProbe" in container]
+    probes = [probe["exec"]["command"] for probe in found if "exec" in probe]
     assert len(probes) == 2
     for probe in probes:
         assert all(re.search(probe[-1], command) for command in commands)
     assert "procps" in (ROOT / "Dockerfile").read_text("utf-8"), "it brings pgrep"
+
+
+def container_named(name: str) -> dict[str, Any]:
+    """The container of a Deployment."""
+    (one,) = [one for one in MANIFESTS if one["kind"] == "Deployment" and one["metadata"]["name"] == name]
+    (found,) = one["spec"]["template"]["spec"]["containers"]
+    return {**found, "grace": one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]}
+
+
+def test_probes_ask_for_routes_of_the_gateway_where_it_listens_and_wait_for_their_answer() -> None:
+    container = container_named("gateway")
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        routes = gateway([(app, world)]).openapi()["paths"].keys()
+    probes = [container["readinessProbe"], container["livenessProbe"]]
+    assert {probe["httpGet"]["path"] for probe in probes} <= routes
+    assert probes[0]["timeoutSeconds"] > _READY_SECONDS
+    assert f"answers within {'five' if _READY_SECONDS == 5 else _READY_SECONDS} seconds" in SERVING
+
+
+@pytest.mark.parametrize("name", ["gateway", "console"])
+def test_what_serves_listens_at_the_port_that_its_pod_names_for_all_who_reach_it(name: str) -> None:
+    container = container_named(name)
+    (port,) = container["ports"]
+    args = container["args"]
+    assert args[args.index("--port") + 1] == str(port["containerPort"])
+    assert args[args.index("--host") + 1] == "0.0.0.0"  # noqa: S104  # inside its pod
+    assert {"secretRef": {"name": f"leftfold-{name}"}} in container["envFrom"], "else it does not start"
+    probes = [container["readinessProbe"], container["livenessProbe"]]
+    assert {(probe.get("httpGet") or probe["tcpSocket"])["port"] for probe in probes} == {port["name"]}
+
+
+def test_a_gateway_has_longer_to_end_than_its_requests() -> None:
+    container = container_named("gateway")
+    _, pause = container["lifecycle"]["preStop"]["exec"]["command"]
+    closing = signature(KafkaClient.close).parameters["timeout"].default
+    assert container["grace"] > int(pause) + _LINGER_SECONDS + _DRAIN_SECONDS + closing
+    (unit,) = re.findall(r"```ini\n(.*?)```", SERVING, re.DOTALL)
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+    assert int(settings["TimeoutStopSec"]) > _LINGER_SECONDS + _DRAIN_SECONDS + closing
+    assert int(settings["TimeoutStopSec"]) > signature(Supervisor).parameters["grace"].default
+    assert settings["RestartPreventExitStatus"].split() == ["2", str(ConfigurationError.exit_code)]
 
 
 def test_the_image_is_the_same_everywhere() -> None:

@@ -25,6 +25,7 @@ DOCUMENTS = (
 TYPED = (
     *DOCUMENTS,
     "docs/archive.md",
+    "docs/backup.md",
     "docs/dataframes.md",
     "docs/queries.md",
     "docs/reference.md",

@@ -10,17 +10,22 @@ from pydantic_settings import BaseSettings
 
 from leftfold.http.settings import HttpSettings
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.local.settings import LocalSettings
 from leftfold.parquet import ArchiveSettings
 from leftfold.redis import RedisSettings
 from leftfold.spark.core.session import SparkSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
-UNNAMED = {"advice", "cache_home", "java_home", "jars"}
-"""They are not for operators, or are named by a variable of the system."""
+UNNAMED = {"LEFTFOLD_KAFKA_ADVICE", "LEFTFOLD_REDIS_ADVICE"}
+"""They are not for operators."""
+SETTINGS = [KafkaSettings, RedisSettings, SparkSettings, ArchiveSettings, HttpSettings, LocalSettings]
 
 
-@pytest.mark.parametrize("settings", [KafkaSettings, RedisSettings, SparkSettings, ArchiveSettings, HttpSettings])
+@pytest.mark.parametrize("settings", SETTINGS)
 def test_each_variable_is_on_the_page(settings: type[BaseSettings]) -> None:
     prefix = settings.model_config["env_prefix"]
-    named = {name.removeprefix(prefix).lower() for name in re.findall(rf"`({prefix}[A-Z_]+)`", PAGE)}
-    assert named == settings.model_fields.keys() - UNNAMED
+    fields = settings.model_fields.items()
+    read = {str(field.validation_alias or f"{prefix}{name.upper()}") for name, field in fields}
+    named = set(re.findall(r"`(LEFTFOLD_[A-Z_]+)`", PAGE))
+    assert {name for name in read - UNNAMED if name.startswith("LEFTFOLD_")} <= named
+    assert {name for name in named if name.startswith(prefix)} <= read

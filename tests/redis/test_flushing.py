@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.ports.flush import Generation
-from leftfold.redis import RedisViewStore
+from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.protocol import RawConnection
-from leftfold.redis.flusher import Flusher, commands_of
+from leftfold.redis.flusher import Flusher, Flushers, commands_of
 from leftfold.redis.keys import BucketKeys
-from leftfold.testing.contracts.readers import checkpoint, flush_of, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
+from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import Line, flushes, new_marked, rows
 from tests.redis.server import RedisServer, connections, counted
 from tests.waiting import wait_until
@@ -130,3 +132,30 @@ def test_a_server_that_refuses_to_write_is_an_error_and_nothing_is_written(
         client.set(BucketKeys(generation, 0).row("a0"), b"not a hash")
     with pytest.raises(ContractError, match="rebuild the view"):
         store.flush(flushes(generation, "", "t1", "a"))
+
+
+def test_each_of_many_generations_keeps_its_connection_while_they_are_flushed(
+    server: RedisServer, store: RedisViewStore, line: Line
+) -> None:
+    generations = [new_marked(store, 1) for _ in range(80)]
+    with closing(Flushers(server.settings, line.connect)) as flushers:
+        begun = [flushers.of(generation).begin(flushes(generation, "", "t1", "a")) for generation in generations]
+        assert all(flush.landed() for flush in begun), "a pending flush lost its connection"
+        for generation in generations:
+            assert flushers.of(generation).begin(flushes(generation, "t1", "t2", "b")).landed()
+    assert line.writes == (2 + 1) * len(generations), "one that was connected watched its checkpoints again"
+
+
+def test_a_flusher_without_use_is_closed_when_there_are_many_unless_its_flush_is_pending(
+    either: RedisServer | ClusterSet, stores: Callable[[RedisSettings], RedisViewStore]
+) -> None:
+    now, pending = [0.0], new_marked(stores(either.settings), 1)
+    idle, last, *others = [new_generation(1) for _ in range(80)]
+    with closing(Flushers(either.settings, clock=lambda: now[0])) as flushers:
+        flush, closed = flushers.of(pending).begin(flushes(pending, "", "t1", "a")), flushers.of(idle)
+        for generation in others:
+            flushers.of(generation)
+        now[0] += 61.0
+        flushers.of(last)
+        assert flush.landed()
+        assert flushers.of(idle) is not closed

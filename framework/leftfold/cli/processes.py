@@ -222,6 +222,8 @@ def _tell(process: str, order: Order, done: Ordered, *, as_json: bool) -> None:
 
 reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Begin reactions; list their parked events.")
 
+_Reaction = Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")]
+
 
 def _since(text: str) -> str | datetime:
     return text if text in ("end", "start") else read_time(text)
@@ -234,7 +236,7 @@ def _since(text: str) -> str | datetime:
     )
 )
 def begin(
-    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    name: _Reaction,
     since: Annotated[
         Any,
         typer.Option(
@@ -269,7 +271,7 @@ def begin(
     epilog=examples("leftfold reactions parked receipts", "leftfold retry receipts      try them once more")
 )
 def parked(
-    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    name: _Reaction,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -297,7 +299,7 @@ def parked(
     )
 )
 def discard(
-    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    name: _Reaction,
     events: Annotated[
         list[str] | None,
         typer.Argument(

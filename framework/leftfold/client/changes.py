@@ -22,6 +22,7 @@ __all__ = ["Watch"]
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
 _PAGE = 100
+_MOST_KEYS = 2000
 _PATIENCE_SECONDS = 10.0
 _EAR_SECONDS = 60.0
 
@@ -31,7 +32,8 @@ class Watch(Generic[Row, K]):
 
     It keeps the id of the last stream entry seen in each bucket, and over all buckets the position up to which every
     change was returned. It enters a new live generation at that position. Rows are read after the entries that name
-    them, so a change holds the newest row and never an older one.
+    them, so a change holds the newest row and never an older one. Rows may change again at a position that was
+    reached before, as after `leftfold retry`.
     """
 
     def __init__(self, live: Live[Row, K], keys: Iterable[K] | None, after: Position | None) -> None:
@@ -75,14 +77,16 @@ class Watch(Generic[Row, K]):
             if not self._is_unbroken(recent):
                 self._generation = None
                 continue
-            recent = _caught_up(generation, recent, self._after or Position())
+            recent, waits = _within(_caught_up(generation, recent, self._after or Position()), _MOST_KEYS)
             changes = yield from self._changes(generation, recent)
             if changes:
                 return changes
+            if self._generation is None:
+                continue
             left = _EAR_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return []
-            if self._generation is not None and not any(map(_is_full, recent.entries.values())):
+            if waits:
                 yield from self._listener.wait(generation, None, left)
 
     def _is_unbroken(self, recent: Recent) -> bool:
@@ -92,9 +96,9 @@ class Watch(Generic[Row, K]):
         )
 
     def _enter(self, generation: Generation, deadline: float) -> Steps[None]:
-        """Reads the streams of a generation backwards to the last entries that the position covers."""
+        """Reads the streams of a generation backwards to the last position that is covered, and its first entry."""
         buckets = self._buckets(generation)
-        ids, open_ = dict[int, str](), dict.fromkeys(buckets, "")
+        seen, open_ = dict[int, Changed](), dict.fromkeys(buckets, "")
         after = None if self._after is None else dict.fromkeys(buckets, self._after)
         while open_:
             recent = yield from ask(Changes(generation, open_, _PAGE, backwards=True))
@@ -103,18 +107,22 @@ class Watch(Generic[Row, K]):
                 return
             after = after or dict(recent.positions)
             for bucket in list(open_):
-                found = recent.entries[bucket]
-                seen = next((e.id for e in found if _covers(generation, bucket, after[bucket], e.position)), None)
-                if seen is not None:
-                    ids[bucket] = seen
+                entries = recent.entries[bucket]
+                covered = [e for e in entries if _covers(generation, bucket, after[bucket], e.position)]
+                for entry in covered[:1] if self._after is None else covered:
+                    if seen.setdefault(bucket, entry).position == entry.position:
+                        seen[bucket] = entry
+                if covered and (self._after is None or covered[-1] != seen[bucket]):
                     del open_[bucket]
-                elif not found:
+                elif entries:
+                    open_[bucket] = entries[-1].id
+                elif bucket in seen and not seen[bucket].keys:
+                    del open_[bucket]
+                else:  # an entry with keys is no beginning: the one before it may be trimmed
                     raise self._too_old(generation, bucket, after[bucket])
-                else:
-                    open_[bucket] = found[-1].id
         if self._after is None and after is not None:
             self._after = least(generation, {bucket: after[bucket] for bucket in buckets})
-        self._generation, self._ids = generation, ids
+        self._generation, self._ids = generation, {bucket: entry.id for bucket, entry in seen.items()}
 
     def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]]]:
         """The changes in the entries, with the newest rows; none when the generation is not live any more."""
@@ -123,11 +131,11 @@ class Watch(Generic[Row, K]):
         rows: tuple[Mapping[bytes, bytes] | None, ...] = ()
         if places:
             snapshot = yield from ask(Rows(generation, places))
-            if snapshot.live != generation.id:
+            if snapshot.live != generation.id or not snapshot.checkpoints.keys() >= {bucket for bucket, _ in places}:
                 yield from self._leave(generation)
                 return []
             rows = snapshot.rows
-        self._after = before | self._consumed(generation, recent)
+        self._after = before | least(generation, {bucket: recent.positions[bucket] for bucket in self._ids})
         self._ids.update((bucket, entries[-1].id) for bucket, entries in recent.entries.items())
         return self._returned(places, rows, before, self._after)
 
@@ -137,23 +145,15 @@ class Watch(Generic[Row, K]):
         yield from self._live.moved(generation, time.monotonic() + _PATIENCE_SECONDS)
 
     def _places(self, generation: Generation, recent: Recent, before: Position) -> tuple[tuple[int, str], ...]:
-        """The changed rows, each once, in the order of their last changes; those that `before` covers were returned."""
+        """The changed rows, each once, in the order of their last changes; those from before `before` were returned."""
         places: dict[tuple[int, str], None] = {}
         for bucket, entries in recent.entries.items():
             for entry in entries[1:]:
-                for key in () if _covers(generation, bucket, before, entry.position) else entry.keys:
+                for key in () if _is_past(generation, bucket, before, entry.position) else entry.keys:
                     if self._keys is None or key in self._keys:
                         places.pop((bucket, key), None)
                         places[bucket, key] = None
         return tuple(places)
-
-    def _consumed(self, generation: Generation, recent: Recent) -> Position:
-        """The position consumed by now: a bucket's checkpoint, or its last entry where more entries follow."""
-        reached = {
-            bucket: entries[-1].position if _is_full(entries := recent.entries[bucket]) else position
-            for bucket, position in recent.positions.items()
-        }
-        return least(generation, {bucket: reached[bucket] for bucket in self._ids})
 
     def _returned(
         self,
@@ -199,8 +199,25 @@ def _caught_up(generation: Generation, recent: Recent, before: Position) -> Rece
     )
 
 
-def _is_full(entries: Sequence[Changed]) -> bool:
-    return len(entries) >= _PAGE
+def _within(recent: Recent, most: int) -> tuple[Recent, bool]:
+    """The first entries that name about `most` keys together, and whether they are all that there are.
+
+    A bucket with more entries has reached only the last one here.
+    """
+    positions, taken, is_all = dict(recent.positions), dict(recent.entries), True
+    for bucket, entries in recent.entries.items():
+        number = 1
+        while number < len(entries) and most > 0:
+            most -= len(entries[number].keys)
+            number += 1
+        if number < len(entries) or len(entries) >= _PAGE:
+            taken[bucket], positions[bucket], is_all = entries[:number], entries[number - 1].position, False
+    return Recent(recent.live, positions, taken), is_all
+
+
+def _is_past(generation: Generation, bucket: int, one: Position, other: Position) -> bool:
+    """Whether a position is behind another in the partitions that a bucket reads; False where they are equal."""
+    return _covers(generation, bucket, one, other) and not _covers(generation, bucket, other, one)
 
 
 def _covers(generation: Generation, bucket: int, one: Position, other: Position) -> bool:

@@ -155,7 +155,7 @@ class Bucket:
     def __init__(self, checkpoint: Checkpoint, history: int) -> None:
         self.checkpoint = checkpoint
         self.rows: dict[str, dict[bytes, bytes]] = {}
-        self.changes: deque[Changed] = deque(maxlen=history)
+        self.changes: deque[Changed] = deque(maxlen=history + 1)
         self.indexed: dict[str, Mapping[str, str]] = {}
         self.finished: BucketResult | None = None
         self._last = 0
@@ -176,6 +176,8 @@ class Bucket:
                 entries = dict(zip(flush.indexes, change.after, strict=True))
                 self.put(change.key, flush.columns, change.fields, change.version, entries)
         if flush.changes:
+            if not flush.moves:
+                self._append_change(())
             self._append_change(tuple(change.key for change in flush.changes))
 
     def put(self, key: str, columns: Fields, fields: Fields, version: int | None, entries: Mapping[str, str]) -> None:

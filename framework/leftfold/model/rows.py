@@ -84,6 +84,8 @@ def _of_type(write: Callable[[Any], bytes], *types: type, but: tuple[type, ...] 
 
 def _whole(value: Any) -> bytes:
     try:
+        if value is True or value is False:  # it has an index, and sorts unlike the number that it would be read as
+            raise TypeError
         return b"%d" % operator.index(value)
     except TypeError as error:
         raise ContractError(f"{value!r} is {type(value).__name__}, and the field holds int") from error
@@ -113,7 +115,7 @@ class RowCodec(Generic[Row]):
     """A codec for rows of one dataclass or model as a tuple of field values, in field order.
 
     Raises:
-        ConfigurationError: the row is no frozen record of storable fields, or an index names no plain field of it.
+        ConfigurationError: the row is no frozen record of storable fields, has none, or an index names no plain one.
     """
 
     def __init__(self, row: type[Row], indexes: Sequence[str], where: str) -> None:
@@ -122,6 +124,10 @@ class RowCodec(Generic[Row]):
         whole: Storage[Row] = Storage(row, f"{where}: row")
         self.row, self.where, self.schema = row, where, whole.schema
         types = record_fields(row)
+        if not types:
+            raise ConfigurationError(
+                f"{where}: row={row.__name__} has no fields, and a row is stored by its fields; declare at least one"
+            )
         self.names = tuple(types)
         self.columns = tuple(name.encode() for name in self.names)
         self._write: list[tuple[str, Callable[[Any], bytes]]] = []
@@ -184,4 +190,4 @@ def _codec(type_: Any, where: str) -> tuple[Callable[[Any], bytes], Callable[[by
     if type_ in _WRITE:
         return _WRITE[type_], _READ[type_]
     storage: Storage[Any] = Storage(type_, where)
-    return storage.encode, storage.decode
+    return storage.encode_checked, storage.decode

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
+from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator, core_schema
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import adjusted_schema
@@ -85,19 +85,31 @@ class Storage(Generic[T]):
         schema = adjusted_schema(adapter.core_schema, canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
         self._validator = SchemaValidator(schema)
+        self._checker = SchemaValidator(_looking_inside(schema))
         self._serializer = SchemaSerializer(schema)
         self.encode: Callable[[T], bytes] = self._serializer.to_json
 
-    def check(self, value: T) -> None:
-        """Checks that a value has the storage's type.
+    def encode_checked(self, value: T) -> bytes:
+        """The bytes of a value that has the storage's type at every depth, so that they are read as what it was.
 
         Raises:
-            ContractError: it is of another type, or cannot be encoded.
+            ContractError: it is or holds a value of another type, a time without zone or a number that is not finite.
         """
         try:
-            self._serializer.to_json(value, warnings="error")
+            self._checker.validate_python(value, strict=True)
+            return self.encode(value)
+        except ValidationError as error:
+            raise ContractError(f"{self.where}: {_refusal(error)}") from error
         except (PydanticSerializationError, ValueError) as error:
             raise ContractError(f"{self.where}: {shown(value)} cannot be stored: {error}") from error
+
+    def check(self, value: T) -> None:
+        """Checks that a value can be encoded.
+
+        Raises:
+            ContractError: as for `encode_checked`.
+        """
+        self.encode_checked(value)
 
     def initial(self, value: T) -> T:
         """The initial state of a definition, after a check of its type.
@@ -122,6 +134,45 @@ class Storage(Generic[T]):
             return self._validator.validate_json(data)  # type: ignore[no-any-return]  # pydantic-core is untyped here
         except ValidationError as error:
             raise ContractError(f"{self.where}: stored bytes are no such value: {error}") from error
+
+
+_OF_USERS = ("function-before", "function-after", "function-wrap")
+
+
+def _looking_inside(schema: Any) -> Any:
+    """The schema for a check of values in memory: it looks inside instances, and runs no code of their classes."""
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(map(_looking_inside, schema))
+    if not isinstance(schema, dict):
+        return schema
+    done = {k: v if k in ("metadata", "serialization") else _looking_inside(v) for k, v in schema.items()}
+    match done.get("type"):
+        case "dataclass" | "model":
+            inside = _by_attributes(done)
+        case str() as type_ if type_ in _OF_USERS:
+            inside = done["schema"]
+        case _:
+            return done
+    return {**inside, "ref": done["ref"]} if "ref" in done else inside
+
+
+def _by_attributes(record: dict[str, Any]) -> Any:
+    """The schema of instances of a class by their attributes: pydantic takes that of a model from the class instead."""
+    fields = record["schema"].get("fields", {"root": record})
+    named = fields.items() if isinstance(fields, dict) else [(f["name"], f) for f in fields if not f.get("init_only")]
+    found = {name: core_schema.model_field(field["schema"]) for name, field in named}
+    is_one = core_schema.is_instance_schema(record["cls"])
+    return core_schema.chain_schema([is_one, core_schema.model_fields_schema(found, from_attributes=True)])
+
+
+def _refusal(error: ValidationError) -> str:
+    """The first reason of a refusal, in the words that fields of plain types have for it."""
+    first = error.errors(include_url=False)[0]
+    value, why = first["input"], first["msg"]
+    if first["type"] == "timezone_aware":
+        return f"{shown(value)} has no time zone; rows and state hold aware times"
+    held = first.get("ctx", {}).get("expected_tags") or why.removeprefix("Input should be ")
+    return f"{shown(value)} is {type(value).__name__}, and the field holds {held}" if held != why else why
 
 
 def is_record(type_: object) -> bool:

@@ -219,7 +219,11 @@ class RowChange(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketFlush:
-    """The writes of one flush to one bucket, and the token that the bucket's checkpoint must have."""
+    """The writes of one flush to one bucket, and the token that the bucket's checkpoint must have.
+
+    Changes that do not move the checkpoint's position (`moves`) follow an entry without keys in the change stream, so
+    that a watch that continues from this position begins before them.
+    """
 
     generation: Generation
     bucket: int
@@ -228,6 +232,7 @@ class BucketFlush:
     columns: Fields
     indexes: tuple[str, ...]
     changes: tuple[RowChange, ...] = ()
+    moves: bool = True
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ class Inspection(Query[InspectedRow]):
 class Changed:
     """An entry of a bucket's change stream: the bucket reached `position`, and these row keys changed.
 
-    The first entry of a stream is its start; it names no keys.
+    An entry without keys is the start of a stream, or stands before changes that did not move the position.
     """
 
     id: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from threading import Lock, RLock
 from typing import Any, TypeAlias
 
@@ -119,6 +120,11 @@ class Flusher:
         """Whether there is a connection without a known failure."""
         return self._connection is not None
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a flush was sent whose replies were not read yet."""
+        return self._pending is not None
+
     def close(self) -> None:
         """Closes the connection."""
         with self._lock:
@@ -231,9 +237,9 @@ def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
         sets.move(change.key, change.before, change.after)
     yield from sets.commands()
     if flush.changes:
-        yield packed(
-            *addition(keys.changes, flush.checkpoint.position, (change.key for change in flush.changes), history)
-        )
+        changed, position = [change.key for change in flush.changes], flush.checkpoint.position
+        for entry in (changed,) if flush.moves else ((), changed):
+            yield packed(*addition(keys.changes, position, entry, history))
     yield packed(b"HSET", keys.checkpoint, *encode_checkpoint(flush.checkpoint))
 
 
@@ -299,6 +305,12 @@ class BucketFlushers:
                 errors.append(error)
         return PendingFlushes(pending, errors, self._settings.timeout)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a flush of any bucket is pending."""
+        with self._lock:
+            return any(flusher.is_pending for flusher in self._flushers.values())
+
     def close(self) -> None:
         """Closes every connection."""
         with self._lock:
@@ -323,15 +335,15 @@ class BucketFlushers:
             return flusher
 
 
-_MOST_FLUSHERS = 64
+_MOST_FLUSHERS, _IDLE_SECONDS = 64, 60.0
 _Flusher: TypeAlias = Flusher | BucketFlushers
 
 
 class Flushers:
-    """Hands out flushers by generation; the least recently used are closed when there are too many.
+    """Hands out flushers by generation; closes those without use for a minute when there are more than 64.
 
     Args:
-        flusher_class: flushes the keys on one server.
+        flusher_class: flushes the keys on one server. clock: monotonic seconds.
     """
 
     def __init__(
@@ -340,33 +352,38 @@ class Flushers:
         connect: Connector = connect,
         flusher_class: type[Flusher] = Flusher,
         topology: Topology | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._connect, self._flusher_class = settings, connect, flusher_class
+        self._settings, self._connect, self._flusher_class, self._clock = settings, connect, flusher_class, clock
         self._topology = topology or topology_of(settings)
         self._lock = Lock()
-        self._flushers: dict[tuple[str, str], _Flusher] = {}
+        self._flushers: dict[tuple[str, str], tuple[_Flusher, float]] = {}
+        """Each with the time of its last use, the least recently used first."""
 
     def of(self, generation: Generation) -> _Flusher:
         """The flusher of a generation."""
-        name = generation.view, generation.id
+        name, now = (generation.view, generation.id), self._clock()
         with self._lock:
-            flusher = self._flushers.pop(name, None) or self._new()
-            self._flushers[name] = flusher
-            if len(self._flushers) > _MOST_FLUSHERS:
-                self._flushers.pop(next(iter(self._flushers))).close()
+            flusher = self._flushers.pop(name)[0] if name in self._flushers else self._new()
+            self._flushers[name] = flusher, now
+            idle = (n for n, (f, used) in self._flushers.items() if now - used > _IDLE_SECONDS and not f.is_pending)
+            over = list(islice(idle, max(0, len(self._flushers) - _MOST_FLUSHERS)))
+            closed = [self._flushers.pop(n)[0] for n in over]
+        for other in closed:
+            other.close()
         return flusher
 
     def forget(self, generation: Generation) -> None:
         """Closes a generation's flusher if there is one."""
         with self._lock:
-            flusher = self._flushers.pop((generation.view, generation.id), None)
+            flusher, _ = self._flushers.pop((generation.view, generation.id), (None, 0.0))
         if flusher is not None:
             flusher.close()
 
     def close(self) -> None:
         """Closes all flushers."""
         with self._lock:
-            flushers = list(self._flushers.values())
+            flushers = [flusher for flusher, _ in self._flushers.values()]
             self._flushers.clear()
         for flusher in flushers:
             flusher.close()

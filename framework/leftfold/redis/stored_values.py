@@ -27,10 +27,11 @@ POSITION, KEYS = b"position", b"keys"
 def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) -> Command:
     """The command that adds an entry to a change stream: the bucket's position and the encoded keys of changed rows.
 
-    Encoded keys hold no space. An entry without keys begins a stream.
+    Encoded keys hold no space. An entry without keys begins a stream, or changes at the same position. One entry
+    more than `most` is kept: a watch begins at an entry whose predecessor it sees.
     """
     fields = (POSITION, position.to_json().encode(), KEYS, " ".join(keys).encode())
-    return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % most, b"*", *fields)
+    return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % (most + 1), b"*", *fields)
 
 
 def changed_in(entry: Sequence[Any]) -> Changed:
@@ -69,11 +70,19 @@ def read_checkpoint(fields: Mapping[bytes, bytes], where: str) -> Checkpoint:
             token=fields[b"token"].decode(),
             phase=Phase(fields[b"phase"].decode()),
             rows=int(fields[b"rows"]),
-            parked={key: Parked(**why) for key, why in json.loads(fields[b"parked"]).items()},
+            parked={key: _parked(why) for key, why in json.loads(fields[b"parked"]).items()},
             time=fields[b"time"].decode(),
         )
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
         raise ContractError(f"the checkpoint of {where} is unreadable ({error!r}); rebuild the view") from error
+
+
+_KNOWN = frozenset(Parked.__dataclass_fields__)
+
+
+def _parked(why: Mapping[str, Any]) -> Parked:
+    """A parked key; fields that only newer code knows are ignored."""
+    return Parked(**{name: value for name, value in why.items() if name in _KNOWN})
 
 
 _LIVE, _GENERATION = b"live:", b"g:"

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView
-from leftfold.engine.rebuild.rebuilder import Rebuild
+from leftfold.engine.rebuild.rebuilder import Rebuild, rebuild_together
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.verify.row_differences import diff
 from leftfold.engine.views.generations import change, promote_first, resolve
-from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
+from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.memory import World
 from leftfold.model.view import View
+from leftfold.ports.flush import Phase, Registry, While
 from tests.domains.ledger import LedgerEvent, Moved, Summary, Total, add, by_owner, summarise, summary
 from tests.domains.ledger_world import VIEWS, folded, live, promotion, rebuild, rows_of, send
 
@@ -152,6 +153,41 @@ def test_a_second_hold_replaces_the_first_and_a_swap_leaves_it(world: World) -> 
     assert one not in world.store.registry(summary.name).generations
     rebuild(world, summary).run()
     assert resolve(world.store.registry(summary.name), summary, "held").id == other
+
+
+def fail_to_hold(world: World, view: View[Any, Any], error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the store raise an error when one more generation of a view is held."""
+    store, change_registry = world.store, world.store.change_registry
+
+    def held(registry: Registry) -> set[str]:
+        return {generation.id for generation in registry.generations.values() if generation.phase is Phase.HELD}
+
+    def failing(name: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+        if name == view.name and held(after) - held(before):
+            raise error
+        return change_registry(name, before, after, while_)
+
+    monkeypatch.setattr(store, "change_registry", failing)
+
+
+@pytest.mark.parametrize("error", [ContractError("a view stops"), InfrastructureError("a server is lost")], ids=repr)
+def test_a_held_generation_stays_when_another_view_of_the_rebuild_fails(
+    world: World, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_hold(world, by_owner, error, monkeypatch)
+    rebuilds = [rebuild(world, view, hold=True, fold="v1") for view in (summary, by_owner)]
+    with pytest.raises(type(error)):
+        rebuild_together(rebuilds, rebuilds[0].plan())
+    held = resolve(world.store.registry(summary.name), summary, "held")
+    assert diff(live(world, summary), held, world.store).same
+
+
+def test_a_hold_that_fails_leaves_the_generation_held_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = rebuild(world, slip, hold=True).run().generation
+    fail_to_hold(world, summary, InfrastructureError("a server is lost"), monkeypatch)
+    with pytest.raises(InfrastructureError, match="a server is lost"):
+        rebuild(world, summary, hold=True).run()
+    assert resolve(world.store.registry(summary.name), summary, "held").id == before
 
 
 def test_a_second_rebuild_of_a_view_is_refused_while_the_first_is_at_work(world: World) -> None:

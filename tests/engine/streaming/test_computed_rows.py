@@ -15,11 +15,13 @@ from leftfold.engine.rebuild.rebuilder import sealed_marks
 from leftfold.engine.rebuild.refresh import computed, write_computed
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.streaming.computed_rows import QueryWriter, batch_of, no_beginning, token
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase
+from leftfold.ports.queries import Changes
 from leftfold.testing import fold
 from leftfold.testing.contracts.readers import keys_with
 from tests.domains.ledger import Moved, by_owner, ledgers
@@ -149,6 +151,15 @@ def test_a_batch_that_the_checkpoints_name_is_not_written_again(store: MemoryVie
     before = store.checkpoints(made)
     assert writer.write(1, rows(("a", 2)), Position())
     assert store.checkpoints(made) == before
+
+
+def test_rows_that_change_at_the_same_position_follow_an_entry_without_keys(
+    store: MemoryViewStore, made: Generation
+) -> None:
+    assert QueryWriter(counts, made, store, ("owner",), "r").write(1, rows(("a", 2)), Position())
+    bucket, _ = place_of(made, "a")
+    entries = store.ask(Changes(made, {bucket: ""}, 10, backwards=True)).entries[bucket]
+    assert [entry.keys for entry in entries] == [("a",), (), ()]
 
 
 def test_groups_that_share_a_key_are_refused_between_batches(store: MemoryViewStore, made: Generation) -> None:

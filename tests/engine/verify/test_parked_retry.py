@@ -45,6 +45,14 @@ def test_a_corrected_fold_frees_every_parked_row(world: World) -> None:
     assert world.views[summary].describe().rows == len(rows_of(world, summary))
 
 
+def test_a_watch_returns_the_rows_that_a_retry_has_freed(world: World) -> None:
+    waiting, reader = set(parked(world)), world.views[summary]
+    start, watch = reader.describe().position, reader.watch(timeout=0.0)
+    retry(world, fixed).run(live(world, summary))
+    assert {change.key for change in watch} == waiting
+    assert waiting <= {change.key for change in reader.watch(after=start, timeout=0.0)}, "it continues before them"
+
+
 def test_a_sample_shows_rows_that_a_corrected_fold_would_free_and_a_verification_ignores_them(world: World) -> None:
     waiting, generation = set(parked(world)), live(world, summary)
     assert {row.key for row in verify(world, fixed).sample(generation, 1.0).differences} == waiting

@@ -308,7 +308,7 @@ def rebuild_together(
     log.
 
     Raises:
-        LeftfoldError: what `Rebuild.run` raises. What was swapped in before stays live.
+        LeftfoldError: what `Rebuild.run` raises. What was swapped in or held before stays.
     """
     with ExitStack() as stack:
         begun = [stack.enter_context(rebuild.begun(rebuild.like(plan))) for rebuild in rebuilds]

@@ -270,22 +270,23 @@ class Swap:
         return registry
 
     def _hold(self) -> bool:
-        """Holds the new generation, in place of the one held before, if any.
+        """Holds the new generation, and then removes the one held before, if any.
 
         False where none was live, and a projector has made the new one live meanwhile: it must not seem to be held,
         since the next one that is held would replace what readers see.
         """
         self._watch.begin("hold")
-        registry = self._checked(self._store.registry(self._view.name))
-        for other in registry.generations.values():
-            if other.phase is Phase.HELD and other.hash == self._new.hash and other.id != self._new.id:
-                remove(self._store, other)
 
         def held(now: Generation) -> Generation:
             return now if now.phase is Phase.LIVE else now.in_phase(Phase.HELD)
 
-        left = change(self._store, self._view.name, lambda r: self._checked(r).changed(self._new.id, held))
-        return left.generations[self._new.id].phase is Phase.HELD
+        registry = change(self._store, self._view.name, lambda r: self._checked(r).changed(self._new.id, held))
+        if registry.generations[self._new.id].phase is not Phase.HELD:
+            return False
+        for other in registry.generations.values():
+            if other.phase is Phase.HELD and other.hash == self._new.hash and other.id != self._new.id:
+                remove(self._store, other)
+        return True
 
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool

@@ -165,6 +165,5 @@ class QueryWriter:
             rows=bucket.rows,
             time=checkpoint.time,
         )
-        return BucketFlush(
-            self.generation, number, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes)
-        )
+        moves, fields = moved.position != checkpoint.position, (codec.columns, codec.indexes)
+        return BucketFlush(self.generation, number, checkpoint.token, moved, *fields, tuple(changes), moves)

@@ -291,4 +291,6 @@ class RowRetry:
             del folded.parked[key]
         checksum, token = folded.checksum % CHECKSUM_MODULUS, secrets.token_hex(8)
         moved = replace(checkpoint, checksum=checksum, rows=folded.rows, token=token, parked=folded.parked)
-        return BucketFlush(generation, bucket, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes))
+        return BucketFlush(
+            generation, bucket, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes), False
+        )

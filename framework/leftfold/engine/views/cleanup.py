@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from leftfold.engine.views.code_claims import name_of
 from leftfold.engine.views.generations import age_key, change, has_ended
 from leftfold.engine.views.leases import exclusive_lease, is_of_attempt, members
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
@@ -125,10 +126,13 @@ def remove(store: ViewStore, generation: Generation) -> None:
 
 
 def predecessor(store: ViewStore, view: View[Any, Any]) -> Generation | None:
-    """The live generation of this code's schema; one that has lost checkpoints cannot be used and is removed."""
+    """The live generation of this code's schema; one with lost or unreadable checkpoints is of no use and removed."""
     live = store.registry(view.name).live_of(view.hash)
-    if live is None or len(store.checkpoints(live)) == live.buckets:
-        return live
+    if live is None:
+        return None
+    with suppress(ContractError):
+        if len(store.checkpoints(live)) == live.buckets:
+            return live
     remove(store, live)
     return None
 
@@ -145,18 +149,19 @@ def remove_ended(store: ViewStore, generation: Generation) -> None:
 
 
 def discard(store: BulkStore, generation: Generation, error: BaseException, *, resumable: bool) -> None:
-    """Removes a generation that failed before it was live, unless it became live or can be resumed.
+    """Removes a generation that failed while it was built, unless it can be resumed.
 
-    It can be resumed after an interruption or a lost server, but not after a fold that failed.
+    It can be resumed after an interruption or a lost server, but not after a fold that failed. One that is finished,
+    such as a live or a held one, stays: what failed is another view of the same rebuild.
     """
     try:
         registry = store.registry(generation.view)
-        if registry.live.get(generation.pointer) == generation.id or generation.id not in registry.generations:
+        now = registry.generations.get(generation.id)
+        if now is None or now.phase not in (Phase.BULK, Phase.SEALED):
             return
         if not is_of_attempt(registry, generation):
-            error.add_note(f"generation {generation.id} is left to {registry.generations[generation.id].attempt}")
+            error.add_note(f"generation {generation.id} is left to {now.attempt}")
             return
-        now = registry.generations[generation.id]
         is_interrupted = resumable and isinstance(error, KeyboardInterrupt | InfrastructureError)
         if is_interrupted and (now.phase is Phase.SEALED or store.finished(now)):
             error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} resumes it")

@@ -117,12 +117,12 @@ def stored_row(view: View[Any, Any], bucket: FoldedBucket, key: str, fields: Any
     if fields is None:
         return FoldedRow(bucket, key, None)
     rows = view.rows
+    digest = rows.digest(key, tuple([fields.get(column, b"") for column in rows.columns]))
     try:
         row = rows.decode(fields)
-        digest = rows.digest(key, tuple([fields[column] for column in rows.columns]))
         return FoldedRow(bucket, key, row, digest, rows.index_entries(row), there=True)
     except ContractError as error:
-        return FoldedRow(bucket, key, error, there=True)
+        return FoldedRow(bucket, key, error, digest, there=True)
 
 
 RowAddress: TypeAlias = tuple[int, str]

@@ -20,7 +20,7 @@ from leftfold.engine.views.generations import (
     topics_of,
     whole_checkpoints,
 )
-from leftfold.errors import InfrastructureError, LogGap, ViewNotBuilt
+from leftfold.errors import ContractError, InfrastructureError, LogGap, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, covered
@@ -122,6 +122,10 @@ class GenerationLifecycle:
         self._report("generation lost", {"view": self.view.name, "generation": generation.id, "why": str(error)})
         change(self._store, self.view.name, lambda r: r.without(generation.id))
         self._store.unlink(generation)
+
+    def report_unreadable(self, generation: Generation, error: ContractError) -> None:
+        """Reports once that a generation is not folded, because a checkpoint of it is unreadable."""
+        self._reporter.stopped(generation, str(error))
 
     def report_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Reports newly parked keys."""

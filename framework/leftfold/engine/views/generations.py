@@ -259,8 +259,12 @@ class GenerationReporter:
         """Whether a generation was folded from topics of these ids; reports one that was not."""
         why = log_mismatch(generation, ids)
         if why and generation.phase is not Phase.KEPT:
-            self._once("view stopped", (generation.view, generation.id), {"view": generation.view, "why": why})
+            self.stopped(generation, why)
         return not why
+
+    def stopped(self, generation: Generation, why: str) -> None:
+        """Reports once that a generation cannot be folded."""
+        self._once("view stopped", (generation.view, generation.id), {"view": generation.view, "why": why})
 
     def standing_by(self, view: View[Any, Any], registry: Registry, fold: str) -> None:
         """Reports the generations that other code than this folds."""

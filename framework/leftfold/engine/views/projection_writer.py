@@ -8,7 +8,7 @@ from typing import Any
 
 from leftfold.engine.views.folded_rows import RowAddress, RowEncodingError
 from leftfold.engine.views.live_fold import LiveFold
-from leftfold.errors import ViewNotBuilt
+from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
@@ -67,6 +67,7 @@ class ProjectionWriter:
 
         Raises:
             ViewNotBuilt: a checkpoint is missing, so this generation is lost.
+            ContractError: a checkpoint is unreadable.
         """
         found = self._store.checkpoints(self.generation)
         missing = sorted(set(range(self.generation.buckets)) - set(found))
@@ -85,7 +86,10 @@ class ProjectionWriter:
 
     def is_confirmed(self) -> bool:
         """Whether the store still has the checkpoints that were written last, by their tokens."""
-        found = self._store.checkpoints(self.generation)
+        try:
+            found = self._store.checkpoints(self.generation)
+        except ContractError:
+            return False
         return all(
             bucket in found and found[bucket].token == checkpoint.token
             for bucket, checkpoint in self.checkpoints.items()

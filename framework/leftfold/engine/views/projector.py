@@ -16,8 +16,8 @@ from leftfold.engine.views.code_claims import ActiveProjectors, member_of, next_
 from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import BUCKETS, Identities
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
-from leftfold.engine.views.shared_subscription import SharedSubscription
-from leftfold.errors import LeftfoldError, LogGap, ViewNotBuilt
+from leftfold.engine.views.shared_subscription import FLUSH_ROWS, SharedSubscription
+from leftfold.errors import ContractError, LeftfoldError, LogGap, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -57,7 +57,7 @@ class Projector:
 
     Several projectors of a view share its buckets. A projector without buckets stands by and takes over the buckets of
     a dead one within seconds. A projection writer that is new, or that lost its place to another writer or to a store
-    that went back in time, reads in a subscription of its own and joins the main one when it has caught up. A view
+    that went back in time, reads in a subscription of its own and joins another one when it is equally far. A view
     whose first events are no longer in the log waits for a rebuild; the other views continue.
 
     Args:
@@ -208,6 +208,9 @@ class Projector:
         except ViewNotBuilt as error:
             lifecycle.drop(generation, error)
             return
+        except ContractError as error:
+            lifecycle.report_unreadable(generation, error)
+            return
         if not lifecycle.is_followed(generation):
             return
         if generation.phase is Phase.LIVE and len(generation.folds) > 1:
@@ -242,6 +245,8 @@ class Projector:
                 is_followed = lifecycle.is_followed(writer.generation)
             except ViewNotBuilt as error:
                 lifecycle.drop(writer.generation, error)
+            except ContractError as error:
+                lifecycle.report_unreadable(writer.generation, error)
             if is_followed:
                 self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
             else:
@@ -268,15 +273,16 @@ class Projector:
         if target is None or (writer.buckets and not at_least(writer.position(), target)):
             return
         is_alone = len(writer.buckets) == generation.buckets
-        lifecycle.reached(generation, writer.checkpoints if is_alone else self._store.checkpoints(generation))
+        with suppress(ContractError):  # reported by the projector of the bucket whose checkpoint is unreadable
+            lifecycle.reached(generation, writer.checkpoints if is_alone else self._store.checkpoints(generation))
 
     def _join(self) -> None:
-        """Moves the writers of subscriptions that caught up into the main one."""
-        if len(self._groups) < 2:
-            return
-        main, *others = self._groups
-        ready = [group for group in others if at_least(group.position(), main.position())]
-        if not ready:
+        """Moves the writers of subscriptions that are equally far into one."""
+        for main in self._groups if len(self._groups) > 1 else ():
+            ready = [group for group in self._groups if group is not main and self._is_level(group, main)]
+            if ready:
+                break
+        else:
             return
         for group in (main, *ready):
             self._step_aside(group.land())
@@ -285,6 +291,19 @@ class Projector:
             group.close()
             self._groups.remove(group)
         main.seek(writers)
+
+    def _is_level(self, group: SharedSubscription, main: SharedSubscription) -> bool:
+        """Whether a subscription has just passed another, and neither then waits for old events of the other's topics.
+
+        Both would continue at the lesser position, so the one that is ahead must not be ahead by more than a flush.
+        """
+        one, other = group.position(), main.position()
+        if not (at_least(one, other) and at_least(other, group.before)):
+            return False
+        if one.by_partition().keys() == other.by_partition().keys():
+            return True
+        both = one | other
+        return self._admin.stable_ends(both.offsets).ahead_of(both) <= FLUSH_ROWS
 
 
 def at_least(position: Position, other: Position) -> bool:

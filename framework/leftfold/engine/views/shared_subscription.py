@@ -36,6 +36,8 @@ _AT_ONCE = 250
 class SharedSubscription:
     """One log reader and the projection writers it feeds, all of which have seen every event before `position`.
 
+    `before` was the position before the last flush.
+
     The next events are read and folded while the store works on earlier flushes. After an idle time the flushes grow
     step by step, so that the first events of a burst do not wait for the last.
 
@@ -52,7 +54,7 @@ class SharedSubscription:
         self._early: list[ProjectionWriter] = []
         self._left: list[ProjectionWriter] = []
         self._rest: list[Decoded] = []
-        self._flushed, self._flying, self._at = Position(), False, 0.0
+        self.before, self._flushed, self._flying, self._at = Position(), Position(), False, 0.0
         self._growth, self._folded, self._again, self._lost = growth, 0, False, False
         self._part = FLUSH_EVENTS
         self._confirmed = time.monotonic()
@@ -73,7 +75,7 @@ class SharedSubscription:
         start = Position()
         for writer in self.writers:
             start = _least(start, writer.position())
-        self._flushed = self._target = start
+        self.before = self._flushed = self._target = start
         self.log.seek(start)
         self._lost = False
 
@@ -188,7 +190,7 @@ class SharedSubscription:
             raise
         self._leave(left)
         self._spans.end("OutOfStep" if left else "")
-        self._flushed = self._target
+        self.before, self._flushed = self._flushed, self._target
 
     def _has_landed(self, writer: ProjectionWriter) -> bool:
         is_written = writer.landed()
