@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from leftfold import ConfigurationError, ReferenceFile
+from leftfold.model.computed_views import UnusableReference
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,15 @@ def test_a_changed_file_has_another_fingerprint(tmp_path: Path) -> None:
     before = file.fingerprint()
     path.write_text("name\nb\n")
     assert file.fingerprint() != before
+
+
+def test_a_file_that_is_not_there_or_that_the_disk_refuses_has_no_fingerprint(tmp_path: Path) -> None:
+    with pytest.raises(UnusableReference, match=r"places.csv' is not there: .* is no file"):
+        ReferenceFile(str(tmp_path / "places.csv"), row=Place).fingerprint()
+    refused = tmp_path / f"{'x' * 300}.csv"  # a longer name than file systems take, which no right can change
+    with pytest.raises(UnusableReference, match=r"cannot be read \(.*\); give this process the right") as error:
+        ReferenceFile(str(refused), row=Place).fingerprint()
+    assert isinstance(error.value, ConfigurationError), "it ends a command with exit code 78"
 
 
 def test_a_wrong_reference_is_refused_where_it_is_made() -> None:

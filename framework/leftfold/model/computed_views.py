@@ -19,10 +19,17 @@ from leftfold.model.messages import Event
 from leftfold.model.state_encoding import Storage, is_record, record_fields
 from leftfold.model.view import View
 
-__all__ = ["METADATA", "QueryView", "ReferenceFile", "StreamedView", "TableView"]
+__all__ = ["METADATA", "QueryView", "ReferenceFile", "StreamedView", "TableView", "UnusableReference"]
 
 
 _FORMATS = ("parquet", "csv")
+
+
+class UnusableReference(ConfigurationError):
+    """A reference file does not exist, cannot be read, or is not what its record says.
+
+    A worker that has read the file once reads it again later instead of ending: it may be about to be replaced.
+    """
 
 
 @dataclass(frozen=True)
@@ -60,20 +67,31 @@ class ReferenceFile:
         """The path of the file on this machine.
 
         Raises:
-            ConfigurationError: its package is not installed, or there is no such file.
+            ConfigurationError: its package is not installed.
+            UnusableReference: there is no such file.
         """
         package, _, inside = self.path.rpartition(":")
         found = _package(package, self.path) / inside if package else Path(inside)
         if not found.is_file():
-            raise ConfigurationError(f"reference file {self.path!r} is not there: {found.absolute()} is no file")
+            raise UnusableReference(f"reference file {self.path!r} is not there: {found.absolute()} is no file")
         return found
 
     def fingerprint(self) -> str:
-        """A hash of the file's present content."""
+        """A hash of the file's present content.
+
+        Raises:
+            ConfigurationError: its package is not installed.
+            UnusableReference: there is no such file, or it cannot be read.
+        """
         hashed = blake2b(digest_size=8)
-        with self.locate().open("rb") as file:
-            while block := file.read(1 << 20):
-                hashed.update(block)
+        try:
+            with self.locate().open("rb") as file:
+                while block := file.read(1 << 20):
+                    hashed.update(block)
+        except OSError as error:
+            raise UnusableReference(
+                f"reference file {self.path!r} cannot be read ({error}); give this process the right to read it"
+            ) from error
         return hashed.hexdigest()
 
 

@@ -12,6 +12,7 @@ from leftfold.client import Views
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import token
 from leftfold.engine.streaming.external_rows import ExternalRows
+from leftfold.engine.views.generations import change
 from leftfold.errors import ContractError, Fenced
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import BucketFlush, Generation
@@ -58,6 +59,22 @@ def write(rows: ExternalRows[Level, str], reached: Position, *put: Level) -> Non
     for row in put:
         rows.put(row)
     rows.write(rows.take(), reached)
+
+
+def rebuilt(store: MemoryViewStore, reached: Position) -> Generation:
+    """The live generation, which a rebuild has made."""
+    rows = ExternalRows(levels, store, TOPICS, anew=True)
+    generation = rows.open()
+    write(rows, reached)
+    rows.show()
+    return generation
+
+
+def tear(store: MemoryViewStore, generation: Generation) -> None:
+    """Moves one bucket of a generation to another batch than the rest."""
+    checkpoint = store.checkpoints(generation)[0]
+    torn = replace(checkpoint, token=token("another", 9))
+    assert store.flush([BucketFlush(generation, 0, checkpoint.token, torn, (), (), ())])
 
 
 def test_rows_are_read_like_those_of_any_view_once_they_are_shown(store: MemoryViewStore) -> None:
@@ -132,10 +149,7 @@ def test_rows_of_different_batches_are_seen_until_others_are_whole(store: Memory
     rows, torn = open_rows(store)
     write(rows, at(1, 1), Level("a", 1))
     rows.show()
-    checkpoint = store.checkpoints(torn)[0]
-    assert store.flush(
-        [BucketFlush(torn, 0, checkpoint.token, replace(checkpoint, token=token("another", 9)), (), (), ())]
-    )
+    tear(store, torn)
     after, made = open_rows(store)
     assert made.id != torn.id
     assert Views(store)[levels].get("a", after=at(1, 1)) == Level("a", 1)
@@ -143,6 +157,45 @@ def test_rows_of_different_batches_are_seen_until_others_are_whole(store: Memory
     after.show()
     assert Views(store)[levels].get("a") == Level("a", 2)
     assert open_rows(store)[1].id == made.id
+
+
+def test_rows_that_a_rebuild_has_replaced_are_not_written_again_when_the_new_ones_are_torn(
+    store: MemoryViewStore,
+) -> None:
+    rows, kept = open_rows(store)
+    write(rows, at(1, 1), Level("a", 1))
+    rows.show()
+    tear(store, rebuilt(store, at(1, 1)))
+    after, made = open_rows(store)
+    after.check_current()
+    assert after.position() == at(0, 0), "its rows begin with the first event"
+    assert kept.id in store.registry("levels").generations, "reads under way end in it"
+    write(after, at(2, 1), Level("a", 2))
+    after.show()
+    assert (open_rows(store)[1].id, Views(store)[levels].get("a")) == (made.id, Level("a", 2))
+
+
+def test_rows_that_were_not_complete_when_a_rebuild_went_live_are_removed(store: MemoryViewStore) -> None:
+    rows, incomplete = open_rows(store)
+    live = rebuilt(store, at(1, 1))
+    with pytest.raises(Fenced, match=f"was rebuilt as generation {live.id}"):
+        rows.check_current()
+    tear(store, live)
+    after, made = open_rows(store)
+    after.check_current()
+    assert store.registry("levels").generations.keys() == {live.id, made.id}
+    assert incomplete.id != made.id
+
+
+def test_rows_that_an_operator_took_out_of_use_stay_so_after_a_restart(store: MemoryViewStore) -> None:
+    rows, first = open_rows(store)
+    write(rows, at(1, 1))
+    rows.show()
+    rebuilt(store, at(1, 1))
+    change(store, "levels", lambda registry: registry.pointed(first))
+    again, taken = open_rows(store)
+    again.check_current()
+    assert (taken.id, again.is_live) == (first.id, True)
 
 
 def test_a_discarded_generation_is_in_no_registry(store: MemoryViewStore) -> None:

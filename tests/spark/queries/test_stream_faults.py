@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from decimal import Decimal
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
 
 from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.streaming.computed_rows import QueryWriter
 from leftfold.engine.views.leases import members
 from leftfold.errors import ConfigurationError, Fenced
 from leftfold.model import keys as names
 from leftfold.runtime.workers import query_workers
+from leftfold.spark.queries.incremental_batches import StreamBatches
+from leftfold.spark.queries.query_stream import QueryStream
 from tests.reports import Reports
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
@@ -39,13 +43,13 @@ BY_MARKS = pytest.mark.parametrize(
 
 
 def keys_of(shop: Shop) -> dict[bytes, bytes]:
-    client: Any = shop.store._client
+    client: Any = shop.store._client.client_of(shop.redis)
     names = [*client.keys("v:{owner_sums:*"), *client.keys("view:owner_sums")]
     return {name: client.dump(name) for name in names}
 
 
 def put_back(shop: Shop, keys: dict[bytes, bytes]) -> None:
-    client: Any = shop.store._client
+    client: Any = shop.store._client.client_of(shop.redis)
     with client.pipeline() as pipe:
         for name in keys_of(shop):
             pipe.execute_command("DEL", name)
@@ -111,6 +115,47 @@ def test_lost_commits_are_replayed_or_computed_from_the_start(
     assert row is not None
     assert (row.moves, row.total) == (4, Decimal("15.00"))
     assert agreement(shop) is Agreement.EQUAL
+
+
+@pytest.mark.parametrize("lost", ["state", "state/0/1", "state/0/*/*.changelog", "metadata"])
+def test_sums_that_spark_has_lost_are_computed_from_the_start(shop: Shop, tmp_path: Path, lost: str) -> None:
+    followed(shop, tmp_path, f"without {lost}")
+    home = newest(shop, tmp_path, "commits")[0].parents[1]
+    for path in list(home.glob(lost)):
+        lose(path) if path.is_file() else rmtree(path)
+    position = shop.move(f"without {lost}", "8.00")
+    with streaming(shop, tmp_path) as again:
+        caught_up(shop, position)
+        (started,) = again.reports.of("computed from the start")
+        assert str(started["why"]).startswith("view owner_sums: files of Spark's checkpoint ")
+        assert len(again.reports.of("stream continues")) == 1, "the sums are looked for only by the first batch"
+    row = shop.views[owner_sums].get(f"without {lost}")
+    assert row is not None
+    assert (row.moves, row.total) == (4, Decimal("15.00"))
+    assert agreement(shop) is Agreement.EQUAL
+
+
+class OvertakenStream(QueryStream):
+    """Another run takes the view over while this one begins."""
+
+    def _stream(self, batches: StreamBatches, stop: threading.Event) -> None:
+        assert QueryWriter(self._view, batches.generation, self._places.store, (), "0123456789abcdef").claim()
+        super()._stream(batches, stop)
+
+
+class Overtaken(Streaming):
+    kind = OvertakenStream
+
+
+def test_a_run_whose_checkpoint_another_one_has_moved_begins_no_generation(shop: Shop, tmp_path: Path) -> None:
+    followed(shop, tmp_path, "overtaken")
+    rmtree(newest(shop, tmp_path, "commits")[0].parents[1] / "state")
+    shop.move("overtaken", "8.00")
+    with streaming(shop, tmp_path, kind=Overtaken) as again:
+        error = again.wait_ended()
+    assert isinstance(error, Fenced)
+    assert str(error) == "view owner_sums: another run has taken over its checkpoint"
+    assert len(shop.store.registry(owner_sums.name).generations) == 1
 
 
 @BY_MARKS

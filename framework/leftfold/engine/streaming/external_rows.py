@@ -63,18 +63,23 @@ class ExternalRows(Generic[Row, K]):
     def open(self) -> Generation:
         """Takes over the newest generation of this code, or creates one that starts with the first event.
 
-        Readers see the live generation until `show`: each of its buckets still matches its checkpoint.
+        Readers see the live generation until `show`: each of its buckets still matches its checkpoint. A generation
+        older than the live one is never taken over, because `check_current` would refuse it.
 
         Raises:
             Fenced: another process moved it just now.
         """
-        there = followed(self._store.registry(self.view.name), self.view).values()
-        found = sorted((g for g in there if (g.phase is Phase.HELD) is self.anew), key=age_key)
-        for generation in reversed(found):
+        registry = self._store.registry(self.view.name)
+        there, live = followed(registry, self.view).values(), registry.live_of(self.view.hash)
+        # A kept one stays until its time is over, for reads under way.
+        found = (g for g in there if g.phase is not Phase.KEPT and (g.phase is Phase.HELD) is self.anew)
+        for generation in sorted(found, key=age_key, reverse=True):
             if self.anew:
                 remove(self._store, generation)
                 continue
-            if dict(generation.topics) == self.topics and (writer := self._taken(generation)) is not None:
+            is_replaced = live is not None and age_key(live) > age_key(generation)
+            is_ours = not is_replaced and dict(generation.topics) == self.topics
+            if is_ours and (writer := self._taken(generation)) is not None:
                 return self._begin(writer)
             if generation.phase is not Phase.LIVE:
                 remove(self._store, generation)

@@ -16,7 +16,7 @@ from leftfold.engine.rebuild.refresh import Refresh
 from leftfold.engine.views.leases import members
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
 from leftfold.model import keys as names
-from leftfold.model.computed_views import QueryView, TableView
+from leftfold.model.computed_views import QueryView, TableView, UnusableReference
 from leftfold.model.view import View
 from leftfold.ports.protocols import Report
 from leftfold.redis import RedisBulkSink, RedisViewStore, refuse_eviction
@@ -37,8 +37,9 @@ _LOOK_SECONDS = 5.0
 class QueryViewThread(threading.Thread):
     """A thread that runs the Spark stream of one view until `stop` is set.
 
-    `error` is set when the view's definition is wrong, which ends the process. `gap` is set when the stream needs
-    trimmed records, which only the archive has: the thread ends, and the view must be refreshed from the archive.
+    `error` is set when the view's definition is wrong or something unforeseen failed, such as a call of a JVM that has
+    died: the thread ends, and the process must too. `gap` is set when the stream needs trimmed records, which only the
+    archive has: the thread ends, and the view must be refreshed from the archive.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class QueryViewThread(threading.Thread):
         self._session, self.view, self._shuffles, self._keep = session, view, shuffles, keep
         self._archive, self._stop_, self._report = archive, stop, report
         self._trouble, self._foreign = Outage(report, stop), ""
-        self.error: ConfigurationError | None = None
+        self.error: Exception | None = None
         self.gap: LogGap | None = None
 
     def run(self) -> None:
@@ -67,19 +68,21 @@ class QueryViewThread(threading.Thread):
             except Fenced as error:
                 self._report("out of step", {"view": self.view.name, "why": str(error)})
                 self._stand_by()
-            except ConfigurationError as error:
-                self.error = error
             except LogGap as error:
                 if self._archive:
                     self.gap = error
                     return
                 self._trouble.pause_after(error)
-            except InfrastructureError as error:
+            except (InfrastructureError, UnusableReference) as error:
                 if not self._stop_.is_set():
                     self._trouble.pause_after(error)
+            except ConfigurationError as error:
+                self.error = error
             except LeftfoldError as error:
                 self._report("view stopped", {"view": self.view.name, "why": str(error)})
                 return
+            except Exception as error:  # noqa: BLE001  # the main thread raises it
+                self.error = error
 
     def _stream(self) -> None:
         from leftfold.spark.queries.incremental_batches import StreamPlaces
@@ -149,8 +152,8 @@ def refresh(
         every: seconds between refreshes of the views without a stream.
 
     Raises:
-        ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;
-            the error persists after a restart.
+        ConfigurationError: the SQL of a view is not allowed or does not give its row, Redis evicts keys, or a reference
+            file is unusable at the start; the error persists after a restart.
     """
     from leftfold.local import spark_jars
     from leftfold.spark.core.session import spark_session
@@ -181,10 +184,18 @@ class _RefreshLoop:
         self._foreign = dict[str, str]()
 
     def add(self, view: View[Any, Any]) -> None:
-        """Adds a view, as a stream if its SQL allows one, else with refreshes."""
+        """Adds a view, as a stream if its SQL allows one, else with refreshes.
+
+        Raises:
+            ConfigurationError: its definition is wrong, or a reference file is unusable, which later is only reported.
+        """
+        from leftfold.spark.tables.columns import reference_table
+
         if not isinstance(view, TableView):
             raise ConfigurationError(f"view {view.name} is folded; run it with a projector")
         how = self._work.refreshed(view)
+        for file in view.references.values():
+            reference_table(file, f"view {view.name}")
         self._report("refreshing", {"view": view.name, "kept": str(how)})
         if how.incremental and isinstance(view, QueryView):
             thread = QueryViewThread(
@@ -196,7 +207,7 @@ class _RefreshLoop:
             self._views.append(view)
 
     def run(self) -> None:
-        """Runs until `stop` is set, or until a stream finds a wrong definition, whose error is raised."""
+        """Runs until `stop` is set, or until a stream ends by an error, which is raised."""
         for stream in self._streams:
             stream.start()
         due = 0.0
@@ -225,17 +236,17 @@ class _RefreshLoop:
         return bool(ended)
 
     def _refresh(self, view: TableView[Any, Any]) -> None:
-        """One refresh; errors of the log, the servers or the rows are reported and retried at the next interval."""
+        """One refresh; errors of the log, the servers, the files or the rows are reported and retried."""
         if self._stop.is_set():
             return
         try:
             self._compute(view)
             self._trouble.report_cause("")
-        except ConfigurationError:
-            raise
-        except InfrastructureError as error:
+        except (InfrastructureError, UnusableReference) as error:
             if not self._stop.is_set():
                 self._trouble.pause_after(error)
+        except ConfigurationError:
+            raise
         except LeftfoldError as error:
             self._report("failed", {"view": view.name, "why": str(error)})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -56,6 +58,16 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 
+_LOST = re.compile(
+    r"\[(CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|"
+    r"STREAMING_CHECKPOINT_MISSING_METADATA_FILE)\b|batch \d+ doesn't exist|Failed to read log file|Checksum error: "
+)
+"""Spark's messages about a checkpoint directory in which files are lost or damaged."""
+
+
+class _CheckpointLost(InfrastructureError):
+    """Spark cannot read files of a checkpoint directory."""
+
 
 class QueryStream:
     """Runs one incremental query view; for one thread.
@@ -94,6 +106,7 @@ class QueryStream:
             ContractError: an event cannot be read, or two groups have one key.
             LogGap: events that it must read were deleted from a topic; it reads no archive.
             ConfigurationError: the live generation was computed from another topic of that name.
+            UnusableReference: a reference file is not there, or is not what its record says.
             InfrastructureError: the log, the store or Spark cannot be reached.
         """
         run = secrets.token_hex(8)
@@ -105,8 +118,11 @@ class QueryStream:
         if why := self._other(ids):
             raise ConfigurationError(why)
         live = self._places.store.registry(self._view.name).live_of(self._view.hash)
+        resumed = self._resume(run, files, topics, ends)
+        if resumed is not None and self._has_continued(resumed, stop):
+            return
         with ExitStack() as lease:
-            batches = self._resume(run, files, topics, ends) or self._begin(run, files, topics, ends, ids, live, lease)
+            batches = self._begin(run, files, topics, ends, ids, live, lease)
             try:
                 self._stream(batches, stop)
             except BaseException as error:
@@ -199,6 +215,23 @@ class QueryStream:
             batches.seal([], -1, ends)
         return batches
 
+    def _has_continued(self, batches: StreamBatches, stop: threading.Event) -> bool:
+        """Streams into the live generation until `stop` is set; False when its checkpoint has lost files.
+
+        Raises:
+            Fenced: another run has moved the checkpoint away, so that the files are not lost.
+        """
+        try:
+            self._stream(batches, stop)
+        except _CheckpointLost as error:
+            if stop.is_set():
+                raise
+            if batches.writer is None or not batches.writer.claim():
+                raise Fenced(f"view {self._view.name}: another run has taken over its checkpoint") from error
+            self._report("computed from the start", {"view": self._view.name, "why": str(error)})
+            return False
+        return True
+
     def _batches(self, generation: Generation, run: str, ends: Position, path: Path) -> StreamBatches:
         what = StreamWork(self._view, self._places, self._groups, self._shuffles, self._report)
         return StreamBatches(what, generation, run, ends, path, SkippedValues(self._spark))
@@ -208,19 +241,29 @@ class QueryStream:
         for name, value in _SETTINGS.items():
             session.conf.set(name, value)
         frame = compute(session, self._view, partial(self._open_table, batches.generation.topics, batches.misfits))
-        query = (
+        writer = (
             frame.writeStream.outputMode("update")
             .option("checkpointLocation", str(batches.path))
             .trigger(processingTime=f"{int(self._every * 1000)} milliseconds")
             .foreachBatch(batches.take)
-            .start()
         )
         try:
-            _wait(query, stop)
-        except PySparkException as error:
-            raise batches.failure or cause_of(error) from error
-        finally:
-            query.stop()
+            query = writer.start()
+            try:
+                _wait(query, stop)
+            finally:
+                query.stop()
+        except (PySparkException, Py4JError, ConnectionError) as error:  # the latter two when the JVM has died
+            raise batches.failure or self._lost(batches.path, error) or cause_of(error) from error
+
+    def _lost(self, path: Path, error: Exception) -> _CheckpointLost | None:
+        """The error of a checkpoint directory with lost or damaged files, if it has caused an error of Spark."""
+        if (found := _LOST.search(str(error))) is None:
+            return None
+        return _CheckpointLost(
+            f"view {self._view.name}: files of Spark's checkpoint {path} are lost or damaged "
+            f"({found[0].lstrip('[')}); the view is computed from the start of the log"
+        )
 
     def _open_table(
         self, topics: Mapping[str, int], misfits: SkippedValues, session: SparkSession, table: EventTable

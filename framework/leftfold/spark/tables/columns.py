@@ -17,15 +17,23 @@ import pyarrow.parquet
 from pydantic_core import to_json
 from pyspark.sql import DataFrame, SparkSession
 
-from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.computed_views import METADATA, ReferenceFile
+from leftfold.errors import ContractError
+from leftfold.model.computed_views import METADATA, ReferenceFile, UnusableReference
 from leftfold.model.messages import Event
 from leftfold.model.position import Recorded
 from leftfold.model.state_encoding import is_record, record_fields
 from leftfold.ports.codec import MessageCodec, header, read_recorded
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["METADATA_COLUMNS", "EventTable", "arrow_type", "arrow_value", "metadata_types", "reference_frame"]
+__all__ = [
+    "METADATA_COLUMNS",
+    "EventTable",
+    "arrow_type",
+    "arrow_value",
+    "metadata_types",
+    "reference_frame",
+    "reference_table",
+]
 
 
 DECIMAL = pa.decimal128(38, 10)
@@ -170,14 +178,24 @@ def _value(recorded: Recorded[Any], column: pa.Field[Any]) -> Any:
 
 
 def reference_frame(spark: SparkSession, file: ReferenceFile, where: str) -> DataFrame:
+    """The current contents of a reference file as a DataFrame.
+
+    Raises:
+        ConfigurationError: as for `reference_table`.
+    """
+    return spark.createDataFrame(reference_table(file, where))
+
+
+def reference_table(file: ReferenceFile, where: str) -> pa.Table:
     """The current contents of a reference file, with the columns that its record declares.
 
     Raises:
-        ConfigurationError: the file does not exist, lacks a column, or holds values of another type.
+        ConfigurationError: its package is not installed.
+        UnusableReference: the file does not exist, cannot be read, lacks a column, or holds values of another type.
     """
-    path = file.locate()
     schema = pa.schema([(name, arrow_type(hint)) for name, hint in record_fields(file.row).items()])
     try:
+        path = file.locate()
         if file.format == "csv":
             types = pyarrow.csv.ConvertOptions(column_types=schema, include_columns=schema.names)
             table = pyarrow.csv.read_csv(path, convert_options=types)
@@ -185,7 +203,7 @@ def reference_frame(spark: SparkSession, file: ReferenceFile, where: str) -> Dat
             table = pyarrow.parquet.read_table(path, columns=schema.names)
         missing = [name for name in schema.names if name not in table.column_names]
         if missing:
-            raise ConfigurationError(f"{where}: {file.path} has no column {', '.join(missing)}")
-        return spark.createDataFrame(table.select(schema.names).cast(schema))
-    except (pa.ArrowException, KeyError) as error:
-        raise ConfigurationError(f"{where}: {file.path} is not what {file.row.__name__} says: {error}") from error
+            raise UnusableReference(f"{where}: {file.path} has no column {', '.join(missing)}")
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise UnusableReference(f"{where}: {file.path} is not what {file.row.__name__} says: {error}") from error
