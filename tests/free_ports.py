@@ -6,7 +6,7 @@ import os
 import random
 import socket
 
-__all__ = ["BUS", "free_port"]
+__all__ = ["BUS", "free_port", "listens"]
 
 BUS = 10_000
 """How much higher the second port of a cluster's node is; free as well."""
@@ -23,6 +23,15 @@ def free_port() -> int:
         if port not in _given and _is_free(port) and _is_free(port + BUS):
             _given.add(port)
             return port
+
+
+def listens(port: int) -> bool:
+    """Whether something listens at a port of this machine."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=60.0):
+            return True
+    except OSError:
+        return False
 
 
 def _is_free(port: int) -> bool:

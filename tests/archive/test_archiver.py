@@ -19,14 +19,16 @@ from hypothesis import strategies as st
 
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.kafka.records import StandIn
+from leftfold.memory import MemoryLog
 from leftfold.model.position import Position
-from leftfold.parquet.archiver import LEASE_SECONDS, Lease, _record, leased
+from leftfold.parquet.archiver import LEASE_SECONDS, Archived, Archiver, Lease, _record, leased
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan, end_of, pieces_of
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import UNREADABLE
 from leftfold.ports.protocols import RawRecord
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
+from tests.engine.committed_log import CommittedLog
 from tests.worker.raw_headers import produce_with_header
 
 pytestmark = pytest.mark.servers
@@ -172,6 +174,29 @@ def test_a_topic_that_was_made_again_or_has_lost_its_beginning_is_not_archived(m
     again.trim({0: 3})
     with pytest.raises(InfrastructureError, match=r"\[0\] no longer holds offsets 0 to 2"):
         again.archive(f"{again.folder}-elsewhere")
+
+
+def test_a_topic_that_lost_its_last_records_is_not_archived_any_further(tmp_path: Path) -> None:
+    """It has the same id, as when a broker was restored from an old disk."""
+    log, place = MemoryLog(), ArchiveFileSystem(str(tmp_path))
+    log.create("things.events", 2)
+
+    def append(count: int) -> None:
+        for number in range(count):
+            log.append("things.events", 1, b"k", b"%d" % number, [("ce_decision", b"1/1")], time=BEGUN)
+
+    def archive() -> Archived:
+        return Archiver(place, "things.events", "id", CommittedLog(log.reader())).run()
+
+    append(5)
+    assert archive().records == 5
+    del log.topics["things.events"][1][3:]
+    with pytest.raises(
+        InfrastructureError, match=r"things\.events\[1\] ends at 3, but its archive .* at 5: .* --to DIR"
+    ):
+        archive()
+    append(2)
+    assert archive().records == 0, "as long as it was: nothing shows the loss"
 
 
 ROOT = Path(__file__).parents[2]

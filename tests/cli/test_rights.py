@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -31,6 +27,7 @@ from leftfold.model import keys as names
 from leftfold.model.rights import ADMIN, ROLES, redis_rules, rights_of
 from tests.cli.guild import HEARD, app
 from tests.cli.shell import ROOT, Shell, Typed, running
+from tests.free_ports import free_port, listens
 from tests.process.alarms import Ring, Wind
 from tests.waiting import wait_until
 from tests.worker.bank import bank
@@ -198,6 +195,7 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
         wait_until(lambda: heard.exists() and "journey" in heard.read_text("utf-8"), "the reaction acts")
         assert typed("client", "get", "wound", "journey", "--json").rows()[0]["row"]["times"] == 1
         assert [row["workers"] for row in typed("console", "status", "--json").rows() if row.get("kind") == "decider"]
+        check_gateway(servers, tmp_path / "gateway")
     assert typed("rebuild", "log", "archive", "bells", "--to", "kept", "--json").rows()[0]["records"]
     assert "events" in typed("rebuild", "rebuild", "wound", "--engine", "spark", "--archive", "kept").err
     (row,) = typed("rebuild", "log", "sql", "SELECT bell FROM Rang WHERE bell = 'journey'", "--json").rows()
@@ -209,6 +207,20 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
         assert not re.search("(?i)authorization ?failed|denies user", result.out + result.err), result
         assert result.code == code, result
     assert [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line] == []
+
+
+def check_gateway(servers: Servers, place: Path) -> None:
+    """A gateway is ready, sends a command, and reads a row and the events of a stream."""
+    place.mkdir()
+    shell, port = Shell(place, HERE | environment(servers, "gateway")), free_port()
+    with running(shell, "serve", "--port", str(port), "--app", APP), httpx.Client(timeout=SECONDS) as http:
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: listens(port) and http.get(f"{url}/health/ready").status_code == 200, shell.said)
+        body = {"bell": "gateway", "at": "2020-01-01T00:00:00Z"}
+        answer = http.post(f"{url}/commands/bells/Wind", json=body).raise_for_status()
+        after = {"after": answer.headers["Leftfold-Position"], "timeout": "60"}
+        assert http.get(f"{url}/views/wound/gateway", params=after).status_code == 200
+        assert "Wound" in http.get(f"{url}/streams/bells/gateway").raise_for_status().text
 
 
 @dataclass(frozen=True)
@@ -365,36 +377,3 @@ def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: 
     assert "redis-cli ACL SETUSER svc-" in result.out
     Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP).ended(78, "there is no part 'cook'")
     assert "zadd" not in redis_rules("client")
-
-
-@pytest.mark.faults
-@pytest.mark.slow
-def test_the_lines_to_try_secure_servers_and_a_worker_runs_with_its_rights_alone(tmp_path: Path) -> None:
-    """What stands under "Try it here" of the page on security, with the decider of a new project."""
-    section = (ROOT / "docs" / "security.md").read_text("utf-8").partition("\n## Try it here")[2]
-    (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    *typed, last = str(block).replace("baskets", "carts").splitlines()
-    assert typed == ["leftfold up --secure", "leftfold topics ensure", "leftfold topics acl --apply"]
-    assert Shell(tmp_path)("new", "shop").code == 0
-    shell = Shell(tmp_path / "shop", {"PYTHON": sys.executable})
-    try:
-        result = {line: shell(*line.split()[1:]) for line in typed}
-        assert [answer.code for answer in result.values()] == [0, 0, 0], result
-        assert "rights in Kafka: leftfold topics acl --apply" in result["leftfold up --secure"].err
-        assert re.search(r"^worker: [1-9]\d* rights granted, 0 there already$", result[typed[2]].out, re.MULTILINE)
-        again = shell("topics", "acl", "--apply")
-        assert re.search(r"^worker: 0 rights granted, [1-9]\d* there already$", again.out, re.MULTILINE), again
-        # A shell reads the line; all that it starts ends with its session.
-        line = f'leftfold() {{ "$PYTHON" -m leftfold.cli "$@"; }}\n{last}'
-        with shell.log.open("wb") as log:
-            where: dict[str, Any] = {"cwd": shell.place, "env": shell._environment, "stdout": log, "stderr": log}
-            worker = subprocess.Popen(["bash", "-c", line], stdin=subprocess.DEVNULL, start_new_session=True, **where)
-        try:
-            shell.wait_until(worker, lambda said: '"serving"' in said)
-        finally:
-            os.killpg(worker.pid, signal.SIGTERM)
-            worker.wait(SECONDS)
-        denied = (shell.place / ".leftfold" / "kafka" / "logs" / "server.log").read_text("utf-8")
-        assert [line for line in denied.splitlines() if "is Denied" in line] == []
-    finally:
-        shell("down")

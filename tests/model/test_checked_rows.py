@@ -205,3 +205,15 @@ def test_the_state_of_a_process_is_checked_as_rows_are(state: object) -> None:
     storage.check((1, AWARE))
     with pytest.raises(ContractError, match=r"test: .* (and the field holds|has no time zone; rows and state)"):
         storage.check(state)
+
+
+@pytest.mark.parametrize("value", ["NaN", "sNaN", "-Infinity"])
+def test_a_number_that_is_not_finite_is_no_field_of_a_row(value: str) -> None:
+    @dataclass(frozen=True)
+    class Priced:
+        price: Decimal
+
+    codec = RowCodec(Priced, (), "test")
+    with pytest.raises(ContractError, match=rf"Decimal\('{value}'\) is Decimal, and the field holds a finite number"):
+        codec.encode(Priced(Decimal(value)))
+    assert codec.decode({b"price": value.encode()}).price.is_finite() is False, "an older row is read"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as generated
 from hypothesis import strategies as st
 
-from leftfold import FoldView
+from leftfold import ContractError, FoldView
 from leftfold.testing import check_deciding_twice, check_interleavings, fold, given
 from tests.domains.shop import (
     Add,
@@ -77,6 +77,12 @@ def test_fold_gives_rows_by_key_for_every_kind_of_view() -> None:
     assert fold(open_baskets, OPENED, CLOSED) == {}
     assert fold(household_spend, OPENED, out("b", "h", p=1), out("c", "h", q=2)) == {"h": Spend(Decimal(3), "base")}
     assert set(fold(product_sales, out("b", "h", p=1, q=2))) == {"p", "q"}
+
+
+def test_fold_refuses_an_item_of_another_type_than_each_declares() -> None:
+    wrong = out("b", "h").model_copy(update={"lines": (("p", 1),)})
+    with pytest.raises(ContractError, match="each: 1 is int, and the field holds an instance of Decimal"):
+        fold(product_sales, wrong)
 
 
 commands = st.lists(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, core_schema
@@ -15,10 +15,12 @@ from typing_extensions import dataclass_transform
 
 from leftfold.errors import ConfigurationError, DomainError
 
-__all__ = ["Command", "Event", "Json", "adjusted_schema"]
+__all__ = ["Command", "Event", "Json", "adjusted_schema", "records_in", "with_parts"]
 
 
 TAG = "@"
+UNTAGGED = "@"
+"""The choice of a tagged union for what was stored without a tag; no class has such a name."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
@@ -39,65 +41,149 @@ def with_aware_times(schema: Any, *, in_utc: bool) -> Any:
     return done
 
 
-def adjusted_schema(schema: Any, *, canonical: bool, classes: Mapping[str, type] | None = None) -> Any:
-    """The pydantic schema of state or rows: aware UTC times, sorted sets, unions of classes tagged by class name.
+OF_USERS = ("function-before", "function-after", "function-wrap")
+# What pydantic's schemas hold beside other schemas: values, settings and serializers of users.
+_VALUES = frozenset({"metadata", "serialization", "default", "config", "expected", "members"})
+# Settings of classes without a meaning for what is stored: unknown fields are ignored, values are of the field's class.
+_SETTINGS = frozenset({"extra_fields_behavior", "polymorphic_serialization"})
 
-    Args:
-        canonical: sort mappings too. classes: the classes of the schema's definitions, by ref.
-    """
-    classes = classes or {}
+
+def with_parts(schema: Any, change: Callable[[Any], Any]) -> Any:
+    """A pydantic schema, or a container of schemas, in which each schema that it directly holds is changed."""
     if isinstance(schema, (list, tuple)):
-        return type(schema)(adjusted_schema(s, canonical=canonical, classes=classes) for s in schema)
+        return type(schema)(map(change, schema))
     if not isinstance(schema, dict):
         return schema
-    if schema.get("type") == "definitions":
-        classes = {d["ref"]: cls for d in schema["definitions"] if (cls := _class_of(d, {}))}
-    done = {
-        k: v if k in ("metadata", "serialization") else adjusted_schema(v, canonical=canonical, classes=classes)
-        for k, v in schema.items()
-    }
-    match done.get("type"):
+    values = _VALUES if isinstance(schema.get("type"), str) else ()  # else its keys are names of fields or choices
+    return {name: part if name in values else change(part) for name, part in schema.items()}
+
+
+def records_in(schema: Any) -> list[dict[str, Any]]:
+    """The schemas of dataclasses and models in a schema, at every depth."""
+    found = [schema] if isinstance(schema, dict) and schema.get("type") in ("dataclass", "model") else []
+    with_parts(schema, lambda part: found.extend(records_in(part)))
+    return found
+
+
+def adjusted_schema(schema: Any, *, canonical: bool) -> Any:
+    """The pydantic schema of state or rows: aware UTC times, sorted sets, unions of classes tagged by class name.
+
+    Models used to be encoded by pydantic alone. What was stored so is still read: unions without a tag, naive times.
+
+    Args:
+        canonical: sort mappings too.
+    """
+    return _adjusted(schema, _Place(canonical))
+
+
+class _Place(NamedTuple):
+    """The surroundings of a part of a schema: its definitions by ref, and whether it is inside a class of pydantic."""
+
+    canonical: bool
+    definitions: Mapping[str, Any] = {}
+    in_model: bool = False
+
+
+def _adjusted(schema: Any, place: _Place) -> Any:
+    type_, inner = schema.get("type") if isinstance(schema, dict) else None, place
+    if type_ == "definitions":
+        found = {part["ref"]: part for part in schema["definitions"]}
+        inner = _Place(place.canonical, found, any(map(_is_of_pydantic, records_in(schema))))
+    elif type_ in ("dataclass", "model") and _is_of_pydantic(schema):
+        inner = place._replace(in_model=True)
+    done = with_parts(schema, lambda part: _adjusted(part, inner))
+    match type_:
+        case "dataclass" | "model":
+            done["config"] = {name: v for name, v in done.get("config", {}).items() if name not in _SETTINGS}
+            # Its own __init__ would read the values inside it by the schema of the class.
+            return {**done, "custom_init": False} if type_ == "model" else done
         case "frozenset" | "set":
-            done["serialization"] = _wrap(lambda value, handler: sorted(handler(value), key=_text))
-        case "dict" if canonical:
-            done["serialization"] = _wrap(lambda value, handler: dict(sorted(handler(value).items())))
+            return _written(done, lambda value, handler: sorted(handler(value), key=_text), place)
+        case "dict" if place.canonical:
+            return _written(done, lambda value, handler: dict(sorted(handler(value).items())), place)
+        case "datetime" if place.in_model:
+            return _written(done, lambda v, handler: handler(v if v.tzinfo is None else v.astimezone(UTC)), place)
         case "datetime":
-            done["tz_constraint"] = "aware"
-            done["serialization"] = _wrap(lambda value, handler: handler(value.astimezone(UTC)))
+            return _written({**done, "tz_constraint": "aware"}, lambda v, handler: handler(v.astimezone(UTC)), place)
         case "union":
-            return _tagged(done, classes)
+            return _tagged(schema, done, place)
     return done
 
 
-def _wrap(function: Callable[[Any, Any], Any]) -> Any:
-    return core_schema.wrap_serializer_function_ser_schema(function)
+def _is_of_pydantic(record: dict[str, Any]) -> bool:
+    """Whether the class of a schema is a model or a dataclass of pydantic, which has a serializer of its own."""
+    return bool(vars(record["cls"]).get("__pydantic_complete__", False))
+
+
+def _written(schema: dict[str, Any], function: Callable[[Any, Any], Any], place: _Place) -> Any:
+    """The schema with a serializer, below the field's own serializer inside a model, as it has always been there."""
+    done = {**schema, "serialization": core_schema.wrap_serializer_function_ser_schema(function)}
+    return _below(schema.get("serialization") if place.in_model else None, done)
+
+
+def _below(own: Any, schema: dict[str, Any]) -> dict[str, Any]:
+    if own is None:
+        return schema
+    return {**schema, "serialization": {"schema": schema, **own} if own["type"] == "function-wrap" else own}
 
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _class_of(choice: Any, classes: Mapping[str, type]) -> type | None:
-    if isinstance(choice, tuple):
-        choice = choice[0]
-    if choice.get("type") == "definition-ref":
-        return classes.get(choice["schema_ref"])
-    cls = choice.get("cls")
-    return cls if choice.get("type") in ("dataclass", "model") and isinstance(cls, type) else None
+def _class_of(choice: Any, place: _Place, through: Collection[str] = OF_USERS) -> type | None:
+    """The class of a choice of a union, also behind validators of the class."""
+    while True:
+        match choice:
+            case (first, _):
+                choice = first
+            case {"type": "definition-ref", "schema_ref": ref} if ref in place.definitions:
+                choice = place.definitions[ref]
+            case {"type": str() as type_, "schema": inner} if type_ in through:
+                choice = inner
+            case {"type": "dataclass" | "model", "cls": type() as cls}:
+                return cls
+            case _:
+                return None
 
 
-def _tagged(union: dict[str, Any], classes: Mapping[str, type]) -> Any:
-    named = {cls.__name__: (cls, choice) for choice in union["choices"] if (cls := _class_of(choice, classes))}
+def _tagged(union: dict[str, Any], done: dict[str, Any], place: _Place) -> Any:
+    found = [(_class_of(choice, place), choice) for choice in done["choices"]]
+    named = {cls.__name__: (cls, choice[0] if isinstance(choice, tuple) else choice) for cls, choice in found if cls}
     if len(named) < 2:
-        return union
-    return core_schema.tagged_union_schema(
-        {name: {**choice, "serialization": _wrap(_tagging(cls))} for name, (cls, choice) in named.items()},
-        discriminator=lambda v: v.get(TAG) if isinstance(v, dict) else type(v).__name__,
-    )
+        return done
+    bare = [choice for choice in union["choices"] if _class_of(choice, place, through=())]
+    was_untagged = place.in_model or len(bare) < 2
+    choices: dict[Any, Any] = {
+        name: {
+            **choice,
+            "serialization": core_schema.wrap_serializer_function_ser_schema(
+                _tagging(cls, was_untagged), schema=choice
+            ),
+        }
+        for name, (cls, choice) in named.items()
+    }
+    if was_untagged:
+        choices[UNTAGGED] = {name: part for name, part in union.items() if name not in ("ref", "serialization")}
+
+    def tag_of(value: Any) -> Any:
+        if isinstance(value, dict):
+            return value.get(TAG, UNTAGGED if was_untagged else None)
+        name = type(value).__name__
+        return UNTAGGED if was_untagged and name not in named else name
+
+    tagged: Any = core_schema.tagged_union_schema(choices, tag_of, ref=union.get("ref"))
+    return _below(union.get("serialization") if place.in_model else None, tagged)
 
 
-def _tagging(cls: type) -> Callable[[Any, Any], Any]:
-    return lambda value, handler: {TAG: cls.__name__, **handler(value)} if type(value) is cls else handler(value)
+def _tagging(cls: type, was_untagged: bool) -> Callable[[Any, Any], Any]:
+    def tagging(value: Any, handler: Any) -> Any:
+        written = handler(value)
+        if type(value) is not cls or (was_untagged and not isinstance(written, dict)):
+            return written
+        return {TAG: cls.__name__, **written}
+
+    return tagging
 
 
 Json: TypeAlias = dict[str, JsonValue]

@@ -162,6 +162,12 @@ def _reader(app: App, to: _Rights) -> None:
     to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
 
 
+def _gateway(app: App, to: _Rights) -> None:
+    """The rights of a client that also reads events: those of streams, of searches and of readiness."""
+    _client(app, to)
+    _reader(app, to)
+
+
 def _console(app: App, to: _Rights) -> None:
     for topic in _owned(app):
         to.topics([topic], "Read", "Describe", "DescribeConfigs")
@@ -195,12 +201,16 @@ _OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
     "stream": _stream,
     "projector": _projector,
     "rebuild": _reader,
+    "gateway": _gateway,
     "console": _console,
     "deployer": _deployer,
 }
 _RUNNING = frozenset({"worker", "process", "reaction", "stream", "projector"})
 """The roles that `leftfold run` starts, which first checks the configuration of the topics."""
-_READING = _RUNNING | {"rebuild", "console", "client"}
-_IN_REDIS = {"client": _READER, "console": _READER, "projector": _WRITER, "rebuild": _WRITER, "stream": _WRITER}
+_READING = _RUNNING | {"rebuild", "gateway", "console", "client"}
+_IN_REDIS = {
+    **dict.fromkeys(("client", "gateway", "console"), _READER),
+    **dict.fromkeys(("projector", "rebuild", "stream"), _WRITER),
+}
 ROLES = tuple(_OF_ROLE)
 """The parts of a service that log in, each with a user of its own."""

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.state_encoding import Storage, is_record, record_fields
+from leftfold.model.messages import records_in
+from leftfold.model.state_encoding import Storage, check_record, is_record, record_fields, storable
 
 __all__ = ["CHECKSUM_MODULUS", "Fields", "RowCodec", "ordered"]
 
@@ -91,11 +92,17 @@ def _whole(value: Any) -> bytes:
         raise ContractError(f"{value!r} is {type(value).__name__}, and the field holds int") from error
 
 
+def _exact(value: Any) -> bytes:
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise ContractError(f"{value!r} is {type(value).__name__}, and the field holds a finite number")
+    return str(value).encode()
+
+
 _WRITE: dict[type, Callable[[Any], bytes]] = {
     str: str.encode,
     int: _whole,
     bool: _of_type(lambda v: b"true" if v else b"false", bool),
-    Decimal: _of_type(lambda v: str(v).encode(), Decimal, int, but=(bool,)),
+    Decimal: _of_type(_exact, Decimal, int, but=(bool,)),
     datetime: _time,
     date: _of_type(lambda v: v.isoformat().encode(), date, but=(datetime,)),
     UUID: _of_type(lambda v: str(v).encode(), UUID),
@@ -121,8 +128,12 @@ class RowCodec(Generic[Row]):
     def __init__(self, row: type[Row], indexes: Sequence[str], where: str) -> None:
         if not is_record(row):
             raise ConfigurationError(f"{where}: row={row!r} must be a frozen dataclass or a frozen pydantic model")
-        whole: Storage[Row] = Storage(row, f"{where}: row")
-        self.row, self.where, self.schema = row, where, whole.schema
+        whole = storable(row, f"{where}: row")
+        for record in records_in(whole.core_schema):
+            if record["cls"] is row and hasattr(row, "__pydantic_validator__"):
+                check_record(record, f"{where}: row", by_name=True)
+        self.row, self.where = row, where
+        self.schema: dict[str, Any] = whole.json_schema(mode="validation")
         types = record_fields(row)
         if not types:
             raise ConfigurationError(

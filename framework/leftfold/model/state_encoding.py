@@ -11,14 +11,14 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator, core_schema
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.messages import adjusted_schema
+from leftfold.model.messages import OF_USERS, UNTAGGED, adjusted_schema, records_in, with_parts
 from leftfold.safety import shown
 
-__all__ = ["Storage", "number_in", "time_at", "time_in", "version_in"]
+__all__ = ["Storage", "check_record", "number_in", "time_at", "time_in", "version_in"]
 
 
 _MOST = 1 << 63
@@ -76,17 +76,16 @@ class Storage(Generic[T]):
     """
 
     def __init__(self, type_: Any, where: str, *, canonical: bool = True) -> None:
-        _check(type_, where, set())
         self.type, self.where = type_, where
-        try:
-            adapter: TypeAdapter[T] = TypeAdapter(type_)
-        except Exception as error:  # pydantic raises several kinds for types it cannot express
-            raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
+        adapter = storable(type_, where)
+        for record in records_in(adapter.core_schema):
+            check_record(record, where)
         schema = adjusted_schema(adapter.core_schema, canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
-        self._validator = SchemaValidator(schema)
+        # Else classes of pydantic inside would be read and written by their own validators and serializers.
+        self._validator = SchemaValidator(schema, _use_prebuilt=False)
         self._checker = SchemaValidator(_looking_inside(schema))
-        self._serializer = SchemaSerializer(schema)
+        self._serializer = SchemaSerializer(schema, _use_prebuilt=False)
         self.encode: Callable[[T], bytes] = self._serializer.to_json
 
     def encode_checked(self, value: T) -> bytes:
@@ -102,6 +101,14 @@ class Storage(Generic[T]):
             raise ContractError(f"{self.where}: {_refusal(error)}") from error
         except (PydanticSerializationError, ValueError) as error:
             raise ContractError(f"{self.where}: {shown(value)} cannot be stored: {error}") from error
+
+    def fitting(self, value: T) -> T | ContractError:
+        """The value if it has the storage's type at every depth, else the error that says why not."""
+        try:
+            self._checker.validate_python(value, strict=True)
+        except ValidationError as error:
+            return ContractError(f"{self.where}: {_refusal(error)}")
+        return value
 
     def check(self, value: T) -> None:
         """Checks that a value can be encoded.
@@ -136,21 +143,31 @@ class Storage(Generic[T]):
             raise ContractError(f"{self.where}: stored bytes are no such value: {error}") from error
 
 
-_OF_USERS = ("function-before", "function-after", "function-wrap")
+def storable(type_: Any, where: str) -> TypeAdapter[Any]:
+    """The pydantic adapter of a storable type.
+
+    Raises:
+        ConfigurationError: the type, or one inside it, cannot be stored; the message names where and why.
+    """
+    _check(type_, where, set())
+    try:
+        return TypeAdapter(type_)
+    except Exception as error:  # pydantic raises several kinds for types it cannot express
+        raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
 
 
 def _looking_inside(schema: Any) -> Any:
     """The schema for a check of values in memory: it looks inside instances, and runs no code of their classes."""
-    if isinstance(schema, (list, tuple)):
-        return type(schema)(map(_looking_inside, schema))
-    if not isinstance(schema, dict):
-        return schema
-    done = {k: v if k in ("metadata", "serialization") else _looking_inside(v) for k, v in schema.items()}
-    match done.get("type"):
+    done = with_parts(schema, _looking_inside)
+    match done.get("type") if isinstance(done, dict) else None:
         case "dataclass" | "model":
             inside = _by_attributes(done)
-        case str() as type_ if type_ in _OF_USERS:
+        case str() as type_ if type_ in OF_USERS:
             inside = done["schema"]
+        case "datetime":
+            return {**done, "tz_constraint": "aware"}
+        case "tagged-union":
+            return {**done, "choices": {tag: choice for tag, choice in done["choices"].items() if tag != UNTAGGED}}
         case _:
             return done
     return {**inside, "ref": done["ref"]} if "ref" in done else inside
@@ -158,9 +175,8 @@ def _looking_inside(schema: Any) -> Any:
 
 def _by_attributes(record: dict[str, Any]) -> Any:
     """The schema of instances of a class by their attributes: pydantic takes that of a model from the class instead."""
-    fields = record["schema"].get("fields", {"root": record})
-    named = fields.items() if isinstance(fields, dict) else [(f["name"], f) for f in fields if not f.get("init_only")]
-    found = {name: core_schema.model_field(field["schema"]) for name, field in named}
+    named = _fields(record["schema"] if "fields" in record["schema"] else {"fields": {"root": record}})
+    found = {name: core_schema.model_field(field["schema"]) for name, field in named if not field.get("init_only")}
     is_one = core_schema.is_instance_schema(record["cls"])
     return core_schema.chain_schema([is_one, core_schema.model_fields_schema(found, from_attributes=True)])
 
@@ -173,6 +189,59 @@ def _refusal(error: ValidationError) -> str:
         return f"{shown(value)} has no time zone; rows and state hold aware times"
     held = first.get("ctx", {}).get("expected_tags") or why.removeprefix("Input should be ")
     return f"{shown(value)} is {type(value).__name__}, and the field holds {held}" if held != why else why
+
+
+def check_record(record: Any, where: str, *, by_name: bool = False) -> None:
+    """Checks that the fields of a class, given by its schema, are read again as they are stored.
+
+    Args:
+        by_name: they are stored one by one under their names, and the class is called with them.
+
+    Raises:
+        ConfigurationError: they are not.
+    """
+    inner, config, cls = record["schema"], record.get("config", {}), record["cls"]
+    while inner["type"] in OF_USERS:
+        inner = inner["schema"]
+    by_alias = config.get("serialize_by_alias", False) and not by_name
+    fields = {name: field for name, field in _fields(inner) if not field.get("init_only")}
+    written = {field.get("serialization_alias", name) if by_alias else name: name for name, field in fields.items()}
+    for name, field in fields.items():
+        if written.get(next((key for key in _keys(name, field, config) if key in written), "")) != name:
+            step = "give it one alias= for both" if by_alias else "set validate_by_name=True in the config of its class"
+            raise ConfigurationError(
+                f"{where}: {cls.__name__}.{name} is not read by the name that it is written by, since it has an alias; "
+                f"{step}, or remove that"
+            )
+        if not by_name and ("serialization_exclude_if" in field or field.get("serialization_exclude")):
+            raise ConfigurationError(
+                f"{where}: {cls.__name__}.{name} is excluded from what is written, and could not be read again; "
+                f"remove exclude= or exclude_if="
+            )
+    if by_name:
+        return
+    if config.get("extra_fields_behavior") == "allow":
+        raise ConfigurationError(f"{where}: {cls.__name__} has fields without a type; set extra='ignore'")
+    if record.get("custom_init") and cls.__private_attributes__:
+        raise ConfigurationError(
+            f"{where}: {cls.__name__} is read without its __init__, but its private attributes may need that; "
+            f"set {next(iter(cls.__private_attributes__))} in model_post_init"
+        )
+
+
+def _fields(inner: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The names and schemas of the fields in the schema inside that of a class."""
+    fields = inner.get("fields", {})
+    return list(fields.items()) if isinstance(fields, dict) else [(field["name"], field) for field in fields]
+
+
+def _keys(name: str, field: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """The keys by which a field is read, in the order in which pydantic looks for them."""
+    alias = field.get("validation_alias") if config.get("validate_by_alias", True) else None
+    paths = [] if alias is None else [[alias]] if isinstance(alias, str) else alias
+    paths = [paths] if paths and isinstance(paths[0], str) else paths
+    found = [path[0] for path in paths if len(path) == 1]
+    return [*found, name] if alias is None or config.get("validate_by_name") else found
 
 
 def is_record(type_: object) -> bool:
@@ -230,6 +299,8 @@ def _check_union(args: tuple[Any, ...], where: str) -> None:
             f"{where}: a union may be X | None or of dataclasses, tagged by class name; "
             f"{' | '.join(getattr(a, '__name__', str(a)) for a in args)} is neither"
         )
+    if len(records) > 1 and any(issubclass(r, RootModel) for r in records):
+        raise ConfigurationError(f"{where}: a RootModel has no place for the tag of a union; use a model with a field")
     if len({r.__name__ for r in records}) < len(records):
         raise ConfigurationError(f"{where}: two classes of one union have one name; the tag is the name, so rename one")
 

@@ -65,7 +65,8 @@ class View(Generic[Row, K]):
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
         """The encoded row keys an event changes, each with the item that is folded into that row.
 
-        For a value that names no row, the key is NO_ROW and the item is the NoRowKey with the reason.
+        For a value that names no row, the key is NO_ROW and the item is the NoRowKey with the reason. In place of an
+        item of another type than `each` declares is the ContractError that says so, which parks the row.
         """
         raise NotImplementedError
 
@@ -182,8 +183,8 @@ class SpreadView(View[Row, K]):
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
         """The row keys this event changes, in the order of `each`."""
-        encode = self.keys.encode
-        pairs = list(self.each(event))  # type: ignore[arg-type]  # its class is one of `events`
+        encode, fitting = self.keys.encode, self._items.fitting
+        pairs = [(key, fitting(item)) for key, item in self.each(event)]  # type: ignore[arg-type]  # it is in `events`
         try:
             return [(encode(key), item) for key, item in pairs]
         except NoRowKey:

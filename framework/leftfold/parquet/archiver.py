@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TypedDict
 
-from leftfold.engine.archive.gaps import log_gap
+from leftfold.engine.archive.gaps import check_archived, log_gap
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
@@ -178,11 +178,13 @@ class Archiver:
         """The offset ranges to be archived now.
 
         Raises:
-            InfrastructureError: the next records have been deleted, or the archive belongs to another topic.
+            InfrastructureError: the next records have been deleted, the topic is shorter than its archive, or that is
+                another topic's.
         """
         ends = ParquetArchive(self._place.uri).ends(self._topic)
         starts, stable = self._log.starts([self._topic]), self._log.stable_ends([self._topic])
         self._check_identity()
+        check_archived(self._topic, ends, stable, archive=self._place.name)
         parts = []
         for partition in range(self._log.partitions(self._topic)):
             begin, low = ends.get(partition, 0), starts.next_offset(self._topic, partition)

@@ -71,7 +71,8 @@ class Generation:
     code writes to it (none = unknown). `superseded` are fold hashes of the generations that it replaced: such code
     never claims it. `until` is when a kept one ends (RFC 3339; '' = with a later rebuild). `ids` are the topic ids it
     was folded from, as their cluster gives them (none = unknown). `attempt` names the rebuild that fills it or filled
-    it last ('' = none, or a version that did not record it).
+    it last ('' = none, or a version that did not record it). `cut` says where a topic of the same id ended before what
+    the generation had folded ('' = none did): it is not folded any further, as if that were another topic.
     """
 
     view: str
@@ -90,6 +91,7 @@ class Generation:
     until: str = ""
     ids: Mapping[str, str] = field(default_factory=dict)
     attempt: str = ""
+    cut: str = ""
 
     @property
     def fold(self) -> str:

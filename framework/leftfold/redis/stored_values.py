@@ -146,6 +146,7 @@ def _generation_json(generation: Generation) -> str:
             "ids": dict(generation.ids),
             "ends": generation.ends.offsets,
             "attempt": generation.attempt,
+            "cut": generation.cut,
         }
     )
 
@@ -182,6 +183,7 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
             until=str(stored.get("until", "")),
             ids={str(topic): str(id_) for topic, id_ in stored.get("ids", {}).items()},
             attempt=str(stored.get("attempt", "")),
+            cut=str(stored.get("cut", "")),
         )
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
         raise ContractError(

@@ -8,9 +8,8 @@ from typing import Any, Generic, overload
 from typing_extensions import TypeVar
 
 from leftfold.engine.processing.process_reactor import checked_effects
-from leftfold.errors import DomainError
+from leftfold.errors import ContractError, DomainError
 from leftfold.model.decider import Decider
-from leftfold.model.keys import NoRowKey
 from leftfold.model.messages import Command, Event
 from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.model.view import View
@@ -30,7 +29,7 @@ def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
             continue
         stream = getattr(event, type(event).__leftfold__.key)
         for key, item in view.touches(event, stream):
-            if isinstance(item, NoRowKey):
+            if isinstance(item, ContractError):
                 raise item
             row = view.evolve(rows.get(key), item)
             if row is None:

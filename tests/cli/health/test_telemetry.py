@@ -218,9 +218,14 @@ def test_one_trace_leads_through_every_process_of_the_run(running: Running, chai
 
 
 def test_top_prints_one_snapshot_per_line_and_ends_on_ctrl_c(running: Running) -> None:
-    once = running.shell("top", "--app", APP, "--once", "--json", "--metrics", running.address).ok()
-    (snapshot,) = once.rows()
-    rows = {(row["kind"], row["name"]): row for row in snapshot["rows"]}
+    rows: dict[tuple[str, str], Any] = {}
+
+    def is_measured() -> bool:
+        (snapshot,) = running.shell("top", "--app", APP, "--once", "--json", "--metrics", running.address).ok().rows()
+        rows.update({(row["kind"], row["name"]): row for row in snapshot["rows"]})
+        return rows["decider", "orders"]["p99"] is not None
+
+    wait_until(is_measured, "the parts to answer a scrape in time", SECONDS)
     assert rows["decider", "orders"]["p99"] > 0
     assert rows["router", "checkout"]["running"] == 1
     assert rows["reaction", "greetings"]["parked"] == 0
@@ -242,7 +247,10 @@ def test_the_survey_is_taken_once_for_all_scrapes_of_an_interval(running: Runnin
         def create_observable_gauge(self, name: str, callbacks: list[Callable[..., Any]], *about: str) -> None:
             asked.extend(callbacks)
 
+    def numbers() -> int:
+        return sum(len(list(callback(None))) for callback in asked)
+
     observed.register(Meter())
-    for _ in range(3):
-        assert sum(len(list(callback(None))) for callback in asked) > len(asked)
+    wait_until(lambda: numbers() > len(asked), "the survey, for which one scrape waits a few seconds only", SECONDS)
+    assert [numbers() > len(asked) for _ in range(3)] == [True] * 3
     assert observed.surveys == 1

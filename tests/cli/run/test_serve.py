@@ -23,7 +23,7 @@ from leftfold.http.routes import position_in, token_of
 from leftfold.local import embedded, kill, restart
 from leftfold.model.position import Position
 from tests.cli.shell import Shell, Typing, serving
-from tests.free_ports import free_port
+from tests.free_ports import free_port, listens
 from tests.servers import Addresses
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -44,7 +44,7 @@ class Gateway:
 
     def _started(self) -> subprocess.Popen[bytes]:
         process = self._shell.start(["serve", "--port", str(self.port), *APP])
-        wait_until(lambda: _listens(self.port), self._shell.said, WAIT_SECONDS, lambda: process.poll() is None)
+        wait_until(lambda: listens(self.port), self._shell.said, WAIT_SECONDS, lambda: process.poll() is None)
         return process
 
     def end(self) -> int:
@@ -56,11 +56,6 @@ class Gateway:
         """Ends it, and starts it again."""
         assert self.end() == 0, self._shell.said()
         self.process = self._started()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
@@ -293,7 +288,7 @@ def test_a_gateway_that_others_reach_begins_with_keys_or_when_that_is_meant(
 ) -> None:
     shell, port = Shell(tmp_path, environment).at(Addresses("127.0.0.1:1", "redis://127.0.0.1:1")), free_port()
     process = started(shell, [*OTHERS, "--port", str(port), *words])
-    wait_until(lambda: _listens(port), shell.said, WAIT_SECONDS, lambda: process.poll() is None)
+    wait_until(lambda: listens(port), shell.said, WAIT_SECONDS, lambda: process.poll() is None)
     status = httpx.get(f"http://127.0.0.1:{port}/views/open_baskets/b", timeout=PATIENT).status_code
     assert status == (503 if words else 401), shell.said()
 

@@ -6,6 +6,7 @@ A projector must store them where its flushes fall, so it may park more, until a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from tests.engine.fold_bench import run_tasks
 from tests.engine.rebuild.test_bulk_folds import PARTITIONS, TOPIC, Row, add, rebuild_of, rebuilt, usual
 
 NAMES = ("a", "b", "c")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Step(Event, category="counts", key="name"):
@@ -232,6 +234,35 @@ def test_a_projector_parks_only_rows_that_it_cannot_store_at_its_flush() -> None
     ]
     assert (key, why.offset, why.waiting) == ("b0", 2, 2), "where its trouble began"
     assert {k: r[b"total"] for k, r in rows(generation, store, ()).items()} == {"a0": b"4", "c0": b"1"}
+
+
+def sloppy(event: Step) -> Iterable[tuple[str, datetime]]:
+    at: Any = {4: NOON.replace(tzinfo=None), 5: NOON.isoformat()}.get(event.by, NOON)
+    return [(event.name, at), ("all", NOON)]
+
+
+def count(row: Row | None, at: datetime) -> Row:
+    """A fold that does not look at the item, so that it would not fail on one of another type."""
+    return Row((row.total if row else 0) + 1)
+
+
+@engines
+def test_an_item_of_another_type_than_each_declares_parks_its_row_in_every_engine(engine: Any) -> None:
+    view = SpreadView("sloppy", events=Step, row=Row, each=sloppy, evolve=count)
+    log = logged([(0, "a", 1), (0, "b", 4), (0, "c", 1), (0, "c", 5), (0, "c", 1)])
+    store = MemoryViewStore()
+    generation = engine(view, log, [2], store)
+    whole, other = rebuilt(view, log)
+    found = [
+        {key: why for checkpoint in s.checkpoints(g).values() for key, why in checkpoint.parked.items()}
+        for g, s in ((generation, store), (whole, other))
+    ]
+    assert found[0] == found[1]
+    assert [(key, why.offset, why.waiting) for key, why in sorted(found[0].items())] == [("b0", 1, 1), ("c0", 3, 2)]
+    assert "has no time zone; rows and state hold aware times" in found[0]["b0"].error
+    assert "is str, and the field holds a valid datetime" in found[0]["c0"].error
+    assert rows(generation, store, ()) == rows(whole, other, ())
+    assert_verified(view, log, generation, store)
 
 
 def assert_verified(view: View[Any, Any], log: MemoryLog, generation: Generation, store: ViewStore) -> None:

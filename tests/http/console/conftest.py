@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.codec import utc_text
 from leftfold.ports.outgoing import Outgoing
 from tests.cli.shell import Shell, serving
-from tests.free_ports import free_port
+from tests.free_ports import free_port, listens
 from tests.http.console.browser import Window, chromium
 from tests.http.console.kiosk import NOW, Pay, Place, app
 from tests.servers import Addresses
@@ -54,15 +53,6 @@ def start_console(shell: Shell, port: int) -> subprocess.Popen[bytes]:
     shell.wait_until(process, lambda said: f":{port}" in said)
     wait_until(partial(listens, port), "the console to listen", running=lambda: process.poll() is None)
     return process
-
-
-def listens(port: int) -> bool:
-    """Whether something listens at a port of this machine."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=60.0):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from leftfold.engine.archive.gaps import log_gap
+from leftfold.engine.archive.gaps import check_archived, log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, check_owner, read_range
@@ -32,16 +32,11 @@ class ArchivedLog:
         Raises:
             InfrastructureError: a topic is shorter than its archive, so it is not the one that was archived.
         """
-        ends = self._log.stable_ends(topics)
-        for topic in ends.offsets:
-            for partition in self._archive.ends(topic):
-                found, end = ends.next_offset(topic, partition), self._end(topic, partition)
-                if found < end:
-                    raise InfrastructureError(
-                        f"{topic}[{partition}] ends at {found}, but its archive {self._archive.place} at {end}: the "
-                        f"topic is not the one that was archived. It was created again, or records were lost; name the "
-                        f"archive that belongs to it with --archive DIR"
-                    )
+        archived = {topic: self._archive.ends(topic) for topic in topics}
+        ends = self._log.stable_ends(archived)
+        for topic, kept in archived.items():
+            self._check_owner(topic)
+            check_archived(topic, kept, ends, archive=self._archive.place)
         return ends
 
     def starts(self, topics: Iterable[str]) -> Position:
@@ -75,10 +70,13 @@ class ArchivedLog:
         self._log.close()
 
     def _end(self, topic: str, partition: int) -> int:
+        self._check_owner(topic)
+        return self._archive.ends(topic).get(partition, 0)
+
+    def _check_owner(self, topic: str) -> None:
         if topic not in self._ours:
             check_owner(self._archive, topic, self._log)
             self._ours.add(topic)
-        return self._archive.ends(topic).get(partition, 0)
 
 
 class StartingReader(LogReader, Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from leftfold.errors import ConfigurationError, LogGap
+from leftfold.errors import ConfigurationError, InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, Owner, check_owner
 
 __all__ = [
-    "beginning", "check_complete", "cut_source", "log_gap", "offsets_for_time", "out_of_reach", "unreachable",
-    "unrouted",
+    "beginning", "check_archived", "check_complete", "cut_source", "log_gap", "offsets_for_time", "out_of_reach",
+    "unreachable", "unrouted",
 ]  # fmt: skip
 
 
@@ -54,6 +54,25 @@ def cut_source(process: str, topic: str, partition: int, offset: int, end: int) 
         f"it was cut, copied or restored, and what comes next would count as what was taken. Bring the former topic "
         f"back, or give the process another name, so that it begins with this one"
     )
+
+
+def check_archived(topic: str, archived: Mapping[int, int], ends: Position, *, archive: str) -> None:
+    """Checks that a topic reaches the ends of its archive; it did when it was archived.
+
+    Args:
+        archived: the ends by partition. ends: the topic's, asked for after these. archive: its place, for the message.
+
+    Raises:
+        InfrastructureError: the topic is shorter, so it is not the one that was archived.
+    """
+    for partition, end in sorted(archived.items()):
+        if (found := ends.next_offset(topic, partition)) < end:
+            raise InfrastructureError(
+                f"{topic}[{partition}] ends at {found}, but its archive {archive} at {end}: the topic is not the one "
+                f"that was archived. It was created again, or lost records that this archive still holds: keep it, and "
+                f"name the archive that belongs to the topic with --archive DIR, or begin one: leftfold log archive "
+                f"{topic.removesuffix('.events')} --to DIR"
+            )
 
 
 def check_complete(log: BulkLog, parts: Iterable[OffsetRange]) -> None:

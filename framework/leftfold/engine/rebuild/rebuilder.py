@@ -15,7 +15,15 @@ from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally, run_pass_locally
 from leftfold.engine.views.cleanup import discard, sweep
 from leftfold.engine.views.code_claims import active_projectors, member_names
-from leftfold.engine.views.generations import BUCKETS, change, log_mismatch, open_generation, topic_ids, topics_of
+from leftfold.engine.views.generations import (
+    BUCKETS,
+    change,
+    log_mismatch,
+    note_cut,
+    open_generation,
+    topic_ids,
+    topics_of,
+)
 from leftfold.engine.views.leases import check_attempt, check_sole_member, exclusive_lease, members, take_over
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ConfigurationError
@@ -178,7 +186,7 @@ class Rebuild:
             self._check_projectors()
             ids = self._ids()
             before = unfinished(self._store, self.view, self.options)
-            before = None if before and log_mismatch(before, ids) else before
+            before = None if before and (log_mismatch(before, ids) or self._cut(before)) else before
             if before and self.options.pin:  # which stays where its plan ends
                 plan = plan or self.plan()
                 before = before if before.ends == plan.ends else None
@@ -220,6 +228,11 @@ class Rebuild:
 
     def _go_live(self, swap: Swap, begun: StartedRebuild) -> RebuildResult:
         return swap.run(self._stable_ends(begun.plan), begun.events)
+
+    def _cut(self, generation: Generation) -> str:
+        """Where the log ends before what a generation has folded; '' = it does not."""
+        with closing(self._open_reader()) as log:
+            return note_cut(self._store, generation, self._store.checkpoints(generation), log)
 
     def _ids(self) -> dict[str, str]:
         with closing(self._open_log()) as log:

@@ -166,6 +166,8 @@ class Refresh(Rebuild):
         before, comparison = self._store.checkpoints(old), Comparison(self.view, old, sealed, self._store)
         one, other = (Position.union(checkpoint.position for checkpoint in found.values()) for found in (before, new))
         if not other.covers(one):
+            if cut := self._cut(old):
+                return Agreement.UNKNOWN, 0, f"{old.id} is ahead of the log: {cut}"
             raise Fenced(f"view {self.view.name}: generation {old.id} at {one} is ahead of {other}; another was faster")
         if not comparison.look(before, new):
             return Agreement.UNKNOWN, 0, f"{old.id} holds fewer events"

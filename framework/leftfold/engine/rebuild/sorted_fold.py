@@ -14,6 +14,7 @@ from leftfold.engine.views.folded_rows import StepwiseFold, check_storable
 from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
 from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.state_encoding import Storage
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, OffsetRange, raw_all, type_of
 from leftfold.ports.codec import MessageCodec, header
@@ -47,8 +48,8 @@ def partitions_for(share: float, checkpoints: Mapping[int, Checkpoint]) -> tuple
 
 
 _MOST_KEYS = 1_000_000
-# Starts the body of an update of NO_ROW, and neither that of an event nor JSON.
-_REASON = b"\0"
+# Start the body of an update of NO_ROW, and of one whose item is refused; neither that of an event nor JSON.
+_REASON, _REFUSAL = b"\0", b"\1"
 # The named constructor costs twice as much.
 _new: Any = tuple.__new__
 
@@ -133,7 +134,7 @@ class UpdateSorter:
             if storage is None:
                 event = b"%b %b" % (type_of(whole), whole.value or b"")
                 return [(key, event if key is not NO_ROW else _reason(item)) for key, item in pairs]
-            return [(key, storage.encode(item) if key is not NO_ROW else _reason(item)) for key, item in pairs]
+            return [(key, _item_body(storage, item)) for key, item in pairs]
         except Exception as error:
             raise ContractError(f"view {self._view.name} stops at {decoded.address}: {shown(error, str)}") from error
 
@@ -156,8 +157,8 @@ class UpdateReader:
 
     def value(self, body: bytes) -> Any:
         """The same, but returns an exception if there is nothing that could be folded."""
-        if body.startswith(_REASON):
-            return NoRowKey(body.removeprefix(_REASON).decode())
+        if body.startswith((_REASON, _REFUSAL)):
+            return (NoRowKey if body.startswith(_REASON) else ContractError)(body[1:].decode())
         try:
             return self.read(body)
         except Exception as error:  # noqa: BLE001  # an unreadable body parks its row
@@ -171,6 +172,13 @@ class UpdateReader:
 def _reason(item: NoRowKey) -> bytes:
     """The body of an update that names no row: the reason."""
     return _REASON + str(item).encode()
+
+
+def _item_body(storage: Storage[Any], item: Any) -> bytes:
+    """The body of an update with an item of `each`; the refusal of an item parks the row, as it does in a projector."""
+    if isinstance(item, NoRowKey):
+        return _reason(item)
+    return _REFUSAL + str(item).encode() if isinstance(item, ContractError) else storage.encode(item)
 
 
 _RUN = 1000

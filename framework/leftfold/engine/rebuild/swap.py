@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from leftfold.engine.progress import Stopwatch
 from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
 from leftfold.engine.views.cleanup import predecessor, remove
 from leftfold.engine.views.code_claims import may_fold
-from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch
+from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch, note_cut
 from leftfold.engine.views.leases import check_attempt, members
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.engine.views.shared_subscription import SharedSubscription
@@ -175,10 +175,9 @@ class Swap:
             old = predecessor(self._store, self._view)
             if old is not None and old.id == self._new.id:  # a projector has made it live, since none was
                 return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
-            foreign = log_mismatch(old, self._new.ids) if old is not None else ""
+            foreign = self._foreign(old, ends) if old is not None else ""
             with self._level(None if foreign else old, ends) as (near, catch_up):
-                agreement, sums, why = self._compare(None if foreign else old, near, catch_up)
-                why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
+                agreement, sums, why = self._compare(old, near, catch_up, foreign)
                 if self._options.hold:
                     return self._result(old, events, agreement, sums, why, not self._hold())
                 refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
@@ -205,6 +204,16 @@ class Swap:
             raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by another process")
         return checkpoints
 
+    def _foreign(self, old: Generation, ends: Position) -> str:
+        """Why the new generation can never be level with a live one that was folded from what is not in the log."""
+        cut = old.cut
+        if not cut and log_mismatch(old, self._new.ids):
+            return f"{old.id} was folded from other topics"
+        if not cut and not ends.covers(self._position(old)):
+            with closing(self._open()) as log:
+                cut = note_cut(self._store, old, self._store.checkpoints(old), log)
+        return f"{old.id} is ahead of the log: {cut}" if cut else ""
+
     @contextmanager
     def _level(self, old: Generation | None, ends: Position) -> Iterator[tuple[Generation | None, CatchUp]]:
         """Keeps the new generation level with readers within the block, and the old one too if it is near."""
@@ -229,10 +238,12 @@ class Swap:
         return Position.union(checkpoint.position for checkpoint in self._store.checkpoints(old).values())
 
     def _compare(
-        self, old: Generation | None, near: Generation | None, catch_up: CatchUp
+        self, old: Generation | None, near: Generation | None, catch_up: CatchUp, foreign: str
     ) -> tuple[Agreement, tuple[int, int], str]:
         if old is None:
             return Agreement.ALONE, (0, 0), ""
+        if foreign:
+            return Agreement.UNKNOWN, (0, 0), foreign
         if near is None:
             return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and no projector follows it"
         self._watch.begin("compare")

@@ -15,6 +15,7 @@ from leftfold.engine.views.generations import (
     change,
     followed,
     has_ended,
+    note_cut,
     open_generation,
     promote_first,
     topics_of,
@@ -99,21 +100,22 @@ class GenerationLifecycle:
         if not generation.ids and (ids := self._ids.of(generation.topics)):
             change(self._store, self.view.name, lambda registry: registry.known_by(generation.id, ids))
 
-    def is_followed(self, generation: Generation) -> bool:
-        """Whether a generation exists and is still folded by this code; asked after each look at its checkpoints.
+    def is_followed(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
+        """Whether a generation exists, is folded by this code and not ahead of the log; asked with its new checkpoints.
 
         A claim made before they were read is seen, and a later one changes their tokens.
         """
-        return generation.id in followed(self._store.registry(self.view.name), self.view, self._fold)
+        is_mine = generation.id in followed(self._store.registry(self.view.name), self.view, self._fold)
+        return is_mine and not note_cut(self._store, generation, checkpoints, self._log)
 
     def checkpoints(self, generation: Generation) -> dict[int, Checkpoint] | None:
-        """The checkpoints of a generation; None = other code has claimed it, or some are lost and it is dropped."""
+        """The checkpoints of a generation; None = it is not followed, or some are lost and it is dropped."""
         try:
             checkpoints = whole_checkpoints(self._store, generation)
         except ViewNotBuilt as error:
             self.drop(generation, error)
             return None
-        return checkpoints if self.is_followed(generation) else None
+        return checkpoints if self.is_followed(generation, checkpoints) else None
 
     def drop(self, generation: Generation, error: ViewNotBuilt) -> None:
         """Removes a generation that has lost checkpoints."""

@@ -16,12 +16,12 @@ from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import Owner
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
-from leftfold.ports.protocols import Report, ViewStore
+from leftfold.ports.protocols import LogReader, Report, ViewStore
 
 __all__ = [
     "BUCKETS", "GenerationReporter", "Identities", "age_key", "change", "check_log", "current_time", "empty_marks",
-    "followed", "format_time", "has_ended", "log_mismatch", "new_generation", "open_generation", "promote_first",
-    "resolve", "topic_ids", "topics_of", "whole_checkpoints",
+    "followed", "format_time", "has_ended", "log_mismatch", "new_generation", "note_cut", "open_generation",
+    "promote_first", "resolve", "topic_ids", "topics_of", "whole_checkpoints",
 ]  # fmt: skip
 
 
@@ -194,8 +194,14 @@ def topic_ids(log: Owner, topics: Iterable[str]) -> dict[str, str]:
 def log_mismatch(generation: Generation, ids: Mapping[str, str]) -> str:
     """Why a generation does not belong to topics of these ids, with the command to type.
 
-    '' when it belongs to them, or when the ids are unknown.
+    '' when it belongs to them, or when the ids are unknown. Topics that were cut are not those that they were.
     """
+    if generation.cut:
+        return (
+            f"generation {generation.id} of view {generation.view} is ahead of its log: {generation.cut}; the topic "
+            f"was cut or restored, so these rows are of events that it has lost. Build it from what is there: "
+            f"leftfold rebuild {generation.view}"
+        )
     for topic, before in generation.ids.items():
         if ids.get(topic, before) != before:
             return (
@@ -204,6 +210,25 @@ def log_mismatch(generation: Generation, ids: Mapping[str, str]) -> str:
                 f"build it from this one: leftfold rebuild {generation.view}"
             )
     return ""
+
+
+def note_cut(store: ViewStore, generation: Generation, checkpoints: Mapping[int, Checkpoint], log: LogReader) -> str:
+    """Where the log ends before what a generation has folded, which its registry then records; '' = it does not.
+
+    That can be seen only until the topic is filled again beyond that place.
+
+    Args:
+        checkpoints: read before this call: the end of the log, which is asked for here, is never behind them by itself.
+    """
+    reached = Position.union([generation.ends, *(checkpoint.position for checkpoint in checkpoints.values())])
+    ends = log.ends(generation.topics) if reached.offsets else reached
+    lost = min(reached.beyond(ends).by_partition().items(), default=None)
+    if lost is None:
+        return ""
+    place, offset = lost
+    cut = f"{place[0]}[{place[1]}] ended at {ends.next_offset(*place)} when it was folded up to offset {offset}"
+    change(store, generation.view, lambda r: r.changed(generation.id, lambda now: replace(now, cut=cut)))
+    return cut
 
 
 def check_log(generation: Generation, ids: Mapping[str, str]) -> None:

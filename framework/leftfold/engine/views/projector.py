@@ -211,7 +211,7 @@ class Projector:
         except ContractError as error:
             lifecycle.report_unreadable(generation, error)
             return
-        if not lifecycle.is_followed(generation):
+        if not lifecycle.is_followed(generation, writer.checkpoints):
             return
         if generation.phase is Phase.LIVE and len(generation.folds) > 1:
             # Rows that other code of the same version has folded stay as they are; new ones are folded by this code.
@@ -242,7 +242,7 @@ class Projector:
             is_followed = False
             try:
                 writer.reread()  # may raise that the store is not reachable: then the writer keeps waiting
-                is_followed = lifecycle.is_followed(writer.generation)
+                is_followed = lifecycle.is_followed(writer.generation, writer.checkpoints)
             except ViewNotBuilt as error:
                 lifecycle.drop(writer.generation, error)
             except ContractError as error:

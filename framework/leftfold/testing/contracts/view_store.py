@@ -73,6 +73,7 @@ class ViewStoreContract(ReadingContract):
             .claimed("a")
             .claimed("b"),
             superseded=("c", "d"),
+            cut="shop.events[0] ended at 3",
             ids={"shop.events": "Yz1"},
         )
         registry = Registry().with_generation(generation).with_generation(superseding)
