@@ -27,7 +27,7 @@ from leftfold.ports.queries import Rows
 from tests.domains.shop import Added, Opened, Spend, household_spend, open_baskets
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
 
-__all__ = ["Watches", "bench_on"]
+__all__ = ["Watches", "bench_on", "rewrite"]
 
 OPTIONS = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
@@ -243,11 +243,24 @@ class Watches:
             return ask(question)
 
         monkeypatch.setattr(store, "ask", counted)
-        monkeypatch.setattr(watching, "_MOST_KEYS", 5)
+        monkeypatch.setattr(watching, "_KEYS", 5)
         found = list(reader.watch(after=start, timeout=0.0))
         assert sorted(one.key for one in found) == sorted(f"h{number}" for number in range(12))
         assert 0 < max(asked) <= 5
         assert found[-1].position == reader.describe().position
+
+    def test_a_watch_of_a_key_reads_past_the_entries_of_others(
+        self, bench: FoldBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watching, "_FIRST_PAGE", 1)
+        projector = bench.settle()
+        start, bucket = bench.views[household_spend].describe().position, place_of(bench.live(household_spend), "h0")[0]
+        others = (f"h{number}" for number in range(1, 1000))
+        beside = [key for key in others if place_of(bench.live(household_spend), key)[0] == bucket][:3]
+        for number, key in enumerate([*beside, "h0"]):
+            bench.fold(projector, out(f"b{number}", key, p=1))
+        found = list(bench.views[household_spend].watch(after=start, keys=["h0"], timeout=0.0))
+        assert [one.key for one in found] == ["h0"]
 
     def test_rows_of_a_generation_that_is_removed_meanwhile_are_not_reported_as_deleted(
         self, store: ViewStore, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ import pytest
 from leftfold import ChangesNotKept, View, memory
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.protocols import ViewStore
-from tests.client.changes_contract import Watches, bench_on
+from tests.client.changes_contract import Watches, bench_on, rewrite
 from tests.domains.ledger import app, by_owner, histories, stranger, summary
 from tests.domains.ledger_world import rebuild
 from tests.domains.shop import Spend, household_spend
@@ -32,6 +32,16 @@ def test_a_watcher_that_paused_for_too_long_gets_an_error_and_skips_nothing() ->
         bench.fold(projector, out(f"b{number}", f"h{number % 2}" if number else "first", p=1))
     with pytest.raises(ChangesNotKept):
         list(watch)
+
+
+def test_an_entry_before_changes_at_the_same_position_is_no_beginning_of_a_stream() -> None:
+    bench = bench_on(MemoryViewStore(history=5), household_spend)
+    bench.fold(None, out("a", "h", p=1))
+    start = bench.views[household_spend].describe().position
+    for total in range(4):
+        rewrite(bench, "h", Spend(Decimal(total), "base"))
+    with pytest.raises(ChangesNotKept):
+        bench.views[household_spend].watch(after=start)
 
 
 @pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)

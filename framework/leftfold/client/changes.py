@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Generic
 
 from typing_extensions import TypeVar
@@ -21,8 +22,9 @@ __all__ = ["Watch"]
 
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
-_PAGE = 100
-_MOST_KEYS = 2000
+_PAGE, _FIRST_PAGE = 100, 10
+_KEYS = 2000
+"""About how many keys the entries of one round name, unless flushes are larger; so many rows are read at once."""
 _PATIENCE_SECONDS = 10.0
 _EAR_SECONDS = 60.0
 
@@ -44,6 +46,7 @@ class Watch(Generic[Row, K]):
         self._listener = FlushListener()
         self._generation: Generation | None = None
         self._ids: dict[int, str] = {}
+        self._page, self._shown = _FIRST_PAGE, self._after or Position()
 
     @property
     def position(self) -> Position:
@@ -67,27 +70,38 @@ class Watch(Generic[Row, K]):
         return self._generation
 
     def next_changes(self, deadline: float | None) -> Steps[list[Change[Row, K]]]:
-        """The next changes, at least one; none when the deadline passes before."""
+        """The next changes, at least one; none when the deadline passes before and all entries were read."""
+        patience: float | None = None
         while True:
             generation = yield from self.begin()
-            recent = yield from ask(Changes(generation, self._ids, _PAGE))
-            if recent.live != generation.id or not recent.positions.keys() >= self._ids.keys():
-                yield from self._leave(generation)
-                continue
-            if not self._is_unbroken(recent):
+            recent = yield from ask(Changes(generation, self._ids, self._page + 1))
+            changes: list[Change[Row, K]] | None = None
+            if recent.live == generation.id and recent.positions.keys() >= self._ids.keys():
+                if not self._is_unbroken(recent):
+                    self._generation = None
+                    continue
+                recent = _caught_up(generation, recent, self._shown)
+                changes = yield from self._changes(generation, recent)
+            if changes is None:  # the generation is not live any more; the next round enters the one that is
                 self._generation = None
+                patience = patience or time.monotonic() + _PATIENCE_SECONDS
+                yield from self._live.moved(generation, patience)
                 continue
-            recent, waits = _within(_caught_up(generation, recent, self._after or Position()), _MOST_KEYS)
-            changes = yield from self._changes(generation, recent)
+            has_more, patience = self._has_more(recent), None
             if changes:
                 return changes
-            if self._generation is None:
-                continue
             left = _EAR_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 and not has_more:
                 return []
-            if waits:
+            if not has_more:
                 yield from self._listener.wait(generation, None, left)
+
+    def _has_more(self, recent: Recent) -> bool:
+        """Whether more entries may follow in the stream of a bucket; chooses how many the next round reads."""
+        keys = sum(len(entry.keys) for entries in recent.entries.values() for entry in entries[1:])
+        is_full = any(len(entries) > self._page for entries in recent.entries.values())
+        self._page = max(1, self._page // 2) if keys > _KEYS else min(_PAGE, self._page * (2 if is_full else 1))
+        return is_full
 
     def _is_unbroken(self, recent: Recent) -> bool:
         """Whether every stream still has the entry seen last; else only the position shows what came after it."""
@@ -116,40 +130,47 @@ class Watch(Generic[Row, K]):
                     del open_[bucket]
                 elif entries:
                     open_[bucket] = entries[-1].id
-                elif bucket in seen and not seen[bucket].keys:
+                elif bucket in seen and seen[bucket].begins:
                     del open_[bucket]
-                else:  # an entry with keys is no beginning: the one before it may be trimmed
+                else:  # the entry before the first one that is left may have been trimmed
                     raise self._too_old(generation, bucket, after[bucket])
         if self._after is None and after is not None:
             self._after = least(generation, {bucket: after[bucket] for bucket in buckets})
         self._generation, self._ids = generation, {bucket: entry.id for bucket, entry in seen.items()}
 
-    def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]]]:
-        """The changes in the entries, with the newest rows; none when the generation is not live any more."""
+    def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]] | None]:
+        """The changes in the entries, with the newest rows; None when the generation is not live any more."""
         before = self._after or Position()
-        places = self._places(generation, recent, before)
-        rows: tuple[Mapping[bytes, bytes] | None, ...] = ()
-        if places:
-            snapshot = yield from ask(Rows(generation, places))
-            if snapshot.live != generation.id or not snapshot.checkpoints.keys() >= {bucket for bucket, _ in places}:
-                yield from self._leave(generation)
-                return []
-            rows = snapshot.rows
-        self._after = before | least(generation, {bucket: recent.positions[bucket] for bucket in self._ids})
+        places, rows = self._places(generation, recent), list[Mapping[bytes, bytes] | None]()
+        shown = Position()
+        for start in range(0, len(places), _KEYS):
+            part = places[start : start + _KEYS]
+            snapshot = yield from ask(Rows(generation, part))
+            if snapshot.live != generation.id or not snapshot.checkpoints.keys() >= {bucket for bucket, _ in part}:
+                return None
+            rows += snapshot.rows
+            shown = Position.union([shown, *(checkpoint.position for checkpoint in snapshot.checkpoints.values())])
+        reached = {
+            bucket: (entries[-1].position if len(entries) > self._page else recent.positions.get(bucket, before))
+            for bucket, entries in recent.entries.items()
+        }
+        self._after, self._shown = before | least(generation, reached), self._shown | shown
         self._ids.update((bucket, entries[-1].id) for bucket, entries in recent.entries.items())
         return self._returned(places, rows, before, self._after)
 
-    def _leave(self, generation: Generation) -> Steps[None]:
-        """Leaves a generation that is not live any more; the next round enters the live one."""
-        self._generation = None
-        yield from self._live.moved(generation, time.monotonic() + _PATIENCE_SECONDS)
+    def _was_returned(self, generation: Generation, bucket: int, previous: Changed, entry: Changed) -> bool:
+        """Whether the position covers an entry; one at the position of the entry before it may be newer."""
+        after, reached = self._after or Position(), entry.position
+        if not _covers(generation, bucket, after, reached):
+            return False
+        return previous.position != reached or not _covers(generation, bucket, reached, after)
 
-    def _places(self, generation: Generation, recent: Recent, before: Position) -> tuple[tuple[int, str], ...]:
-        """The changed rows, each once, in the order of their last changes; those from before `before` were returned."""
+    def _places(self, generation: Generation, recent: Recent) -> tuple[tuple[int, str], ...]:
+        """The changed rows that were not returned yet, each once, in the order of their last changes."""
         places: dict[tuple[int, str], None] = {}
         for bucket, entries in recent.entries.items():
-            for entry in entries[1:]:
-                for key in () if _is_past(generation, bucket, before, entry.position) else entry.keys:
+            for previous, entry in pairwise(entries):
+                for key in () if self._was_returned(generation, bucket, previous, entry) else entry.keys:
                     if self._keys is None or key in self._keys:
                         places.pop((bucket, key), None)
                         places[bucket, key] = None
@@ -186,38 +207,17 @@ class Watch(Generic[Row, K]):
         )
 
 
-def _caught_up(generation: Generation, recent: Recent, before: Position) -> Recent:
-    """The entries that were read, without those of buckets that have not reached `before`: their rows would be older.
+def _caught_up(generation: Generation, recent: Recent, shown: Position) -> Recent:
+    """What was read, without the buckets that have not reached what was shown: their rows would be older.
 
     A generation may be behind the one that it replaced; its entries wait until it has caught up.
     """
-    behind = {b for b, position in recent.positions.items() if not _covers(generation, b, position, before)}
+    behind = {b for b, position in recent.positions.items() if not _covers(generation, b, position, shown)}
     return Recent(
         recent.live,
-        {bucket: before if bucket in behind else position for bucket, position in recent.positions.items()},
+        {bucket: position for bucket, position in recent.positions.items() if bucket not in behind},
         {bucket: entries[:1] if bucket in behind else entries for bucket, entries in recent.entries.items()},
     )
-
-
-def _within(recent: Recent, most: int) -> tuple[Recent, bool]:
-    """The first entries that name about `most` keys together, and whether they are all that there are.
-
-    A bucket with more entries has reached only the last one here.
-    """
-    positions, taken, is_all = dict(recent.positions), dict(recent.entries), True
-    for bucket, entries in recent.entries.items():
-        number = 1
-        while number < len(entries) and most > 0:
-            most -= len(entries[number].keys)
-            number += 1
-        if number < len(entries) or len(entries) >= _PAGE:
-            taken[bucket], positions[bucket], is_all = entries[:number], entries[number - 1].position, False
-    return Recent(recent.live, positions, taken), is_all
-
-
-def _is_past(generation: Generation, bucket: int, one: Position, other: Position) -> bool:
-    """Whether a position is behind another in the partitions that a bucket reads; False where they are equal."""
-    return _covers(generation, bucket, one, other) and not _covers(generation, bucket, other, one)
 
 
 def _covers(generation: Generation, bucket: int, one: Position, other: Position) -> bool:

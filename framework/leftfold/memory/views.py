@@ -177,8 +177,8 @@ class Bucket:
                 self.put(change.key, flush.columns, change.fields, change.version, entries)
         if flush.changes:
             if not flush.moves:
-                self._append_change(())
-            self._append_change(tuple(change.key for change in flush.changes))
+                self._append_change((), begins=False)
+            self._append_change(tuple(change.key for change in flush.changes), begins=False)
 
     def put(self, key: str, columns: Fields, fields: Fields, version: int | None, entries: Mapping[str, str]) -> None:
         """Writes a row and its index entries."""
@@ -195,9 +195,9 @@ class Bucket:
         values = ((entries.get(range_.index), key) for key, entries in self.indexed.items())
         return sorted((value, key) for value, key in values if value is not None and range_.includes(value))
 
-    def _append_change(self, keys: tuple[str, ...]) -> None:
+    def _append_change(self, keys: tuple[str, ...], *, begins: bool = True) -> None:
         self._last += 1
-        self.changes.append(Changed(str(self._last), self.checkpoint.position, keys))
+        self.changes.append(Changed(str(self._last), self.checkpoint.position, keys, begins))
 
 
 class MemoryViewStore(BulkStore):

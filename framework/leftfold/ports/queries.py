@@ -177,12 +177,13 @@ class Inspection(Query[InspectedRow]):
 class Changed:
     """An entry of a bucket's change stream: the bucket reached `position`, and these row keys changed.
 
-    An entry without keys is the start of a stream, or stands before changes that did not move the position.
+    An entry without keys is the start of a stream (`begins`), or stands before changes that did not move the position.
     """
 
     id: str
     position: Position
     keys: tuple[str, ...]
+    begins: bool = False
 
 
 @dataclass(frozen=True)

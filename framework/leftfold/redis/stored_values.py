@@ -18,17 +18,28 @@ from leftfold.redis.connection.protocol import hash_of
 from leftfold.redis.connection.sync import RoutedClient
 from leftfold.redis.keys import registry_key
 
-__all__ = ["POSITION", "addition", "change_registry", "changed_in", "decoded", "encode_checkpoint", "read_checkpoint"]
+__all__ = [
+    "POSITION",
+    "SAME_POSITION",
+    "addition",
+    "change_registry",
+    "changed_in",
+    "decoded",
+    "encode_checkpoint",
+    "read_checkpoint",
+]
 
 
 POSITION, KEYS = b"position", b"keys"
+SAME_POSITION = ("", "")
+"""The keys of the entry before changes that do not move the position: a space alone."""
 
 
 def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) -> Command:
     """The command that adds an entry to a change stream: the bucket's position and the encoded keys of changed rows.
 
-    Encoded keys hold no space. An entry without keys begins a stream, or changes at the same position. One entry
-    more than `most` is kept: a watch begins at an entry whose predecessor it sees.
+    Encoded keys hold no space. An entry without keys begins a stream; one of a space alone stands before changes at the
+    same position. One entry more than `most` is kept: a watch begins at an entry whose predecessor it sees.
     """
     fields = (POSITION, position.to_json().encode(), KEYS, " ".join(keys).encode())
     return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % (most + 1), b"*", *fields)
@@ -37,7 +48,8 @@ def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) 
 def changed_in(entry: Sequence[Any]) -> Changed:
     """The change in an entry of a change stream."""
     id_, fields = entry[0], hash_of(entry[1])
-    return Changed(id_.decode(), Position.from_json(fields[POSITION]), tuple(fields[KEYS].decode().split()))
+    keys = fields[KEYS]
+    return Changed(id_.decode(), Position.from_json(fields[POSITION]), tuple(keys.decode().split()), not keys)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> tuple[bytes, ...]:

@@ -156,10 +156,14 @@ def test_a_batch_that_the_checkpoints_name_is_not_written_again(store: MemoryVie
 def test_rows_that_change_at_the_same_position_follow_an_entry_without_keys(
     store: MemoryViewStore, made: Generation
 ) -> None:
-    assert QueryWriter(counts, made, store, ("owner",), "r").write(1, rows(("a", 2)), Position())
+    writer = QueryWriter(counts, made, store, ("owner",), "r")
+    assert writer.write(1, rows(("a", 2)), Position())
+    assert writer.write(2, rows(("a", 3)), Position({"ledgers.events": {2: 0}}))  # no event was read there yet
+    assert writer.write(3, rows(("a", 4)), Position({"ledgers.events": {2: 1}}))
     bucket, _ = place_of(made, "a")
     entries = store.ask(Changes(made, {bucket: ""}, 10, backwards=True)).entries[bucket]
-    assert [entry.keys for entry in entries] == [("a",), (), ()]
+    assert [entry.keys for entry in entries] == [("a",), ("a",), (), ("a",), (), ()]
+    assert [entry.begins for entry in entries] == [False] * 5 + [True]
 
 
 def test_groups_that_share_a_key_are_refused_between_batches(store: MemoryViewStore, made: Generation) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.projector import Projector
+from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import Phase
 from tests.domains.ledger import Moved, by_owner
-from tests.domains.shop import household_spend, product_sales
+from tests.domains.shop import household_spend, open_baskets, product_sales
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
 from tests.planted import as_written
+from tests.waiting import step_until
 
 BACKLOG = 60
 LEDGERS = "ledgers.events"
@@ -117,3 +119,22 @@ def test_views_of_one_log_are_read_together_from_the_first_event(bench: FoldBenc
         projector.step(0.0)
     assert len(projector._groups) == 1
     assert not projector.caught_up()
+
+
+def test_projectors_that_share_partitions_read_all_their_views_together_in_the_end(bench: FoldBench) -> None:
+    bench.wanted = (open_baskets, household_spend)
+    for number in range(BACKLOG):
+        bench.write(out(f"b{number}", "h", p=1))
+    both = [bench.projector(member=name) for name in ("one", "two")]
+    step_until(lambda: [projector.step(0.0) for projector in both], lambda: all(one.caught_up() for one in both), str)
+
+
+def test_a_log_that_names_no_ends_stops_no_projector(bench: FoldBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(topics: Any) -> Any:
+        raise InfrastructureError("a partition has no leader")
+
+    projector = behind_another_log(bench)
+    projector.step(0.0)
+    monkeypatch.setattr(projector._admin, "stable_ends", unreachable)
+    bench.until(projector, lambda: bench.store.registry(by_owner.name).live_of(by_owner.hash))
+    assert len(projector._groups) == 2, "they stay apart"

@@ -165,5 +165,5 @@ class QueryWriter:
             rows=bucket.rows,
             time=checkpoint.time,
         )
-        moves, fields = moved.position != checkpoint.position, (codec.columns, codec.indexes)
+        moves, fields = not checkpoint.position.covers(moved.position), (codec.columns, codec.indexes)
         return BucketFlush(self.generation, number, checkpoint.token, moved, *fields, tuple(changes), moves)

@@ -17,7 +17,7 @@ from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import BUCKETS, Identities
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.engine.views.shared_subscription import FLUSH_ROWS, SharedSubscription
-from leftfold.errors import ContractError, LeftfoldError, LogGap, ViewNotBuilt
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, LogGap, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -50,6 +50,7 @@ def _rank(kind: str, bucket: int, member: str) -> bytes:
 
 
 _Name: TypeAlias = tuple[str, str]
+_AGAIN_SECONDS = 10.0
 
 
 class Projector:
@@ -106,6 +107,7 @@ class Projector:
         self._looked = float("-inf")
         self._waiting: list[tuple[float, ProjectionWriter]] = []
         self._admin = open_log()
+        self._ends, self._ends_due = Position(), float("-inf")
         options: dict[str, Any] = {"ids": Identities(self._admin), "takes_back": takes_back, "absence": absence}
         options |= {"started": set[str]() if started is None else started, "buckets": buckets, "check": self._check}
         self._lifecycles = {
@@ -184,6 +186,17 @@ class Projector:
                     self._adopt(view, generation, share)
         for writer in self._known.values():
             self._lifecycles[writer.view.name].report_parked(writer.generation, writer.checkpoints)
+        self._look_at_ends()
+
+    def _look_at_ends(self) -> None:
+        """Asks for the ends of the log where subscriptions of different partitions could become one."""
+        found, current_time = [group.position().by_partition() for group in self._groups], time.monotonic()
+        if current_time < self._ends_due or all(one.keys() == found[0].keys() for one in found):
+            return
+        try:
+            self._ends = self._admin.stable_ends({topic for one in found for topic, _ in one})
+        except InfrastructureError:
+            self._ends, self._ends_due = Position(), current_time + _AGAIN_SECONDS
 
     def _check(self, topics: Mapping[str, int]) -> None:
         self._admin.check(beginning(topics))
@@ -302,8 +315,9 @@ class Projector:
             return False
         if one.by_partition().keys() == other.by_partition().keys():
             return True
-        both = one | other
-        return self._admin.stable_ends(both.offsets).ahead_of(both) <= FLUSH_ROWS
+        both, ends = one | other, self._ends.by_partition()
+        read = both.by_partition()
+        return read.keys() <= ends.keys() and Position.of({p: ends[p] for p in read}).ahead_of(both) <= FLUSH_ROWS
 
 
 def at_least(position: Position, other: Position) -> bool:
