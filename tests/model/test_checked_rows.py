@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
-from pydantic import BaseModel, ConfigDict, RootModel, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from leftfold import ContractError
 from leftfold.model.rows import RowCodec
@@ -96,7 +106,8 @@ NO_ZONE = "has no time zone; rows"
         ({"price": Decimal("NaN")}, "is Decimal, and the field holds a finite number"),
         ({"price": Decimal("-Infinity")}, "is Decimal, and the field holds a finite number"),
         ({"price": float("nan")}, "nan is float, and the field holds an instance of Decimal"),
-        ({"price": 1}, "1 is int, and the field holds an instance of Decimal"),
+        ({"price": True}, "True is bool, and the field holds an instance of Decimal"),
+        ({"prices": (1, "2")}, "'2' is str, and the field holds an instance of Decimal"),
         ({"at": NAIVE}, NO_ZONE),
         ({"at": AWARE.date()}, "is date, and the field holds a valid datetime"),
         ({"at": "2026-01-01T00:00:00Z"}, "is str, and the field holds a valid datetime"),
@@ -139,6 +150,58 @@ def test_what_is_checked_has_the_bytes_that_it_had_without_a_check(row: Everythi
     assert storage.encode_checked(row) == storage.encode(row)
     again = storage.decode(storage.encode(row))
     assert storage.encode_checked(again) == storage.encode(row), "a row that was read can be stored again"
+
+
+@dataclass(frozen=True)
+class Kin:
+    """A record in sets of its own kind."""
+
+    name: str
+    kin: frozenset[Kin] = frozenset()
+    price: Decimal = Decimal(0)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "wrong"),
+    [
+        (frozenset[Kin], {Kin("a"), Kin("b", frozenset({Kin("c")}))}, Kin("d", frozenset({Kin("e", price=1.5)}))),  # type: ignore[arg-type]
+        (frozenset[Kin | None], {Kin("a"), None}, Label(text="x")),
+        (frozenset[tuple[Kin, int]], {(Kin("a"), 1)}, (Kin("a"), "1")),
+        (frozenset[frozenset[Line]], {frozenset({Line()})}, frozenset({Line(at=NAIVE)})),
+        (frozenset[Circle | Square], {Circle(Decimal(1)), Square(Decimal(1), Color.RED)}, Circle(1.5)),  # type: ignore[arg-type]
+        (frozenset[Note], {Note(), Note(at=AWARE)}, Note.model_construct(at=NAIVE)),
+    ],
+    ids=str,
+)
+def test_a_set_of_records_is_stored_and_looked_into(type_: Any, value: set[object], wrong: object) -> None:
+    storage: Storage[Any] = Storage(type_, "test")
+    whole = frozenset(value)
+    assert storage.decode(storage.encode_checked(whole)) == whole == storage.fitting(whole)
+    with pytest.raises(ContractError, match=r"and the field holds|has no time zone; rows"):
+        storage.encode_checked(whole | {wrong})
+
+
+@pytest.mark.parametrize(
+    ("type_", "number", "decimal"),
+    [
+        (Decimal, 1, Decimal(1)),
+        (Decimal | None, sum([]), Decimal(0)),
+        (tuple[Decimal, ...], (10**30, Decimal("1.5")), (Decimal(10**30), Decimal("1.5"))),
+        (frozenset[Decimal], frozenset({2, 1}), frozenset({Decimal(1), Decimal(2)})),
+        (Mapping[str, Decimal], {"x": -1}, {"x": Decimal(-1)}),
+        (Line, Line(price=2, note=Note.model_construct(price=3)), Line(price=Decimal(2), note=Note(price=Decimal(3)))),  # type: ignore[arg-type]
+        (Annotated[Decimal, Field(le=10)] | None, 10, Decimal(10)),
+    ],
+    ids=str,
+)
+def test_an_int_is_stored_as_the_decimal_that_it_equals(type_: Any, number: object, decimal: object) -> None:
+    storage: Storage[Any] = Storage(type_, "test")
+    bounded: Storage[Any] = Storage(Annotated[Decimal, Field(le=10)] | None, "test")
+    stored = storage.encode_checked(number)
+    assert stored == storage.encode_checked(decimal), "or checksums would tell equal rows apart"
+    assert repr(storage.decode(stored)) == repr(decimal)
+    with pytest.raises(ContractError, match="11 is int"):
+        bounded.encode_checked(11)
 
 
 ran: list[str] = []
@@ -217,3 +280,90 @@ def test_a_number_that_is_not_finite_is_no_field_of_a_row(value: str) -> None:
     with pytest.raises(ContractError, match=rf"Decimal\('{value}'\) is Decimal, and the field holds a finite number"):
         codec.encode(Priced(Decimal(value)))
     assert codec.decode({b"price": value.encode()}).price.is_finite() is False, "an older row is read"
+
+
+class Kind(Enum):
+    NEW = "new"
+    OLD = "old"
+
+
+class Made(BaseModel):
+    """Its fields hold other types than they are declared with, as its settings and validators make them."""
+
+    model_config = ConfigDict(frozen=True, use_enum_values=True)
+    kind: Kind = Kind.NEW
+    kinds: frozenset[Kind] = frozenset()
+    before: Kind | None = None
+    words: tuple[str, ...] = ()
+    plain: int = 0
+    at: datetime = AWARE
+    amount: Annotated[Decimal, AfterValidator(abs)] = Decimal(0)
+
+    @field_validator("words")
+    @classmethod
+    def joined(cls, words: tuple[str, ...]) -> Any:
+        return "+".join(words) or words
+
+    @field_serializer("words")
+    def split(self, words: Any) -> list[str]:
+        return words.split("+") if words else []
+
+    @field_validator("plain", mode="plain")
+    @classmethod
+    def parsed(cls, value: Any) -> int:
+        return int(value.removesuffix(" EUR"))
+
+    @field_serializer("plain")
+    def shown(self, plain: int) -> str:
+        return f"{plain} EUR"
+
+    @model_validator(mode="after")
+    def itself(self) -> Made:
+        return self
+
+    @field_validator("at")
+    @classmethod
+    def as_it_is(cls, at: datetime) -> datetime:
+        return at
+
+
+@dataclass(frozen=True)
+class MadeRow:
+    made: Made
+    several: frozenset[Made] = frozenset()
+
+
+def made(**fields: Any) -> Any:
+    return Made(**fields)
+
+
+def test_fields_of_the_types_that_validators_and_settings_make_are_stored() -> None:
+    one = made(kind="old", kinds=["new", "old"], before="new", words=["a", "b"], plain="7 EUR", amount=-1)
+    assert (one.kind, one.kinds, one.words, one.plain) == ("old", {"new", "old"}, "a+b", 7)
+    storage: Storage[Any] = Storage(MadeRow, "test")
+    for row in (MadeRow(one, frozenset({one})), MadeRow(made(kind="old", words=["a"])), MadeRow(made(before="old"))):
+        stored = storage.encode_checked(row)
+        again = storage.decode(stored)
+        assert storage.encode_checked(again) == stored
+        assert storage.fitting(row) is row
+        assert again == row or row.made.kind is Kind.NEW, "a default stays a member until it is read"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"kind": "older"}, "'older' is str, and the field holds an instance of Kind"),
+        ({"words": 1}, "1 is int, and the field holds a valid tuple"),
+        ({"amount": Decimal("NaN")}, "is Decimal, and the field holds a finite number"),
+        ({"amount": "1"}, "'1' is str, and the field holds an instance of Decimal"),
+        ({"amount": 1.5}, "1.5 is float, and the field holds an instance of Decimal"),
+        ({"amount": True}, "True is bool, and the field holds an instance of Decimal"),
+        ({"at": NAIVE}, "has no time zone; rows and state"),
+    ],
+    ids=str,
+)
+def test_fields_with_validators_are_refused_when_they_are_not_read_as_they_were(values: Any, words: str) -> None:
+    storage: Storage[Any] = Storage(MadeRow, "test")
+    row = MadeRow(made(kind="new").model_copy(update=values))
+    with pytest.raises(ContractError, match=f"^test: .*({words})"):
+        storage.encode_checked(row)

@@ -80,8 +80,8 @@ def test_fold_gives_rows_by_key_for_every_kind_of_view() -> None:
 
 
 def test_fold_refuses_an_item_of_another_type_than_each_declares() -> None:
-    wrong = out("b", "h").model_copy(update={"lines": (("p", 1),)})
-    with pytest.raises(ContractError, match="each: 1 is int, and the field holds an instance of Decimal"):
+    wrong = out("b", "h").model_copy(update={"lines": (("p", "1"),)})
+    with pytest.raises(ContractError, match="each: '1' is str, and the field holds an instance of Decimal"):
         fold(product_sales, wrong)
 
 

@@ -33,8 +33,7 @@ _LINGER_SECONDS = 10.0
 """How long a feed without listeners continues, for those who come back."""
 _CATCHING_UP = 16
 """Listeners that catch up at once; each has a source of its own until it has joined."""
-_JOIN_SECONDS = 1.0
-_QUEUE_SECONDS, _TURN_SECONDS = 20.0, 30.0
+_JOIN_SECONDS, _QUEUE_SECONDS, _TURN_SECONDS = 1.0, 20.0, 30.0
 _NEXT = refusal(503, "others wait to catch up; come back with the last id, and nothing is missed").problem
 _AHEAD = refusal(503, "what this listener has seen is not reached here yet; come back with the last id").problem
 _ENDS = refusal(503, "the gateway ends; come back with the last id, and nothing is missed").problem
@@ -43,8 +42,7 @@ _ENDS = refusal(503, "the gateway ends; come back with the last id, and nothing 
 class Frame(NamedTuple):
     """One server-sent event: the key and type that listeners choose by, the position behind it, and its bytes.
 
-    Args:
-        place: just behind it in its own partition; None where it may come twice.
+    Its place is just behind it in its own partition; None where it may come twice.
     """
 
     key: str
@@ -96,10 +94,7 @@ class Source(Protocol):
 
 
 class _Joining(NamedTuple):
-    """A listener that has caught up: its source, its last frames before it joins, and the number that it joins at.
-
-    The number is None when it has to catch up once more.
-    """
+    """A listener that has caught up: its source, the number that it joins at (None = not yet), and its last frames."""
 
     source: Source
     done: asyncio.Future[tuple[int | None, list[Frame]]]
@@ -160,14 +155,17 @@ class Feed:
         self._listening[news] = None
         try:
             await self._begin()
-            start, number, ahead = self._position, self._end, Position()
+            start, number, ahead, missed = self._position, self._end, Position(), 0
             if after is not None or from_start:
                 start = _completed(after or Position(), self._position, from_start=from_start)
                 number = self._places.get(token_of(start), -1)
             if number < self._first:
                 async with aclosing(self._catch_up(start)) as caught_up:
                     async for ahead, frames, number in caught_up:  # noqa: B007  # used behind it
+                        missed += len(frames)
                         yield ahead, Frames(frames)
+                if not missed and start == self._position:  # the next one that begins here misses nothing either
+                    self._places.setdefault(token_of(start), number)
             else:
                 yield start, Frames()
             while True:
@@ -198,7 +196,10 @@ class Feed:
     def _from(self, number: int) -> Frames:
         """The kept frames from a number on, as many as are written at once. Raises ProblemError: they are not kept."""
         if number < self._first:
-            raise _too_slow(self._first - number)
+            raise refusal(
+                429, f"this listener is {self._first - number:,} events or more behind what is kept for slow ones; "
+                "come back with the last id, and nothing is missed",
+            )  # fmt: skip
         if (shared := self._shared.get(number)) is not None:
             return shared
         found, size = Frames(), 0
@@ -237,7 +238,7 @@ class Feed:
         failure = _ENDS
         try:
             source = await self._open(None)
-            self._reach(source.position)
+            self._position = source.position  # and no place: rows that changed again at it are in none of the frames
             begun.set_result(None)
             await self._read(source)
         except Exception as error:
@@ -289,7 +290,7 @@ class Feed:
 
     def _reach(self, position: Position) -> None:
         """Notes that the frames up to here end at a position; where several end there, the first counts."""
-        if position == self._position and self._places:
+        if position == self._position:
             return
         self._position = position
         self._places[token_of(position)] = self._end
@@ -316,14 +317,16 @@ class Feed:
             try:
                 yield after, (), 0
                 while number is None:
-                    while not source.position.covers(self._position):
+                    is_level = False
+                    while not is_level:
                         if self._queued and time.monotonic() - began >= self._turn_seconds:
                             raise ProblemError(_NEXT)
-                        before, present = source.position, self._position
-                        if found := await source.read(_ROUND_SECONDS):
+                        before = source.position
+                        found, is_level = await self._next(source)
+                        if found:
                             yield source.position, found, 0
-                        elif self._task is None or source.position.covers(present):
-                            break  # a feed that is busy is always a little further
+                        elif is_level or self._task is None:
+                            break
                         elif source.position == before and time.monotonic() - moved >= self._turn_seconds:
                             raise ProblemError(_AHEAD)  # it is not reached itself, which holds up no other one
                         moved = moved if source.position == before else time.monotonic()
@@ -341,21 +344,27 @@ class Feed:
             self._catching_up.release()
         yield source.position, found, number
 
+    async def _next(self, source: Source) -> tuple[list[Frame], bool]:
+        """The next frames of a source, and whether it is level with the feed and has left none that may come twice."""
+        position = self._position  # a feed that is busy is always a little further
+        found = await source.read(0.0 if source.position.covers(position) else _ROUND_SECONDS)
+        return found, source.position.covers(position) and not (found and found[-1].place is None)
+
     async def _join(self, joining: _Joining) -> None:
         """Reads what a listener lacks, while the feed does not read; it has to come again when that takes long."""
-        source, done = joining
-        found: list[Frame] = []
+        (source, done), found, is_level = joining, list[Frame](), False
         deadline = time.monotonic() + _JOIN_SECONDS
         try:
-            while not (done.done() or source.position.covers(self._position)) and time.monotonic() < deadline:
-                found += await source.read(_ROUND_SECONDS)
+            while not (done.done() or is_level) and time.monotonic() < deadline:
+                more, is_level = await self._next(source)
+                found += more
         except Exception as error:  # noqa: BLE001  # it belongs to this listener; the feed continues
             if not done.done():
                 done.set_exception(error)
         if done.cancelled():
             await source.close()  # its listener closed it too, but perhaps before this read began to wait
         elif not done.done():
-            done.set_result((self._end if source.position.covers(self._position) else None, found))
+            done.set_result((self._end if is_level else None, found))
 
 
 def id_line(position: Position) -> bytes:
@@ -370,13 +379,10 @@ def frame(key: str, type_: str, position: Position, data: Any, place: Position |
 
 def _completed(after: Position, present: Position, *, from_start: bool) -> Position:
     """A position that names every partition: where it did not, the present, or the start."""
-    named = {(topic, partition) for topic, partitions in after.offsets.items() for partition in partitions}
+    named = after.by_partition()
     return Position(
         {
-            topic: {
-                partition: after.next_offset(topic, partition) if (topic, partition) in named or from_start else offset
-                for partition, offset in partitions.items()
-            }
+            topic: {p: named.get((topic, p), 0 if from_start else offset) for p, offset in partitions.items()}
             for topic, partitions in present.offsets.items()
         }
     )
@@ -391,10 +397,3 @@ def _behind(ahead: Position, found: Frames) -> Frames:
         for one in found
         if one.place is None or not ahead.covers(one.place)
     )
-
-
-def _too_slow(missed: int) -> ProblemError:
-    return refusal(
-        429, f"this listener is {missed:,} events or more behind what is kept for slow ones; come back with the last "
-        "id, and nothing is missed",
-    )  # fmt: skip

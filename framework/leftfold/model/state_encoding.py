@@ -80,7 +80,7 @@ class Storage(Generic[T]):
         adapter = storable(type_, where)
         for record in records_in(adapter.core_schema):
             check_record(record, where)
-        schema = adjusted_schema(adapter.core_schema, canonical=canonical)
+        schema = adjusted_schema(_decimals_as_text(adapter.core_schema), canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
         # Else classes of pydantic inside would be read and written by their own validators and serializers.
         self._validator = SchemaValidator(schema, _use_prebuilt=False)
@@ -95,7 +95,7 @@ class Storage(Generic[T]):
             ContractError: it is or holds a value of another type, a time without zone or a number that is not finite.
         """
         try:
-            self._checker.validate_python(value, strict=True)
+            self._look_inside(value)
             return self.encode(value)
         except ValidationError as error:
             raise ContractError(f"{self.where}: {_refusal(error)}") from error
@@ -105,10 +105,21 @@ class Storage(Generic[T]):
     def fitting(self, value: T) -> T | ContractError:
         """The value if it has the storage's type at every depth, else the error that says why not."""
         try:
-            self._checker.validate_python(value, strict=True)
+            self._look_inside(value)
         except ValidationError as error:
             return ContractError(f"{self.where}: {_refusal(error)}")
         return value
+
+    def _look_inside(self, value: T) -> None:
+        """Checks the types; a field that its own validator gave another type has to be read back equal."""
+        others: list[ValidationError] = []
+        self._checker.validate_python(value, strict=True, context=others)
+        try:
+            is_read_back = not others or self.decode(self.encode(value)) == value
+        except Exception:  # noqa: BLE001  # validators, serializers and comparisons of users raise what they like
+            is_read_back = False
+        if not is_read_back:
+            raise others[0]
 
     def check(self, value: T) -> None:
         """Checks that a value can be encoded.
@@ -156,14 +167,34 @@ def storable(type_: Any, where: str) -> TypeAdapter[Any]:
         raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
 
 
+def _decimals_as_text(schema: Any) -> Any:
+    """The schema that writes an int in a Decimal field as it writes the equal Decimal."""
+    done = with_parts(schema, _decimals_as_text)
+    is_decimal = isinstance(done, dict) and done.get("type") == "decimal"
+    return {"serialization": core_schema.to_string_ser_schema(), **done} if is_decimal else done
+
+
 def _looking_inside(schema: Any) -> Any:
     """The schema for a check of values in memory: it looks inside instances, and runs no code of their classes."""
     done = with_parts(schema, _looking_inside)
     match done.get("type") if isinstance(done, dict) else None:
         case "dataclass" | "model":
             inside = _by_attributes(done)
+        case "function-plain":
+            inside = core_schema.any_schema()
+        case "function-after" if done["schema"]["type"] == "enum":  # use_enum_values leaves defaults as members
+            values = core_schema.literal_schema([member.value for member in done["schema"]["members"]])
+            inside = core_schema.union_schema([done["schema"], values], mode="left_to_right")
+        case "function-after" | "function-wrap" if done["schema"]["type"] != "chain":
+            inside = core_schema.with_info_wrap_validator_function(_noted, done["schema"])
         case str() as type_ if type_ in OF_USERS:
-            inside = done["schema"]
+            inside = done["schema"]  # values of a class stay that, and what runs before it leaves the type to it
+        case "frozenset" | "set" if schema["items_schema"].keys() & {"schema", "schema_ref", "items_schema", "choices"}:
+            items = core_schema.no_info_wrap_validator_function(lambda v, check: (check(v), v)[1], done["items_schema"])
+            return {**done, "items_schema": items}  # the check of a class makes a dict, which no set takes
+        case "decimal":
+            whole = [core_schema.int_schema(), core_schema.no_info_plain_validator_function(Decimal), done]
+            return core_schema.union_schema([done, core_schema.chain_schema(whole)], mode="left_to_right")
         case "datetime":
             return {**done, "tz_constraint": "aware"}
         case "tagged-union":
@@ -171,6 +202,17 @@ def _looking_inside(schema: Any) -> Any:
         case _:
             return done
     return {**inside, "ref": done["ref"]} if "ref" in done else inside
+
+
+def _noted(value: Any, handler: Any, info: Any) -> Any:
+    """The value of a field with a validator; that it has another type than the field is noted in the context."""
+    try:
+        handler(value)
+    except ValidationError as error:
+        if isinstance(value, (bool, float)) or error.errors()[0]["type"] == "timezone_aware":
+            raise
+        info.context.append(error)
+    return value
 
 
 def _by_attributes(record: dict[str, Any]) -> Any:

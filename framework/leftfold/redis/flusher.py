@@ -27,7 +27,7 @@ from leftfold.redis.connection.protocol import (
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology, open_connection, topology_of
 from leftfold.redis.keys import BucketKeys, channel
-from leftfold.redis.stored_values import SAME_POSITION, addition, encode_checkpoint
+from leftfold.redis.stored_values import POSITION_KEPT, addition, encode_checkpoint
 
 __all__ = ["Flusher", "Flushers", "PendingFlush", "commands_of"]
 
@@ -238,7 +238,7 @@ def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
     yield from sets.commands()
     if flush.changes:
         changed, position = [change.key for change in flush.changes], flush.checkpoint.position
-        for entry in (changed,) if flush.moves else (SAME_POSITION, changed):
+        for entry in (changed,) if flush.moves else (POSITION_KEPT, changed):
             yield packed(*addition(keys.changes, position, entry, history))
     yield packed(b"HSET", keys.checkpoint, *encode_checkpoint(flush.checkpoint))
 

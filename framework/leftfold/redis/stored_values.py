@@ -20,7 +20,7 @@ from leftfold.redis.keys import registry_key
 
 __all__ = [
     "POSITION",
-    "SAME_POSITION",
+    "POSITION_KEPT",
     "addition",
     "change_registry",
     "changed_in",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 POSITION, KEYS = b"position", b"keys"
-SAME_POSITION = ("", "")
+POSITION_KEPT = ("", "")
 """The keys of the entry before changes that do not move the position: a space alone."""
 
 

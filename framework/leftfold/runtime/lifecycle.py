@@ -117,8 +117,12 @@ class Outage:
 
     def pause_after(self, error: LeftfoldError) -> None:
         """Reports an error and pauses before the next try."""
+        self._stop.wait(self.pause_for(error))
+
+    def pause_for(self, error: LeftfoldError) -> float:
+        """Reports an error; returns the seconds to pause before the next try."""
         self.report_cause(str(error))
-        self._stop.wait(self._backoff.pause(0.0))
+        return self._backoff.pause(0.0)
 
     def report_cause(self, why: str) -> None:
         """Reports the first cause of an outage; '' ends the outage, which is reported too."""

@@ -190,6 +190,30 @@ def test_a_hold_that_fails_leaves_the_generation_held_before(world: World, monke
     assert resolve(world.store.registry(summary.name), summary, "held").id == before
 
 
+def test_a_promotion_removes_what_a_failed_hold_has_left_and_a_rollback_removes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, store = live(world, summary), world.store
+    older, change_registry = rebuild(world, slip, hold=True).run().generation, store.change_registry
+
+    def failing(name: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+        if before.generations.keys() - after.generations.keys() == {older}:
+            raise InfrastructureError("a server is lost")
+        return change_registry(name, before, after, while_)
+
+    with monkeypatch.context() as fails:
+        fails.setattr(store, "change_registry", failing)
+        with pytest.raises(InfrastructureError, match="a server is lost"):
+            rebuild(world, slip, hold=True).run()
+    newer = resolve(store.registry(summary.name), summary, "held").id
+    assert set(store.registry(summary.name).generations) == {first.id, older, newer}
+    promote(world, slip, "held")
+    assert set(store.registry(summary.name).generations) == {first.id, newer}
+    waiting = rebuild(world, slip, hold=True).run().generation
+    promote(world, summary, "kept")
+    assert set(store.registry(summary.name).generations) == {first.id, newer, waiting}
+
+
 def test_a_second_rebuild_of_a_view_is_refused_while_the_first_is_at_work(world: World) -> None:
     world.store.heartbeat([f"rebuilds:{summary.name}"], "elsewhere (process 7)", 60.0)
     with pytest.raises(InfrastructureError, match=r"is being rebuilt already by elsewhere \(process 7\)"):

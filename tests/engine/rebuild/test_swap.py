@@ -37,16 +37,6 @@ def ids(world: World, view: View[Any, Any]) -> set[str]:
     return set(world.store.registry(view.name).generations)
 
 
-@pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
-def test_a_live_generation_that_lost_a_checkpoint_is_replaced(world: World, view: Any) -> None:
-    rows, old = rows_of(world, view), live(world, view)
-    del world.store._buckets[view.name, old.id, 1]
-    result = rebuild(world, view).run()
-    assert (result.agreement, result.swapped) == (Agreement.ALONE, True)
-    assert rows_of(world, view) == rows
-    assert ids(world, view) == {result.generation}
-
-
 def test_a_live_generation_that_cannot_move_is_replaced_without_a_comparison(world: World) -> None:
     old = live(world, summary)
     checkpoint = world.store.checkpoints(old)[0]

@@ -13,7 +13,7 @@ from leftfold import QueryView
 from leftfold.client import Views
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.refresh import Refresh, computed, write_computed
-from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback
 from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.generations import change
@@ -213,8 +213,8 @@ class Count:
 counts = QueryView("counts", events=Moved, row=Count, key=lambda row: row.owner, query="SELECT 1")
 
 
-def refreshed(log: MemoryLog, store: MemoryViewStore) -> RebuildResult:
-    """Computes one row that says how many records the log holds."""
+def refresh_of(log: MemoryLog, store: MemoryViewStore) -> Refresh:
+    """A refresh that computes one row that says how many records the log holds."""
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         return list(write_computed(job, [computed(counts, Count("all", plan.events), plan.buckets)]))
@@ -222,7 +222,7 @@ def refreshed(log: MemoryLog, store: MemoryViewStore) -> RebuildResult:
     return Refresh(
         counts, store, open_log=lambda: CommittedLog(log.reader()), open_reader=log.reader, open_sink=lambda: store,
         run=run,
-    ).run()  # fmt: skip
+    )  # fmt: skip
 
 
 def test_a_refresh_replaces_rows_ahead_of_the_log() -> None:
@@ -230,9 +230,9 @@ def test_a_refresh_replaces_rows_ahead_of_the_log() -> None:
     log.create("ledgers.events", 1)
     for number in range(5):
         log.append("ledgers.events", 0, b"k", b"%d" % number, [("ce_decision", b"1/1")])
-    first = refreshed(log, store)
+    first = refresh_of(log, store).run()
     del log.of("ledgers.events")[0][2:]
-    result = refreshed(log, store)
+    result = refresh_of(log, store).run()
     assert (result.swapped, result.agreement) == (True, Agreement.UNKNOWN)
     cut_at = "ledgers.events[0] ended at 2 when it was folded up to offset 5"
     assert result.why == f"{first.generation} is ahead of the log: {cut_at}"

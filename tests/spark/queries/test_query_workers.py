@@ -21,7 +21,7 @@ from tests.reports import Reports
 from tests.servers import Addresses, secret_url
 from tests.spark.conftest import Shop
 from tests.spark.queries.streams import agreement, caught_up
-from tests.spark.queries.views import owner_sums, regions
+from tests.spark.queries.views import owner_sums, regions, sums_of
 from tests.threads import Background, Work
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -50,12 +50,13 @@ def addressed(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("LEFTFOLD_SPARK_CHECKPOINTS", str(tmp_path / "checkpoints"))
 
 
-def refreshing(shop: Shop, view: QueryView[Any, Any], reports: Reports) -> Work:
-    """A worker of one view."""
+def refreshing(shop: Shop, reports: Reports, *views: QueryView[Any, Any]) -> Work:
+    """A worker of some views."""
 
     def work(stop: threading.Event) -> None:
         loop = _RefreshLoop(shop.spark, 0.05, stop, reports, "")
-        loop.add(view)
+        for view in views:
+            loop.add(view)
         loop.run()
 
     return work
@@ -86,14 +87,23 @@ def test_a_worker_waits_for_a_reference_file_that_was_usable_before(
 ) -> None:
     file, reports = tmp_path / "owners.csv", Reports()
     put(file, WHOLE.format("north"))
-    view = at_intervals(regions(file))
-    with Background(refreshing(shop, view, reports)) as worker:
-        wait_until(lambda: reports.of("refreshed"), "the first rows", running=lambda: worker.going)
+    view, other = at_intervals(regions(file)), sums_of("other_sums", query=f"{owner_sums.query} HAVING count(*) > 0")
+
+    def refreshed(view: QueryView[Any, Any]) -> int:
+        return sum(1 for details in reports.of("refreshed") if details["view"] == view.name)
+
+    with Background(refreshing(shop, reports, view, other)) as worker:
+        wait_until(lambda: refreshed(view) and refreshed(other), "the first rows", running=lambda: worker.going)
         put(file, content)
         wait_until(lambda: reports.of("waiting"), "the file to be missed", running=lambda: worker.going)
         assert why in reports.of("waiting")[0]["why"]
+        shop.move("another", "1.00")
+        wait_until(lambda: refreshed(other) > 1, "the view without files", running=lambda: worker.going)
+        assert refreshed(view) == 1
+        assert not reports.of("going on"), "what another view does is no end of the outage"
         put(file, WHOLE.format("south"))
-        wait_until(lambda: len(reports.of("refreshed")) == 2, "the next rows", running=lambda: worker.going)
+        wait_until(lambda: refreshed(view) == 2, "the next rows", running=lambda: worker.going)
+        wait_until(lambda: reports.of("going on"), "the end of the outage", running=lambda: worker.going)
     assert set(dict(shop.views[view].items())) == {"south", "nowhere"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.spark.queries.streams import (
     streaming,
     wait_committed,
 )
-from tests.spark.queries.views import owner_sums
+from tests.spark.queries.views import owner_sums, regions
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults, pytest.mark.usefixtures("forgotten")]
@@ -133,6 +134,37 @@ def test_sums_that_spark_has_lost_are_computed_from_the_start(shop: Shop, tmp_pa
     assert row is not None
     assert (row.moves, row.total) == (4, Decimal("15.00"))
     assert agreement(shop) is Agreement.EQUAL
+
+
+class LosingStream(QueryStream):
+    """The reference file changes and the sums are lost after this run has found where it continues."""
+
+    def _stream(self, batches: StreamBatches, stop: threading.Event) -> None:
+        if batches.writer is not None:
+            Path(self._view.references["owners"].path).write_text("owner,region\nreferred,south\n")
+            rmtree(batches.path / "state")
+        super()._stream(batches, stop)
+
+
+class Losing(Streaming):
+    kind = LosingStream
+
+
+def test_a_stream_that_begins_again_has_read_the_reference_files_again(shop: Shop, tmp_path: Path) -> None:
+    view, checkpoints = regions(tmp_path / "owners.csv"), tmp_path / "checkpoints"
+    (tmp_path / "owners.csv").write_text("owner,region\nreferred,north\n")
+    with streaming(shop, checkpoints, view) as stream:
+        stream.wait_heard("generation live")
+        caught_up(shop, shop.move("referred", "1.00"), view)
+    shop.move("referred", "2.00")
+    with streaming(shop, checkpoints, view, Losing) as again:
+        again.wait_heard("generation live")
+    assert again.heard("stream continues")
+    live = shop.store.registry(view.name).live_of(view.hash)
+    assert live is not None
+    assert set(dict(shop.views[view].items())) == {"south", "nowhere"}
+    noted = json.loads((checkpoints / view.name / live.id / "references.json").read_text())
+    assert noted == {"owners": view.references["owners"].fingerprint()}
 
 
 class OvertakenStream(QueryStream):

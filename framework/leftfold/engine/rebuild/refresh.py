@@ -13,8 +13,8 @@ from leftfold.engine.rebuild.rebuilder import Rebuild, StartedRebuild
 from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
 from leftfold.engine.rebuild.tasks import BulkJob
-from leftfold.engine.views.cleanup import predecessor, remove
-from leftfold.engine.views.generations import change, current_time, log_mismatch
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import change, current_time, log_mismatch, why_unusable
 from leftfold.engine.views.leases import check_attempt
 from leftfold.errors import ContractError, Fenced
 from leftfold.model.computed_views import StreamedView, TableView
@@ -120,10 +120,9 @@ class Refresh(Rebuild):
     def stands_at(self, plan: RebuildPlan) -> bool:
         """Whether the live generation is complete and already at the plan's end offsets."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
-        checkpoints = self._store.checkpoints(live) if live is not None else {}
-        if live is None or len(checkpoints) < live.buckets or dict(live.topics) != plan.topics or self.foreign():
+        if live is None or why_unusable(self._store, live) or dict(live.topics) != plan.topics or self.foreign():
             return False
-        return covered(live, checkpoints).covers(plan.ends.only(plan.topics))
+        return covered(live, self._store.checkpoints(live)).covers(plan.ends.only(plan.topics))
 
     def foreign(self) -> str:
         """Why the live generation does not belong to the current topics, with the command to type; '' when it does."""
@@ -134,7 +133,7 @@ class Refresh(Rebuild):
         sealed, watch = begun.generation.in_phase(Phase.SEALED), begun.watch
         watch.begin("swap")
         checkpoints = self._store.checkpoints(sealed)
-        old = predecessor(self._store, self.view)
+        old = self._store.registry(self.view.name).live_of(self.view.hash)
         agreement, sums, why = self._compared(old, sealed, checkpoints)
         swapped = agreement is not Agreement.DIFFERENT or self.options.swap_anyway
         if swapped:
@@ -161,6 +160,8 @@ class Refresh(Rebuild):
     ) -> tuple[Agreement, int, str]:
         if old is None:
             return Agreement.ALONE, 0, ""
+        if why := why_unusable(self._store, old):
+            return Agreement.UNKNOWN, 0, why
         if log_mismatch(old, sealed.ids):
             return Agreement.UNKNOWN, 0, f"{old.id} was computed from other topics"
         before, comparison = self._store.checkpoints(old), Comparison(self.view, old, sealed, self._store)

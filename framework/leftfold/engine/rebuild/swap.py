@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.progress import Stopwatch
 from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
-from leftfold.engine.views.cleanup import predecessor, remove
+from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.code_claims import may_fold
-from leftfold.engine.views.generations import change, current_time, format_time, log_mismatch, note_cut
+from leftfold.engine.views.generations import (
+    change,
+    current_time,
+    format_time,
+    log_mismatch,
+    note_cut,
+    why_unusable,
+)
 from leftfold.engine.views.leases import check_attempt, members
 from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.engine.views.shared_subscription import SharedSubscription
@@ -172,12 +179,12 @@ class Swap:
             Fenced: the generation was removed, or others went live too often meanwhile.
         """
         for _ in range(_ATTEMPTS):
-            old = predecessor(self._store, self._view)
+            old = self._store.registry(self._view.name).live_of(self._new.hash)
             if old is not None and old.id == self._new.id:  # a projector has made it live, since none was
                 return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
-            foreign = self._foreign(old, ends) if old is not None else ""
-            with self._level(None if foreign else old, ends) as (near, catch_up):
-                agreement, sums, why = self._compare(old, near, catch_up, foreign)
+            apart = self._apart(old, ends) if old is not None else ""
+            with self._level(None if apart else old, ends) as (near, catch_up):
+                agreement, sums, why = self._compare(old, near, catch_up, apart)
                 if self._options.hold:
                     return self._result(old, events, agreement, sums, why, not self._hold())
                 refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
@@ -204,8 +211,10 @@ class Swap:
             raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by another process")
         return checkpoints
 
-    def _foreign(self, old: Generation, ends: Position) -> str:
-        """Why the new generation can never be level with a live one that was folded from what is not in the log."""
+    def _apart(self, old: Generation, ends: Position) -> str:
+        """Why the new generation can never be level with a live one: its checkpoints, or events not in this log."""
+        if why := why_unusable(self._store, old):
+            return why
         cut = old.cut
         if not cut and log_mismatch(old, self._new.ids):
             return f"{old.id} was folded from other topics"
@@ -238,12 +247,12 @@ class Swap:
         return Position.union(checkpoint.position for checkpoint in self._store.checkpoints(old).values())
 
     def _compare(
-        self, old: Generation | None, near: Generation | None, catch_up: CatchUp, foreign: str
+        self, old: Generation | None, near: Generation | None, catch_up: CatchUp, apart: str
     ) -> tuple[Agreement, tuple[int, int], str]:
         if old is None:
             return Agreement.ALONE, (0, 0), ""
-        if foreign:
-            return Agreement.UNKNOWN, (0, 0), foreign
+        if apart:
+            return Agreement.UNKNOWN, (0, 0), apart
         if near is None:
             return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and no projector follows it"
         self._watch.begin("compare")
@@ -328,8 +337,10 @@ class Swap:
         at_work = members(self._store, names.rebuilds(self._view.name)) - {self._new.attempt}
         for other in registry.generations.values():
             mine = other.hash == self._new.hash and other.created <= self._new.created and other.id != self._new.id
-            # A projector may have created one of its own while there was none to follow.
-            if mine and other.phase is Phase.SEALED and other.attempt not in at_work:
+            # A projector may have created one of its own while there was none to follow, and a rebuild may have failed
+            # between holding the one that is now promoted and removing the one held before.
+            is_over = other.phase is Phase.SEALED or other.phase is self._new.phase is Phase.HELD
+            if mine and is_over and other.attempt not in at_work:
                 remove(self._store, other)
         if old is not None and self._options.keep <= 0:
             remove(self._store, old)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from leftfold.engine.views.code_claims import name_of
 from leftfold.engine.views.generations import age_key, change, has_ended
 from leftfold.engine.views.leases import exclusive_lease, is_of_attempt, members
-from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
+from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
@@ -25,7 +24,6 @@ __all__ = [
     "discard",
     "leftovers",
     "orphans",
-    "predecessor",
     "projectors_of",
     "remove",
     "remove_ended",
@@ -123,18 +121,6 @@ def remove(store: ViewStore, generation: Generation) -> None:
 
     if generation.id not in change(store, generation.view, without).generations:
         store.unlink(generation)
-
-
-def predecessor(store: ViewStore, view: View[Any, Any]) -> Generation | None:
-    """The live generation of this code's schema; one with lost or unreadable checkpoints is of no use and removed."""
-    live = store.registry(view.name).live_of(view.hash)
-    if live is None:
-        return None
-    with suppress(ContractError):
-        if len(store.checkpoints(live)) == live.buckets:
-            return live
-    remove(store, live)
-    return None
 
 
 def remove_ended(store: ViewStore, generation: Generation) -> None:

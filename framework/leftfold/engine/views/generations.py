@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leftfold.engine.views.code_claims import may_fold, takeover_command
-from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
+from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -21,7 +21,7 @@ from leftfold.ports.protocols import LogReader, Report, ViewStore
 __all__ = [
     "BUCKETS", "GenerationReporter", "Identities", "age_key", "change", "check_log", "current_time", "empty_marks",
     "followed", "format_time", "has_ended", "log_mismatch", "new_generation", "note_cut", "open_generation",
-    "promote_first", "resolve", "topic_ids", "topics_of", "whole_checkpoints",
+    "promote_first", "resolve", "topic_ids", "topics_of", "whole_checkpoints", "why_unusable",
 ]  # fmt: skip
 
 
@@ -74,6 +74,18 @@ def whole_checkpoints(store: ViewStore, generation: Generation) -> dict[int, Che
     if len(checkpoints) < generation.buckets:
         raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole; rebuild it")
     return checkpoints
+
+
+def why_unusable(store: ViewStore, generation: Generation) -> str:
+    """Why no other generation can be compared with this one: the state of its checkpoints; '' when it can.
+
+    Readers may still see its rows, so it stays live until another one is.
+    """
+    try:
+        whole_checkpoints(store, generation)
+    except (ContractError, ViewNotBuilt):
+        return f"checkpoints of {generation.id} are lost or unreadable"
+    return ""
 
 
 def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> Registry:

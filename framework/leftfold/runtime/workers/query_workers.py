@@ -180,8 +180,8 @@ class _RefreshLoop:
         self._work.use(session, lambda why: report("events passed over", {"why": why}))
         self._streams: list[QueryViewThread] = []
         self._views: list[TableView[Any, Any]] = []
-        self._trouble, self._files = Outage(report, stop), dict[str, object]()
-        self._foreign = dict[str, str]()
+        self._troubles, self._due = dict[str, Outage](), dict[str, float]()
+        self._files, self._foreign = dict[str, object](), dict[str, str]()
 
     def add(self, view: View[Any, Any]) -> None:
         """Adds a view, as a stream if its SQL allows one, else with refreshes.
@@ -210,41 +210,42 @@ class _RefreshLoop:
         """Runs until `stop` is set, or until a stream ends by an error, which is raised."""
         for stream in self._streams:
             stream.start()
-        due = 0.0
         try:
             while not self._stop.wait(0.1):
                 for error in (stream.error for stream in self._streams if stream.error is not None):
                     raise error
-                if self._handed_over():
-                    due = 0.0
-                if time.monotonic() >= due:
-                    due = time.monotonic() + self._every
-                    for view in self._views:
+                self._hand_over()
+                for view in self._views:
+                    if time.monotonic() >= self._due.get(view.name, 0.0):
                         self._refresh(view)
         finally:
             self._stop.set()
             for stream in self._streams:
                 stream.join()
 
-    def _handed_over(self) -> bool:
-        """Moves views from streams that need the archive to refreshes; whether there was one."""
-        ended = [stream for stream in self._streams if stream.gap is not None]
-        for stream in ended:
+    def _hand_over(self) -> None:
+        """Moves views from streams that need the archive to refreshes."""
+        for stream in [stream for stream in self._streams if stream.gap is not None]:
             self._streams.remove(stream)
             self._views.append(stream.view)
             self._report("batch and swap", {"view": stream.view.name, "every": f"{self._every:g} s", "why": _PAST})
-        return bool(ended)
 
     def _refresh(self, view: TableView[Any, Any]) -> None:
-        """One refresh; errors of the log, the servers, the files or the rows are reported and retried."""
+        """One refresh; errors of the log, the servers, the files or the rows are reported, and retried when it is due.
+
+        No view waits for another one's files.
+        """
         if self._stop.is_set():
             return
+        self._due[view.name] = time.monotonic() + self._every
+        trouble = self._troubles.setdefault(view.name, Outage(self._report, self._stop))
         try:
             self._compute(view)
-            self._trouble.report_cause("")
+            trouble.report_cause("")
         except (InfrastructureError, UnusableReference) as error:
             if not self._stop.is_set():
-                self._trouble.pause_after(error)
+                pause = trouble.pause_for(error)
+                self._due[view.name] = max(self._due[view.name], time.monotonic() + pause)
         except ConfigurationError:
             raise
         except LeftfoldError as error:

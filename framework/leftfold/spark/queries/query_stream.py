@@ -6,10 +6,10 @@ import re
 import secrets
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -59,14 +59,30 @@ _SETTINGS = {
 }
 
 _LOST = re.compile(
-    r"\[(CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|"
-    r"STREAMING_CHECKPOINT_MISSING_METADATA_FILE)\b|batch \d+ doesn't exist|Failed to read log file|Checksum error: "
+    r"\[(CANNOT_LOAD_STATE_STORE\.(CANNOT_(FIND|READ)_\w+|INVALID_CHANGE_LOG_READER_VERSION|INVALID_CHECKPOINT_LINEAGE|"
+    r"UNEXPECTED_FILE_SIZE|(KEY|VALUE)_ROW_FORMAT_VALIDATION_FAILURE)|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED|"
+    r"STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|STREAMING_CHECKPOINT_MISSING_METADATA_FILE)\b|"
+    r"FileNotFoundException: (?=[^\n]*/state/\d+/\d+/)[^\n]*(does not exist|No such file)|ZipException: |"
+    r"batch \d+ doesn't exist|Failed to read log file|Checksum error: "
 )
-"""Spark's messages about a checkpoint directory in which files are lost or damaged."""
+"""Spark's messages about a checkpoint directory in which files are lost or damaged.
+
+The other conditions of CANNOT_LOAD_STATE_STORE may be transient: a lock that a killed task holds, too little memory, or
+a full disk. Where Spark gives no condition of its own, its message names the cause, which may be a lost file.
+"""
 
 
 class _CheckpointLost(InfrastructureError):
     """Spark cannot read files of a checkpoint directory."""
+
+
+class _Inputs(NamedTuple):
+    """What a stream is computed from: the fingerprints of its reference files, and its topics with ends and ids."""
+
+    files: Mapping[str, str]
+    topics: Mapping[str, int]
+    ends: Position
+    ids: Mapping[str, str]
 
 
 class QueryStream:
@@ -110,19 +126,16 @@ class QueryStream:
             InfrastructureError: the log, the store or Spark cannot be reached.
         """
         run = secrets.token_hex(8)
-        files = {name: file.fingerprint() for name, file in self._view.references.items()}
         sweep(self._places.store, self._view, self._keep)
-        with closing(self._places.open_log()) as log:
-            topics = topics_of(self._view, log.partitions)
-            ends, ids = log.stable_ends(topics), topic_ids(log, topics)
-        if why := self._other(ids):
-            raise ConfigurationError(why)
+        inputs = self._inputs()
         live = self._places.store.registry(self._view.name).live_of(self._view.hash)
-        resumed = self._resume(run, files, topics, ends)
-        if resumed is not None and self._has_continued(resumed, stop):
-            return
+        resumed = self._resume(run, inputs)
+        if resumed is not None:
+            if self._has_continued(resumed, stop):
+                return
+            inputs = self._inputs()  # the stream may have run for days
         with ExitStack() as lease:
-            batches = self._begin(run, files, topics, ends, ids, live, lease)
+            batches = self._begin(run, inputs, live, lease)
             try:
                 self._stream(batches, stop)
             except BaseException as error:
@@ -131,6 +144,16 @@ class QueryStream:
                 raise
             if batches.writer is None:
                 remove(self._places.store, batches.generation)
+
+    def _inputs(self) -> _Inputs:
+        """The reference files and topics as they are now."""
+        files = {name: file.fingerprint() for name, file in self._view.references.items()}
+        with closing(self._places.open_log()) as log:
+            topics = topics_of(self._view, log.partitions)
+            inputs = _Inputs(files, topics, log.stable_ends(topics), topic_ids(log, topics))
+        if why := self._other(inputs.ids):
+            raise ConfigurationError(why)
+        return inputs
 
     def foreign(self) -> str:
         """Why the live generation belongs to other topics, and what to type; '' when it belongs to these."""
@@ -145,46 +168,35 @@ class QueryStream:
         """The checkpoint directory of a generation."""
         return CheckpointDirectory(self._places.checkpoints, self._view.name, generation.id)
 
-    def _resume(
-        self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position
-    ) -> StreamBatches | None:
+    def _resume(self, run: str, inputs: _Inputs) -> StreamBatches | None:
         """The live generation, if its bucket checkpoints and its checkpoint directory agree."""
         store, view = self._places.store, self._view
         registry = store.registry(view.name)
         sweep_checkpoints(self._places.checkpoints, view.name, registry.generations)
         live = registry.live_of(view.hash)
-        if live is None or dict(live.topics) != dict(topics):
+        if live is None or dict(live.topics) != dict(inputs.topics):
             return None
         try:
             writer = QueryWriter(view, live, store, self._groups, run)
-        except ViewNotBuilt:
-            remove(store, live)
+        except ViewNotBuilt as error:
+            self._report("computed from the start", {"view": view.name, "why": str(error)})
             return None
         checkpoint = self.checkpoint(live)
         before = next(iter(writer.checkpoints.values())).token.rpartition(".")[0]
-        found = checkpoint.resumable(before, writer.batch, files)
+        found = checkpoint.resumable(before, writer.batch, inputs.files)
         if found is None:
             why = "the buckets' checkpoints and Spark's checkpoint directory do not agree"
             self._report("computed from the start", {"view": view.name, "why": why})
             return None
-        self._offset_check.check(beginning(topics) | checkpoint.committed(found))
+        self._offset_check.check(beginning(inputs.topics) | checkpoint.committed(found))
         if not writer.claim():
             raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this run ends")
         self._report("stream continues", {"view": view.name, "generation": live.id, "batch": writer.batch})
-        batches = self._batches(live, run, ends, checkpoint.take(found, run))
+        batches = self._batches(live, run, inputs.ends, checkpoint.take(found, run))
         batches.writer = writer
         return batches
 
-    def _begin(
-        self,
-        run: str,
-        files: Mapping[str, str],
-        topics: Mapping[str, int],
-        ends: Position,
-        ids: Mapping[str, str],
-        live: Generation | None,
-        lease: ExitStack,
-    ) -> StreamBatches:
+    def _begin(self, run: str, inputs: _Inputs, live: Generation | None, lease: ExitStack) -> StreamBatches:
         """A new generation and a new checkpoint directory; its first batch is the whole log.
 
         Until it is live, `lease` keeps other runs and rebuilds of the view from removing it, or from beginning one.
@@ -192,7 +204,7 @@ class QueryStream:
         Args:
             live: the live generation, if any, that cannot be continued.
         """
-        store, view = self._places.store, self._view
+        store, view, topics, ends = self._places.store, self._view, inputs.topics, inputs.ends
         try:
             me = lease.enter_context(
                 exclusive_lease(store, names.rebuilds(view.name), f"view {view.name} is being computed")
@@ -206,8 +218,8 @@ class QueryStream:
         if now is not None and now.id != (live and live.id):
             raise Fenced(f"view {view.name}: another run has made generation {now.id} live meanwhile; this run ends")
         self._offset_check.check(beginning(topics))
-        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids, attempt=me)
-        path = self.checkpoint(generation).begin(run, files)
+        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=inputs.ids, attempt=me)
+        path = self.checkpoint(generation).begin(run, inputs.files)
         batches = self._batches(generation, run, ends, path)
         batches.release = lease.close
         self._report("stream begins", {"view": view.name, "generation": generation.id})
@@ -248,11 +260,7 @@ class QueryStream:
             .foreachBatch(batches.take)
         )
         try:
-            query = writer.start()
-            try:
-                _wait(query, stop)
-            finally:
-                query.stop()
+            _wait(writer.start(), stop)
         except (PySparkException, Py4JError, ConnectionError) as error:  # the latter two when the JVM has died
             raise batches.failure or self._lost(batches.path, error) or cause_of(error) from error
 
@@ -282,6 +290,13 @@ class QueryStream:
 
 
 def _wait(query: StreamingQuery, stop: threading.Event) -> None:
-    while not stop.is_set():
-        if query.awaitTermination(1):
-            raise Fenced("another run of this stream was started in the same Spark; this run ends")
+    """Waits until `stop` is set and ends the query; after an error, one of ending it is not raised."""
+    try:
+        while not stop.is_set():
+            if query.awaitTermination(1):
+                raise Fenced("another run of this stream was started in the same Spark; this run ends")
+    except BaseException:
+        with suppress(Exception):
+            query.stop()
+        raise
+    query.stop()

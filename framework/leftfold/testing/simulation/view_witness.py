@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW
 from leftfold.model.rows import ordered
 from leftfold.model.view import View
@@ -147,7 +148,7 @@ def _history(cluster: Cluster, view: View[Any, Any]) -> dict[str, list[Any]]:
         row = rows[key][-1]
         if item is not None and row is not _STOPPED:
             try:
-                row = view.evolve(row, item)
+                row = _STOPPED if isinstance(item, ContractError) else view.evolve(row, item)
             except Exception:  # noqa: BLE001  # the App's own: the row is parked
                 row = _STOPPED
         rows[key].append(row)
