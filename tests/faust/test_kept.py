@@ -58,7 +58,9 @@ def tokens(tills: Tills, version: int) -> set[str]:
 
 
 def test_a_rebuild_keeps_others_out_until_it_is_closed(tills: Tills) -> None:
-    rows, other = (ExternalRows(lately_of(15), tills.store, {"tills.events": PARTITIONS}, anew=True) for _ in range(2))
+    rows, other = (
+        ExternalRows(lately_of(15), tills.store, {"tills.events": PARTITIONS}, is_rebuild=True) for _ in range(2)
+    )
     with closing(EventStreams(app, "lately", tills.kafka.aiokafka(), rows=[rows])) as streams:
         wired(streams, rows)
         assert streams.run(threading.Event(), once=True)

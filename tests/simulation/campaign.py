@@ -13,7 +13,7 @@ from tests.simulation.scenarios.planted import PLANTED, planted
 from tests.simulation.scenarios.posting import POST
 from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, PURSE, RESTARTS, WOKEN
 from tests.simulation.scenarios.spending import BESIDE, DEPLOY, SPENDING
-from tests.simulation.scenarios.trading import SENT, TRADE, UNSENT
+from tests.simulation.scenarios.trading import LIVING, SENT, TRADE, UNSENT
 
 __all__ = ["main"]
 
@@ -29,6 +29,7 @@ SCENARIOS = {
     "processes": TRADE,
     "killed routers": UNSENT,
     "killed senders": SENT,
+    "living senders": LIVING,
     "reactions": POST,
     **MISHAPS,
 }

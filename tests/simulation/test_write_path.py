@@ -1,4 +1,4 @@
-"""1,850 seeded schedules of the write path keep every promise."""
+"""1,450 seeded schedules of the write path keep every promise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from leftfold.testing.simulation.schedules import run, scheduled, shrink
 from tests.simulation.scenarios.purse import PURSE
 
-_CHUNK, _CHUNKS = 50, 37
+_CHUNK, _CHUNKS = 50, 29
 
 
 @pytest.fixture(scope="module", autouse=True)

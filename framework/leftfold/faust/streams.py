@@ -243,7 +243,7 @@ def streams_of(
     store: ViewStore | None,
     count: Callable[[str], int],
     *,
-    anew: bool = False,
+    is_rebuild: bool = False,
     report: Report = lambda what, details: None,
 ) -> EventStreams:
     """Creates the event stream of an App, ready to run.
@@ -258,7 +258,11 @@ def streams_of(
         ConfigurationError: an agent reads events that the stream does not name.
         InfrastructureError: another process writes a view.
     """
-    rows = [ExternalRows(view, store, topics_of(view, count), anew=anew) for view in stream.views if store is not None]
+    rows = [
+        ExternalRows(view, store, topics_of(view, count), is_rebuild=is_rebuild)
+        for view in stream.views
+        if store is not None
+    ]
     streams = EventStreams(app, stream.name, dialect, rows=rows, report=report, **stream.settings)
     try:
         stream.work(streams, *rows)

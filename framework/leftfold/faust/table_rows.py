@@ -91,7 +91,7 @@ class TableRows:
             taken = rows.take()
             if any(taken) or not rows.position().covers(position.only(rows.topics)):
                 await asyncio.to_thread(rows.write, taken, position)
-            if not rows.is_live and not rows.anew and self._is_through(rows):
+            if not rows.is_live and not rows.is_rebuild and self._is_through(rows):
                 await asyncio.to_thread(rows.show)
                 shown(rows.view.name)
         if time.monotonic() >= self._looked + _LOOK_SECONDS:

@@ -105,6 +105,8 @@ def _adjusted(schema: Any, place: _Place) -> Any:
             return _written(done, lambda v, handler: handler(v if v.tzinfo is None else v.astimezone(UTC)), place)
         case "datetime":
             return _written({**done, "tz_constraint": "aware"}, lambda v, handler: handler(v.astimezone(UTC)), place)
+        case "decimal":  # an int in its field is written as the equal Decimal
+            return {"serialization": core_schema.to_string_ser_schema(), **done}
         case "union":
             return _tagged(schema, done, place)
     return done

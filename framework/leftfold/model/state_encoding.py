@@ -80,7 +80,7 @@ class Storage(Generic[T]):
         adapter = storable(type_, where)
         for record in records_in(adapter.core_schema):
             check_record(record, where)
-        schema = adjusted_schema(_decimals_as_text(adapter.core_schema), canonical=canonical)
+        schema = adjusted_schema(adapter.core_schema, canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
         # Else classes of pydantic inside would be read and written by their own validators and serializers.
         self._validator = SchemaValidator(schema, _use_prebuilt=False)
@@ -165,13 +165,6 @@ def storable(type_: Any, where: str) -> TypeAdapter[Any]:
         return TypeAdapter(type_)
     except Exception as error:  # pydantic raises several kinds for types it cannot express
         raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
-
-
-def _decimals_as_text(schema: Any) -> Any:
-    """The schema that writes an int in a Decimal field as it writes the equal Decimal."""
-    done = with_parts(schema, _decimals_as_text)
-    is_decimal = isinstance(done, dict) and done.get("type") == "decimal"
-    return {"serialization": core_schema.to_string_ser_schema(), **done} if is_decimal else done
 
 
 def _looking_inside(schema: Any) -> Any:

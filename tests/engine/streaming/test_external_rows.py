@@ -63,7 +63,7 @@ def write(rows: ExternalRows[Level, str], reached: Position, *put: Level) -> Non
 
 def rebuilt(store: MemoryViewStore, reached: Position) -> Generation:
     """The live generation, which a rebuild has made."""
-    rows = ExternalRows(levels, store, TOPICS, anew=True)
+    rows = ExternalRows(levels, store, TOPICS, is_rebuild=True)
     generation = rows.open()
     write(rows, reached)
     rows.show()
@@ -209,9 +209,9 @@ def test_a_generation_that_another_rebuild_has_removed_is_not_shown(store: Memor
     rows, live = open_rows(store)
     write(rows, at(1, 1))
     rows.show()
-    first = ExternalRows(levels, store, TOPICS, anew=True)
+    first = ExternalRows(levels, store, TOPICS, is_rebuild=True)
     first.open()
-    ExternalRows(levels, store, TOPICS, anew=True).open()
+    ExternalRows(levels, store, TOPICS, is_rebuild=True).open()
     with pytest.raises(Fenced, match="has removed generation"):
         first.show()
     assert store.registry("levels").live[levels.hash] == live.id

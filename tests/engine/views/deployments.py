@@ -10,13 +10,18 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from leftfold import FoldView
 from leftfold.engine.rebuild.result import RebuildResult
+from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.projector import Projector
+from leftfold.errors import ConfigurationError
 from leftfold.ports.flush import Generation, Phase
 from tests.domains.ledger_world import promotion, rebuild
 from tests.domains.shop import Added, BasketEvent, CheckedOut, Summary, household_of, open_baskets
+from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import FoldBench, out
 
 NEVER = 1e9
@@ -143,6 +148,17 @@ class Deploys:
     def promote(self, code: str, named: str = "held", **options: Any) -> RebuildResult:
         """Makes a generation live, with a code at hand."""
         return promotion(self.bench, view_of(code), **{"fold": code, **options}).run(named)
+
+    def assert_refused(self, sentence: str) -> None:
+        """Neither verify nor promote works, and each says so."""
+        log = self.bench.log
+        verify = Verify(
+            view_of("a"), self.store, open_log=lambda: CommittedLog(log.reader()), open_store=lambda: self.store
+        )
+        for work in (lambda: verify.run_named("live"), lambda: self.promote("a")):
+            with pytest.raises(ConfigurationError, match=sentence) as refused:
+                work()
+            assert refused.value.exit_code == 78
 
     def lifecycle(self, code: str, **options: Any) -> GenerationLifecycle:
         """What a Spark stream of a code follows."""

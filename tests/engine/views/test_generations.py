@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.generations import Identities, change, empty_marks, followed, new_generation, open_generation
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.memory import MemoryViewStore
@@ -16,7 +15,6 @@ from leftfold.ports.flush import Checkpoint, Phase, Registry, While, covered
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.survey import Survey
 from tests.domains.shop import household_spend, open_baskets
-from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench
 from tests.engine.views.deployments import Deploys, view_of
 
@@ -172,13 +170,7 @@ def test_status_names_a_view_of_another_topic(shop: Deploys) -> None:
 def test_verify_and_promote_refuse_a_view_of_another_topic(shop: Deploys) -> None:
     shop.rebuild("a", hold=True)
     made_again(shop)
-    verify = Verify(
-        view_of("a"), shop.store, open_log=lambda: CommittedLog(shop.bench.log.reader()), open_store=lambda: shop.store
-    )
-    for work in (lambda: verify.run_named("live"), lambda: shop.promote("a")):
-        with pytest.raises(ConfigurationError, match=SENTENCE) as refused:
-            work()
-        assert refused.value.exit_code == 78
+    shop.assert_refused(SENTENCE)
 
 
 def test_a_rebuild_does_not_continue_a_generation_of_another_topic(shop: Deploys) -> None:

@@ -33,10 +33,10 @@ from leftfold.redis.flusher import Flusher
 from tests.simulation.scenarios.bug import Bug, Patch, decide_with
 from tests.simulation.scenarios.mishaps import COMMITS, SLOW
 from tests.simulation.scenarios.planted_consumers import CONSUMERS
-from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, WOKEN
+from tests.simulation.scenarios.purse import DECIDED, FORGOTTEN, RESTARTS, WOKEN
 from tests.simulation.scenarios.reverted import REVERTED
 from tests.simulation.scenarios.spending import DEPLOY, SPENDING
-from tests.simulation.scenarios.trading import SENT
+from tests.simulation.scenarios.trading import LIVING, SENT
 
 __all__ = ["PLANTED", "planted"]
 
@@ -333,7 +333,7 @@ def _other_code() -> Sequence[Patch]:
 
 PLANTED = {
     "restore order": Bug(_restore_order),
-    "high watermark": Bug(_high_watermark),
+    "high watermark": Bug(_high_watermark, RESTARTS),
     "offsets outside": Bug(_offsets_outside),
     "rewind": Bug(_rewind),
     "fresh metadata": Bug(_fresh_metadata),
@@ -351,7 +351,7 @@ PLANTED = {
     "token alone": Bug(_token_alone),
     "unended": Bug(_unended, FORGOTTEN),
     "unnoted": Bug(_unnoted, FORGOTTEN),
-    "unreleased": Bug(_unreleased, SENT),
+    "unreleased": Bug(_unreleased, LIVING),
     "unwatched": Bug(_unwatched, SENT),
     "any note": Bug(_any_note, WOKEN),
     "failed is done": Bug(_failed_is_done),

@@ -16,7 +16,7 @@ from leftfold.testing.simulation.kafka.brokers import BORN
 from leftfold.testing.simulation.schedules import Scenario
 from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Placed, Released, Reserved, app
 
-__all__ = ["SENT", "TRADE", "UNSENT"]
+__all__ = ["LIVING", "SENT", "TRADE", "UNSENT"]
 
 _ORDERS, _PRODUCTS = 5, 3
 _PAID = 0.6
@@ -60,3 +60,5 @@ SENT = Scenario(
     kinds=("kill both", "kill both", "kill coordinator", "kill coordinator", "terminate", "stop"),
 )
 """Brokers that forget transactions of process managers, whose commands lie in the topics of others."""
+LIVING = replace(SENT, kinds=("kill coordinator", "kill coordinator", "kill coordinator", "kill coordinator", "stop"))
+"""The same, where the process manager lives on."""

@@ -68,7 +68,7 @@ def rebuild_streams(
     for stream in _keepers(app, views):
         with closing(RedisViewStore(of_redis)) as store:
             with ClusterAdmin(of_kafka) as cluster:
-                streams = streams_of(app, stream, of_kafka.aiokafka(), store, cluster.partitions, anew=True)
+                streams = streams_of(app, stream, of_kafka.aiokafka(), store, cluster.partitions, is_rebuild=True)
             with closing(streams):
                 for view in stream.views:
                     sweep(store, view, keep)

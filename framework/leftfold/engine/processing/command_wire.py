@@ -7,6 +7,7 @@ import json
 import os
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter
@@ -319,17 +320,18 @@ def to_error(fields: dict[str, Any], command: type[Command]) -> LeftfoldError:
 def _declared(error: type[DomainError], fields: dict[str, Any], message: str) -> LeftfoldError:
     """The DomainError with these fields; making and printing it runs user code, which may fail."""
     try:
-        found = error(**_typed(error, fields))
+        known = {field.name for field in dataclasses.fields(error)}  # type: ignore[arg-type]  # a DomainError is one
+        adapters = {name: _adapter(error, name) for name in fields if name in known}  # type: ignore[arg-type]  # as above
+        found = error(**{name: adapter.validate_python(fields[name]) for name, adapter in adapters.items()})
         str(found)
     except Exception as failure:  # noqa: BLE001
         return ContractError(f"{message} ({error.__name__}, whose fields this code cannot read: {_brief(failure)})")
     return found
 
 
-def _typed(error: type[DomainError], fields: dict[str, Any]) -> dict[str, Any]:
-    hints = get_type_hints(error)
-    known = {field.name for field in dataclasses.fields(error)}  # type: ignore[arg-type]  # a DomainError is one
-    return {k: TypeAdapter(hints[k]).validate_python(v) for k, v in fields.items() if k in known}
+@lru_cache(maxsize=1024)
+def _adapter(error: type[DomainError], field: str) -> TypeAdapter[Any]:
+    return TypeAdapter(get_type_hints(error)[field])
 
 
 def _position(found: object, topic: str, partitions: int) -> Position:

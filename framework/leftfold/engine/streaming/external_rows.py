@@ -40,9 +40,9 @@ class ExternalRows(Generic[Row, K]):
     """
 
     def __init__(
-        self, view: StreamedView[Row, K], store: ViewStore, topics: Mapping[str, int], *, anew: bool = False
+        self, view: StreamedView[Row, K], store: ViewStore, topics: Mapping[str, int], *, is_rebuild: bool = False
     ) -> None:
-        self.view, self._store, self.topics, self.anew = view, store, dict(topics), anew
+        self.view, self._store, self.topics, self.is_rebuild = view, store, dict(topics), is_rebuild
         self._rows: dict[str, Row] = {}
         self._gone: dict[str, int] = {}
         self._writer: QueryWriter | None = None
@@ -56,7 +56,7 @@ class ExternalRows(Generic[Row, K]):
             InfrastructureError: another process writes or rebuilds the view.
         """
         name = self.view.name
-        if self.anew:
+        if self.is_rebuild:
             return exclusive_lease(self._store, names.rebuilds(name), f"view {name} is being rebuilt")
         return exclusive_lease(self._store, names.streams(name, self.view.hash), f"view {name} is kept")
 
@@ -72,9 +72,9 @@ class ExternalRows(Generic[Row, K]):
         registry = self._store.registry(self.view.name)
         there, live = followed(registry, self.view).values(), registry.live_of(self.view.hash)
         # A kept one stays until its time is over, for reads under way.
-        found = (g for g in there if g.phase is not Phase.KEPT and (g.phase is Phase.HELD) is self.anew)
+        found = (g for g in there if g.phase is not Phase.KEPT and (g.phase is Phase.HELD) is self.is_rebuild)
         for generation in sorted(found, key=age_key, reverse=True):
-            if self.anew:
+            if self.is_rebuild:
                 remove(self._store, generation)
                 continue
             is_replaced = live is not None and age_key(live) > age_key(generation)
@@ -83,7 +83,7 @@ class ExternalRows(Generic[Row, K]):
                 return self._begin(writer)
             if generation.phase is not Phase.LIVE:
                 remove(self._store, generation)
-        phase = Phase.HELD if self.anew else Phase.SEALED
+        phase = Phase.HELD if self.is_rebuild else Phase.SEALED
         generation = open_generation(self._store, self.view, self.topics, phase, BUCKETS)
         writer = QueryWriter(self.view, generation, self._store, (), secrets.token_hex(8))
         if not writer.write(0, (), Position()):

@@ -39,7 +39,7 @@ class RestoreScheduler:
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
         task, receivers = task_for(app, name), app.receivers_of(name)
-        topics = {*map(names.commands, receivers), *([names.commands(name)] if task.is_process else [])}
+        topics = sorted({names.commands(one) for one in (*receivers, *([name] if task.is_process else []))})
         own, ports = supplier.transactional_id(app, task), supplier.restore_ports
         self._sent = SentWatch(lambda: ports(group_member).hanging(app, task), topics, own, report) if topics else None
 

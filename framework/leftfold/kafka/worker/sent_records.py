@@ -12,7 +12,7 @@ from leftfold.engine.processing.stream_state import MARK
 from leftfold.errors import Fenced, LeftfoldError
 from leftfold.kafka.errors import translated
 from leftfold.kafka.worker.hanging_transactions import Hanging
-from leftfold.kafka.worker.transactions import Committed, Transactions, behind, is_committed
+from leftfold.kafka.worker.transactions import Committed, Transactions, behind, is_committed, pause_seconds
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId, Report
 
@@ -58,16 +58,16 @@ class SentRecords:
 
     def _wait(self, ends: Mapping[PartitionId, int], seconds: float, deadline: float) -> dict[PartitionId, int]:
         """Waits until the transaction has ended, or while no broker answers; returns where it has not by then."""
-        open_, until, pause = dict(ends), time.monotonic() + seconds, 1e-5
+        open_, began = dict(ends), time.monotonic()
+        until = began + seconds
         while True:
             try:
-                open_ = behind(self._stable, open_)
+                open_, pause = behind(self._stable, open_), pause_seconds(time.monotonic() - began)
             except KafkaException:
                 pause, until = _PAUSE, min(deadline, time.monotonic() + _GRACE)
             if not open_ or time.monotonic() > until:
                 return open_
             time.sleep(pause)
-            pause = min(2 * pause, 0.002)
 
     def _end(self, place: PartitionId, end: int, records: Sequence[Outgoing], deadline: float) -> None:
         """Commits one more transaction in a place.
