@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,114 @@ def test_a_change_is_wrong_or_recorded_and_says_what_to_do(load: Load, change: s
     assert finding.wrong is wrong
     assert str(finding).startswith(begins)
     assert holds in str(finding)
+
+
+PARTS = """
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+    @property
+    def share(self) -> int:
+        return 2
+
+@dataclass(frozen=True)
+class Place:
+    city: str = ""
+
+    def toll(self) -> Decimal:
+        return Decimal(3)
+
+class Timed(Event):
+    def late(self) -> bool:
+        return False
+
+class Paid(Timed, category="tills", key="till_id"):
+    rate: ClassVar[Decimal] = Decimal(4)
+    color: Color = Color.RED
+    place: Place = Place()
+    by: list[Place] = []
+
+    def after_tax(self) -> Decimal:
+        return self.amount * self.rate
+
+    till_id: str
+"""
+LARGE = (
+    ("from decimal import Decimal\n", "from decimal import Decimal\nfrom enum import Enum\nfrom functools import *\n"),
+    (
+        "from dataclasses import",
+        "from typing import Annotated, ClassVar\nfrom pydantic import Field\nfrom dataclasses import",
+    ),
+    ('class Paid(Event, category="tills", key="till_id"):\n    till_id: str\n', PARTS.lstrip()),
+)
+BOUND = "Annotated[Decimal, Field(max_digits=18, decimal_places=2)]"
+CHANGED: dict[str, tuple[str, str, str, str]] = {
+    # what is there before, what instead of it later, and how what is said begins and ends; the first may be decorated
+    "a default that is an enum's is lost": (
+        "Color = Color.RED", "Color", EVENT + "field color has lost its default", UPCAST
+    ),
+    "a default that is a record is lost": (
+        "Place = Place()", "Place", EVENT + "field place has lost its default", UPCAST
+    ),
+    "another default": ("Color = Color.RED", "Color = Color.BLUE", EVENT + "field color has another default", UPCAST),
+    "a bound": (
+        "amount: Decimal\n    note", f"amount: {BOUND}\n    note",
+        EVENT + "field amount was number or string and is now number or string {'decimalPlaces': 2", UPCAST,
+    ),
+    "another key": (
+        '"tills", key="till_id"):\n    rate', '"tills", key="note"):\n    rate',
+        EVENT + "its key was till_id and is note, so that its streams are others; give the class another name", "",
+    ),
+    "a property of an enum in a field": ("return 2", "return 5", FOLD, ""),
+    "a method of a record in a field": ("Decimal(3)", "Decimal(5)", FOLD, ""),
+    "a method of a base class": ("return False", "return True", FOLD, ""),
+    "a constant of the class": ("Decimal(4)", "Decimal(5)", FOLD, ""),
+    "a method of the event": ("self.amount * self.rate", "self.amount / self.rate", FOLD, ""),
+    "a helper whose results are kept": ("@cache|amount - FEE", "amount + FEE", FOLD, ""),
+    "a helper that is chosen by type": ("@singledispatch|amount - FEE", "amount + FEE", FOLD, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_change_below_the_surface_is_wrong(load: Load, change: str) -> None:
+    before, after, begins, holds = CHANGED[change]
+    decorator, _, old = before.rpartition("|")
+    large = (*LARGE, ("def net(", f"{decorator}\ndef net("))
+    found = compare(lock_of(load(*large)), lock_of(load(*large, (old, after))))
+    (finding,) = [one for one in found if one.about.split()[0] in ("event", "decider") and one.wrong]
+    assert str(finding).startswith(begins)
+    assert holds in str(finding)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    by: list[Place] = []", "    by: list[Place] = []\n    tags: list[str] = Field(default_factory=list)"),
+        ("    by: list[Place] = []", "    by: list[Place] = Field(default_factory=list)"),
+        ("    till_id: str\n    amount: Decimal\n\n@", "    till_id: str\n    amount: Decimal = Decimal(1)\n\n@"),
+    ],
+    ids=["a new field that a factory fills", "a default becomes a factory's", "a default of a command"],
+)
+def test_a_change_that_every_reader_can_bear_is_recorded(load: Load, old: str, new: str) -> None:
+    (finding,) = compare(lock_of(load(*LARGE)), lock_of(load(*LARGE, (old, new))))
+    assert not finding.wrong
+    assert "in a way that every reader can bear" in str(finding)
+
+
+def test_a_lock_from_before_keys_were_in_it_only_lacks_them(load: Load) -> None:
+    lock = lock_of(load())
+    older = replace(
+        lock, events={"tills.Paid.v1": {k: v for k, v in lock.events["tills.Paid.v1"].items() if k != "key"}}
+    )
+    assert [one.wrong for one in compare(older, lock)] == [False]
+
+
+def test_a_state_with_slots_is_part_of_its_fold(load: Load) -> None:
+    slots = ("@dataclass(frozen=True)\nclass Till", "@dataclass(frozen=True, slots=True)\nclass Till")
+    begun = ("initial_state=Till()", "initial_state=Till(Decimal(5))")
+    (finding,) = compare(lock_of(load(slots)), lock_of(load(slots, begun)))
+    assert str(finding).startswith(FOLD)
 
 
 def test_a_lowered_version_is_wrong(load: Load) -> None:

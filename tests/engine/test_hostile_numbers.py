@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leftfold import ContractError
+from leftfold import Command, ContractError, Decider, Event
 from leftfold.cli.data.events import fields_of
 from leftfold.engine.causation import step_of
 from leftfold.engine.processing.log_time import Watermark
@@ -29,6 +29,36 @@ STRANGE = ["²", "９", "٣", "9" * 20, "9" * 5000, "1_0", "+1", " 1", "-1", "1.
 def named(headers: Any, name: str, value: bytes) -> list[tuple[str, bytes]]:
     """Headers with one of them replaced."""
     return [*((key, old) for key, old in headers if key != name), (name, value)]
+
+
+MOST = 10**4300 - 1
+"""The largest number that Python reads; it writes larger ones."""
+
+
+class Counted(Event, category="counts", key="counter"):
+    counter: str
+    units: int
+
+
+class Count(Command, category="counts", key="counter"):
+    counter: str
+    units: int
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda command, total: [Counted(counter=command.counter, units=command.units + total)],
+        lambda command, total: [Counted(counter=command.counter, units=command.units)],
+    ],
+    ids=["an event", "a state"],
+)
+def test_a_number_that_no_reader_takes_is_never_written(decide: Any) -> None:
+    total: dict[str, Any] = {"state": int, "initial_state": 0, "evolve": lambda total, event: total + event.units}
+    bench = CommandBench(Decider("counts", commands=Count, events=Counted, decide=decide, **total))
+    assert bench.send(Count(counter="c", units=MOST)).counts == {"accepted": 1}
+    assert bench.send(Count(counter="c", units=1)).counts == {"failed": 1}
+    assert (bench.state("c").version, bench.state("c").state) == (1, MOST)
 
 
 @pytest.mark.parametrize("version", STRANGE)
@@ -98,7 +128,10 @@ def test_a_position_between_decisions_is_found_despite_a_broken_header(number: s
     assert offset == (6 if number == "2" else 8)
 
 
-@pytest.mark.parametrize("value", [b'{"sources":{},"inputs":{"0":1e999}}', b"[" * 100_000])
+NO_ZONE = b'{"sources":{"a":{"end":"2026-01-01T00:00:00"}},"inputs":{}}'
+
+
+@pytest.mark.parametrize("value", [b'{"sources":{},"inputs":{"0":1e999}}', b"[" * 100_000, NO_ZONE])
 def test_a_watermark_with_a_broken_time_breaks_the_contract(value: bytes) -> None:
     with pytest.raises(ContractError, match="says no time"):
         Watermark.decode(value)

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from leftfold.errors import ConfigurationError
-from leftfold.model.messages import Command, Event
+from leftfold.model.messages import Command, Event, with_parts
 from leftfold.model.typing import parse_source
 
 __all__ = ["fold_hash"]
@@ -127,7 +127,8 @@ def fold_hash(*roots: object) -> str:
     """The hash of a fold: sixteen hex digits over functions, classes and values, and those of their package they name.
 
     A comment, a docstring or a type annotation changes nothing; a constant or a helper two calls away does. The fields
-    of an event are not part of it, since its schema is recorded separately, but its methods are.
+    of an event are not part of it, since its schema is recorded separately, but its methods and constants are, and
+    those of the classes in its fields.
     """
     reach = _Reach({_package(root) for root in roots})
     for root in roots:
@@ -154,6 +155,11 @@ class _Reach:
         self._seen.add(id(thing))
         # An id is only unique while its owner lives.
         self._kept.append(thing)
+        if not isinstance(thing, type):
+            # A function behind decorators, of libraries too, and what `singledispatch` chooses from.
+            self.visit(inspect.getattr_static(thing, "__wrapped__", None), name)
+            if isinstance(choices := getattr(thing, "registry", None), Mapping) and isinstance(thing, FunctionType):
+                self.visit(list(choices.values()), name)
         match thing:
             case MethodType():
                 self.visit(thing.__func__)
@@ -168,13 +174,22 @@ class _Reach:
     def _code(self, thing: FunctionType | type) -> None:
         if not self._is_users(thing):
             return
-        scope = _scope(thing)
-        for node in self._sources.of(thing):
-            parts = _methods(node) if isinstance(thing, type) and issubclass(thing, Event | Command) else [node]
-            for part in parts:
-                self.texts.add(canonical(part))
-                for name, value in _named(part, scope):
-                    self.visit(value, name)
+        if isinstance(thing, type) and issubclass(thing, Event | Command):
+            parts = [part for cls in _classes_in(thing) if self._is_users(cls) for part in self._methods(cls)]
+        else:
+            parts = [(node, _scope(thing)) for node in self._sources.of(thing)]
+        for part, scope in parts:
+            self.texts.add(canonical(part))
+            for name, value in _named(part, scope):
+                self.visit(value, name)
+
+    def _methods(self, cls: type) -> list[tuple[ast.AST, dict[str, Any]]]:
+        """What a class has beside its fields; nothing where it has no source, as a generic class with its arguments."""
+        try:
+            (node,) = self._sources.of(cls)
+        except ConfigurationError:
+            return []
+        return [(child, _scope(cls)) for child in ast.iter_child_nodes(node) if _is_no_field(child)]
 
     def _value(self, thing: object, name: str) -> None:
         if isinstance(thing, UnionType) or get_args(thing):
@@ -185,7 +200,9 @@ class _Reach:
             parts = list(thing)
         elif isinstance(thing, ModuleType):
             return
-        elif isinstance(thing, BaseModel) or dataclasses.is_dataclass(thing):
+        elif dataclasses.is_dataclass(thing):
+            parts = [type(thing), *(getattr(thing, part.name, None) for part in dataclasses.fields(thing))]
+        elif isinstance(thing, BaseModel):
             parts = [type(thing), *vars(thing).values()]
         else:
             text = f"{type(thing).__name__}.{thing.name}" if isinstance(thing, Enum) else repr(thing)
@@ -222,8 +239,23 @@ def _scope(thing: FunctionType | type) -> dict[str, Any]:
     return {**thing.__globals__, **{name: cell.cell_contents for name, cell in cells.items()}}
 
 
-def _methods(node: ast.AST) -> list[ast.AST]:
-    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.FunctionDef)]
+def _classes_in(message: type[Event | Command]) -> list[type]:
+    """The class of a message and the classes in its fields, at every depth, with their bases."""
+    found: dict[type, None] = {}
+
+    def add(schema: Any) -> None:
+        if isinstance(schema, Mapping) and isinstance(cls := schema.get("cls"), type):
+            found.update(dict.fromkeys(cls.__mro__))
+        with_parts(schema, add)
+
+    add(message.__pydantic_core_schema__)
+    return list(found)
+
+
+def _is_no_field(node: ast.AST) -> bool:
+    if isinstance(node, ast.AnnAssign):
+        return "ClassVar" in ast.unparse(node.annotation)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign)
 
 
 def _named(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

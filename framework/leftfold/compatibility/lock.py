@@ -110,11 +110,11 @@ def lock_of(app: App) -> Lock:
 
 def _states(member: Decider[Any, Any, Any] | Process[Any, Any, Any], *functions: object) -> FoldLock:
     state = member.initial_state
-    return FoldLock(member.version, fold_hash(*functions, state, type(state)))
+    return FoldLock(member.version, fold_hash(*functions, state, type(state), *member.events))
 
 
 def _view(view: View[Any, Any]) -> FoldLock:
-    roots: list[object] = [view.rows.row]
+    roots: list[object] = [view.rows.row, *view.events]
     if isinstance(view, FoldView):
         roots += [view.evolve, view.key]
     if isinstance(view, SpreadView):
@@ -211,12 +211,15 @@ def _lost(kind: str, type_: str, newest: int | None) -> CheckFinding:
 def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[CheckFinding]:
     if old == new:
         return
-    about, broken = f"{kind} {type_}", breaks(old, new)
+    about, broken = f"{kind} {type_}", breaks(old, new, is_stored=kind == "event")
     match = _TYPE.fullmatch(type_)
     version = int(match["version"]) if match else 1
     name = type_.split(".")[1]
     for what in broken:
         yield CheckFinding(about, f"{what}; give {name} version={version + 1} and upcasts={{..., {version}: ...}}")
-    if not broken:
+    if "key" in old and old["key"] != new["key"]:
+        what = f"its key was {old['key']} and is {new['key']}, so that its streams are others"
+        yield CheckFinding(about, f"{what}; give the class another name, and write that {kind}")
+    elif not broken:
         why = f"its schema changed in a way that every reader can bear; {_RECORD}"
         yield CheckFinding(about, why, wrong=False)

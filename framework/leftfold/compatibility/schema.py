@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+
 from leftfold.errors import ContractError
 from leftfold.model.messages import Command, Event
 
@@ -17,23 +20,36 @@ Schema = Mapping[str, Any]
 _MOST = 100_000
 
 
+class _Schema(GenerateJsonSchema):
+    """pydantic's schemas say nothing about the digits of a Decimal."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> dict[str, Any]:
+        digits = {"maxDigits": schema.get("max_digits"), "decimalPlaces": schema.get("decimal_places")}
+        return {**super().decimal_schema(schema), **{name: most for name, most in digits.items() if most is not None}}
+
+
 def message_schema(message: type[Event | Command]) -> dict[str, Any]:
-    """The schema of a message on reading, without titles and descriptions; in it Decimal differs from str."""
-    found: dict[str, Any] = _wordless(message.model_json_schema(mode="validation"), names=False)
-    return found
+    """The schema of a message on reading, with its key, without titles and descriptions; in it Decimal is not str."""
+    found: dict[str, Any] = _wordless(
+        message.model_json_schema(mode="validation", schema_generator=_Schema), names=False
+    )
+    return {**found, "key": message.__leftfold__.key}
 
 
-def breaks(released: Schema, now: Schema) -> list[str]:
+def breaks(released: Schema, now: Schema, *, is_stored: bool = True) -> list[str]:
     """The changes that make the present class unable to read, or to write, what was released; empty = compatible.
 
     A new field with a default breaks nothing: older events get the default and older readers ignore the field.
+
+    Args:
+        is_stored: messages without a field stay in the log, so that its default may not change.
 
     Raises:
         ContractError: one is no schema, or a short one that expands to more parts than any class has.
     """
     room = _Room()
     try:
-        return list(_record("", _Side(released, room), _Side(now, room)))
+        return list(_record("", _Side(released, room), _Side(now, room), is_stored=is_stored))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ContractError(
             f"the schema of a message cannot be read ({type(error).__name__}: {str(error)[:200]}); take leftfold.lock "
@@ -76,35 +92,42 @@ class _Side:
         return _resolved(self.schema, self.root, seen, self._room)
 
 
-def _record(path: str, old: _Side, new: _Side) -> Iterator[str]:
+def _record(path: str, old: _Side, new: _Side, *, is_stored: bool) -> Iterator[str]:
     before, after = old.schema.get("properties", {}), new.schema.get("properties", {})
     for name in before.keys() - after.keys():
         yield f"field {path}{name} is removed, which older readers need"
-    for name in sorted(after.keys() - before.keys()):
-        if "default" not in after[name]:
-            yield f"field {path}{name} is new and has no default, so what was written before cannot be read"
+    was_needed, needed = (frozenset(side.schema.get("required", ())) for side in (old, new))
+    for name in sorted((after.keys() - before.keys()) & needed):
+        yield f"field {path}{name} is new and has no default, so what was written before cannot be read"
     for name in sorted(before.keys() & after.keys()):
-        yield from _field(f"{path}{name}", old.field(name), new.field(name))
+        yield from _field(f"{path}{name}", old.field(name), new.field(name), is_stored=is_stored)
+        if name in needed - was_needed:
+            yield f"field {path}{name} has lost its default, so what was written before may not be readable"
+        elif is_stored and _default(before[name], after[name]) != _default(after[name], before[name]):
+            yield f"field {path}{name} has another default, so what was written without it is read differently"
 
 
-def _field(path: str, old: _Side, new: _Side) -> Iterator[str]:
+def _field(path: str, old: _Side, new: _Side, *, is_stored: bool) -> Iterator[str]:
     one, other = old.flat(), new.flat()
     if one == other:
         return
     if "properties" in old.schema and "properties" in new.schema:
-        yield from _record(f"{path}.", old, new)
-    elif {**one, "default": None} == {**other, "default": None}:
-        if "default" in one and "default" not in other:
-            yield f"field {path} has lost its default, so what was written before may not be readable"
-    else:
+        yield from _record(f"{path}.", old, new, is_stored=is_stored)
+    elif {**one, "default": None} != {**other, "default": None}:
         yield f"field {path} was {_said(one)} and is now {_said(other)}"
 
 
+def _default(schema: Schema, other: Schema) -> Any:
+    """The default of a field where another schema has one, too; what a factory makes is in no schema."""
+    return schema.get("default") if "default" in schema and "default" in other else None
+
+
 def _said(schema: Schema) -> str:
-    if "anyOf" in schema:
-        return " or ".join(map(_said, schema["anyOf"]))
-    kind = str(schema.get("format") or schema.get("type") or schema.get("enum") or "of any kind")
-    bounds = {k: v for k, v in schema.items() if k not in ("type", "format", "default", "properties", "required")}
+    kind = " or ".join(map(_said, schema.get("anyOf", ()))) or str(
+        schema.get("format") or schema.get("type") or schema.get("enum") or "of any kind"
+    )
+    unsaid = ("type", "format", "default", "properties", "required", "anyOf")
+    bounds = {k: v for k, v in schema.items() if k not in unsaid}
     return f"{kind} {bounds}" if bounds else kind
 
 

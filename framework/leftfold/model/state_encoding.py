@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,11 +19,27 @@ from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import OF_USERS, UNTAGGED, adjusted_schema, records_in, with_parts
 from leftfold.safety import shown
 
-__all__ = ["Storage", "check_record", "number_in", "time_at", "time_in", "version_in"]
+__all__ = ["Storage", "check_record", "checked_json", "number_in", "time_at", "time_in", "version_in"]
 
 
 _MOST = 1 << 63
 _LONGEST = 19
+_DIGITS = 4300
+"""Of the longest whole number that Python and pydantic read."""
+
+
+def checked_json(data: bytes) -> bytes:
+    """The JSON of a message or state, in which no whole number is too long for its readers.
+
+    Raises:
+        ContractError: one has more digits than Python and pydantic read; both would write it.
+    """
+    if len(data) > _DIGITS:
+        try:
+            json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ContractError(f"it could not be read again: {error}") from error
+    return data
 
 
 def number_in(text: str | bytes) -> int | None:
@@ -96,7 +113,7 @@ class Storage(Generic[T]):
         """
         try:
             self._look_inside(value)
-            return self.encode(value)
+            return checked_json(self.encode(value))
         except ValidationError as error:
             raise ContractError(f"{self.where}: {_refusal(error)}") from error
         except (PydanticSerializationError, ValueError) as error:

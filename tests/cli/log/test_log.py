@@ -8,11 +8,13 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +25,7 @@ import pytest
 from leftfold import Command
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.parquet.manifest import Manifest
 from tests.cli.shell import Shell, running, serving
 from tests.cli.terminal import keys
 from tests.domains.ledger import Move, app, histories, stranger
@@ -182,6 +185,16 @@ def test_a_gap_is_looked_for_in_the_archive_and_an_archive_can_be_left_out(
     result = bare("check")
     assert (result.code, "topic ledgers.events: a gap in the log" in result.out) == (1, True), result.out
     assert "gap in the log" not in bare("check", *kept).out
+
+
+def test_an_older_copy_of_the_archive_lacks_what_was_trimmed(trimmed: Shell, tmp_path: Path) -> None:
+    older = shutil.copytree(trimmed.place / "kept", tmp_path / "older")
+    (file,) = older.rglob("*.json")
+    manifest = Manifest.from_json(file.read_bytes(), file.name)
+    file.write_bytes(replace(manifest, spans=tuple(span for span in manifest.spans if span.partition)).to_json())
+    result = trimmed("log", "verify-archive", "ledgers", "--deep", "--archive", str(older))
+    lacking = re.search(r"\[0\] offsets 0 to \d+ are neither in the archive nor in the topic", result.out + result.err)
+    assert (result.code, bool(lacking)) == (3, True)
 
 
 def test_a_damaged_archive_is_reported_and_ends_with_3(trimmed: Shell) -> None:

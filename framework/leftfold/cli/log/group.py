@@ -22,6 +22,7 @@ from leftfold.cli.options import (
     examples,
     read_time,
 )
+from leftfold.engine.archive.gaps import check_archived
 from leftfold.engine.archive.retention import Trim, Trimming, compare
 from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.errors import InfrastructureError
@@ -31,7 +32,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.reactions.start_offsets import is_started
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.ports.bulk import OffsetRange
+from leftfold.ports.bulk import OffsetRange, check_owner
 from leftfold.runtime.as_of import read_position
 from leftfold.runtime.connect import open_archive
 from leftfold.runtime.console import amount, emit, note, say, shown
@@ -282,12 +283,19 @@ def _differences(category: str, uri: str, kafka: str | None, report: ProgressRep
     past = ParquetArchive(uri)
     watch = Stopwatch(report)
     with closing(KafkaBulkLog(settings)) as log:
-        starts = log.starts([topic])
-        parts = [OffsetRange(topic, p, starts.next_offset(topic, p), end) for p, end in past.ends(topic).items()]
+        check_owner(past, topic, log)
+        starts, ends = log.starts([topic]), past.ends(topic)
+        check_archived(topic, ends, log.stable_ends([topic]), archive=past.place)
+        parts = [OffsetRange(topic, p, start, ends.get(p, 0)) for p, start in starts.offsets[topic].items()]
         watch.begin("compare", sum(max(0, part.end - part.start) for part in parts))
         found = [compare(past, log, part, watch.tell).difference for part in parts if part.start < part.end]
         watch.end()
-    return [difference for difference in found if difference]
+    nowhere = [
+        f"{topic}[{part.partition}] offsets {part.end} to {part.start - 1} are neither in the archive nor in the topic"
+        for part in parts
+        if part.end < part.start
+    ]
+    return [*nowhere, *(difference for difference in found if difference)]
 
 
 class TrimWork:

@@ -174,7 +174,8 @@ def unbounded(app: App) -> str:
     more = f" and {amount(len(found) - _NAMED, 'other')}" if len(found) > _NAMED else ""
     return (
         f"a Decimal may have any number of digits in {', '.join(found[:_NAMED])}{more}; SQL passes over events whose "
-        f"amounts do not fit. Bound it, in commands too: Annotated[Decimal, Field(max_digits=18, decimal_places=2)]"
+        f"amounts do not fit. Bound it in commands, and in events that are new or get a new version=: "
+        f"Annotated[Decimal, Field(max_digits=18, decimal_places=2)]"
     )
 
 
@@ -212,10 +213,11 @@ def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> t
 def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[CheckFinding]:
     """Topics whose first events were deleted and are not in the archive: no fold from the first event is possible."""
     starts: Position = cluster.starts(topics)
-    past = open_archive(archive)
+    open_past = open_archive(archive)
     for topic, partitions in starts.offsets.items():
-        ends = past().ends(topic) if past is not None and any(partitions.values()) else {}
+        past = open_past() if open_past is not None and any(partitions.values()) else None
+        ends, place = ({}, "") if past is None else (past.ends(topic), past.place)
         for partition, start in partitions.items():
             if start > (end := ends.get(partition, 0)):
-                yield CheckFinding(f"topic {topic}", str(log_gap(topic, partition, end, start, archive=archive)))
+                yield CheckFinding(f"topic {topic}", str(log_gap(topic, partition, end, start, archive=place)))
                 break

@@ -23,6 +23,7 @@ from leftfold.errors import ConflictError, ContractError, DecisionFailed, Domain
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.messages import Event
+from leftfold.model.state_encoding import checked_json
 from leftfold.ports.codec import MessageCodec, event_id
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing, Reply
 from leftfold.ports.protocols import RawRecord
@@ -194,7 +195,7 @@ def _apply(
                 f"{type(event).__name__} has key {key!r}, but the command decides for {received.key!r} only"
             )
         state = decider.evolve(state, event)
-        encoded.append((type_, codec.encode(event)))
+        encoded.append((type_, checked_json(codec.encode(event))))
     return state, tuple(encoded)
 
 

@@ -13,7 +13,7 @@ from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, Inpu
 from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
 from leftfold.model.messages import Command
 from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
-from leftfold.model.state_encoding import version_in
+from leftfold.model.state_encoding import checked_json, version_in
 from leftfold.ports.codec import MessageCodec, event_id, utc_text
 from leftfold.safety import shown
 
@@ -51,13 +51,20 @@ def _trouble(effect: object, sends: Container[type[Command]]) -> str:
 
 
 def _named(name: object) -> str:
-    return "" if isinstance(name, str) and name else f"a timer's name is a text that is not empty, not {name!r}"
+    is_text = isinstance(name, str) and name and name == name.encode(errors="replace").decode()
+    return "" if is_text else f"a timer's name is a text that is not empty, not {name!r}"
 
 
 def _dated(at: object) -> str:
     if not isinstance(at, datetime):
         return f"a timer's time is a datetime, not {at!r}"
-    return "" if at.tzinfo is not None else "its time has no time zone; take it from an event, whose times have one"
+    if at.tzinfo is None:
+        return "its time has no time zone; take it from an event, whose times have one"
+    try:
+        utc_text(at)
+    except (OverflowError, ValueError) as error:
+        return f"its time does not exist in UTC: {error}"
+    return ""
 
 
 def _sent(command: object, sends: Container[type[Command]]) -> str:
@@ -124,16 +131,16 @@ class Reactor:
         Raises:
             ConfigurationError: the event is of a version that this code does not know; no input behind it may be taken.
         """
-        if given.origin is not None:
+        if given.origin is not None and given.type not in (ACK, NACK):
+            # An answer counts once by the id of its command; its topic may have been made again, with lower offsets.
             source, offset, index = given.origin
             if instance.origins.get(source, (-1, -1)) >= (offset, index):
                 return InputSkipped("duplicates")
         if instance.finished and given.cause not in instance.waiting:
             return InputSkipped("finished")
+        self._check_version(given)
         try:
             outcome = self._outcome_of(instance, given)
-        except ConfigurationError:
-            raise
         except LeftfoldError as error:
             self.refuse(instance, given)
             return Failed(error)
@@ -160,7 +167,6 @@ class Reactor:
             return self._due(instance, given)
         if given.type in (ACK, NACK):
             return self._take_answer(instance, given)
-        self._check_version(given)
         event = self.events.wanted(given.type, given.value)
         return InputSkipped("foreign") if event is None else self._react(instance, given, event)
 
@@ -199,7 +205,7 @@ class Reactor:
             return InputAccepted(())
         body = _body(given)
         refused, value = str(body.get("type") or sent.type), str(body.get("command") or sent.value)
-        command = self.commands.decode(refused.encode(), value.encode())
+        command = self.commands.decode(refused.encode(errors="replace"), value.encode(errors="replace"))
         error = to_error(body, type(command))
         del instance.waiting[given.cause]
         name = type(command).__name__
@@ -218,7 +224,7 @@ class Reactor:
             state = process.evolve(instance.state, what)
             process.state.check(state)
             effects = [self._encoded(effect) for effect in out]
-        except LeftfoldError:
+        except (ContractError, DecisionFailed):
             raise
         except Exception as error:
             raise DecisionFailed(f"process {process.name} failed on {shown(what)}: {shown(error)}") from error
@@ -249,7 +255,7 @@ class Reactor:
         command = effect.command if isinstance(effect, Timer) else effect
         if not isinstance(command, Command):
             return effect, None
-        value = self.commands.encode(command)
+        value = checked_json(self.commands.encode(command))
         if len(value) > self._room:
             raise ContractError(f"{type(command).__name__} of {len(value)} bytes; at most {self._room} fit")
         return effect, SentCommand(self.commands.types[type(command)].decode(), value.decode())
