@@ -1,4 +1,4 @@
-"""Unusual requests that are answered as HTTP says: ETags, HEAD, origins, compression, limits, names of indexes."""
+"""Unusual requests that are answered as HTTP says: ETags, HEAD, origins, compression, limits, preferences."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
 from leftfold import App, FoldView
@@ -18,7 +19,7 @@ from leftfold.memory import World
 from leftfold.model.position import Position
 from tests.domains.ledger_world import rebuild
 from tests.domains.shop import CheckedOut, Summary, app, baskets, household_spend, open_baskets
-from tests.http.calls import JSON, NDJSON, OPEN_PATH, StandIn, called, check_out, open_basket, problem_in
+from tests.http.calls import ADD, BASKETS, JSON, NDJSON, OPEN_PATH, StandIn, called, check_out, open_basket, problem_in
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ def test_an_index_may_have_the_name_of_a_query_parameter() -> None:
             found = (await http.get("/views/accounts", params={"tier": "gold", "limit": "2", **query})).json()
             assert ([one["key"] for one in found["rows"]], found["more"]) == (["b0", "b1"], True)
             assert (await http.get("/views/accounts:count", params={"tier": "gold", **query})).json() == {"count": 3}
-        between = {"between": "limit", "at_least": "7", "limit": "2"}
-        assert len((await http.get("/views/accounts", params=between)).json()["rows"]) == 2
+        between = {"between": "limit", "at_least": "7"}
+        assert len((await http.get("/views/accounts", params={**between, "limit": "2"})).json()["rows"]) == 2
+        assert (await http.get("/views/accounts:count", params=between)).json() == {"count": 3}
 
     other = App("shop", partitions=4, deciders=[baskets], views=[accounts])
 
@@ -245,5 +247,65 @@ def test_an_answer_says_whether_there_are_more_rows_than_its_limit() -> None:
         problem_in(await http.get(view, params={"between": "tier", "at_least": "a", "above": "b"}), 400)
         assert "start the scan over" in problem_in(await http.get(view, params={"cursor": "none:0:"}), 410)["detail"]
         problem_in(await http.get(view, params={"as_of": "never"}), 404)
+
+    called(calls)
+
+
+def test_a_batch_with_a_precondition_is_refused_before_a_line_is_read() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        lines = json.dumps({"basket_id": "b", "household": "h"})
+        answer = await http.post(f"{OPEN_PATH}:batch", content=lines, headers={**NDJSON, "If-Match": '"7"'})
+        assert problem_in(answer, 400)["detail"].startswith("a batch has no If-Match")
+        problem_in(await http.get("/streams/baskets/b"), 404)
+
+    called(calls)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["respond-async"], 202),
+        (["Respond-Async; x=1"], 202),
+        (["handling=lenient, respond-async"], 202),
+        (["wait=10", 'x="a, \\"b" , RESPOND-ASYNC'], 202),
+        (["respond-asynchronously"], 200),
+        (['x="no respond-async please"', "y; respond-async"], 200),
+        (['x="\\", respond-async, b"'], 200),
+        (['x="respond-async, b'], 200),
+        (["", ","], 200),
+    ],
+)
+def test_a_preference_is_read_as_its_token_in_every_line_of_the_header(lines: list[str], status: int) -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        body = {"basket_id": "b", "household": "h"}
+        answer = await http.post(OPEN_PATH, json=body, headers=[("Prefer", line) for line in lines])
+        assert answer.status_code == status
+
+    called(calls)
+
+
+def test_respond_async_answers_before_the_decision_and_the_link_after_it() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "later"}
+        answer = await http.post(f"{BASKETS}/Add", json={**ADD, "price": "500"}, headers=headers)
+        assert answer.status_code == 202
+        for _ in range(2):
+            assert problem_in(await http.get(answer.headers["Location"]), 422)["error"] == "TooDear"
+
+    called(calls)
+
+
+def test_a_parameter_that_a_search_or_count_would_not_use_is_refused() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        view = "/views/household_spend"
+        for query in ("", "?tier=base", "?top=tier", "?cursor=x", ":count", ":count?tier=base"):
+            for end in ("at_least", "above", "at_most", "below"):
+                path = f"{view}{query}{'&' if '?' in query else '?'}{end}=zz"
+                problem = problem_in(await http.get(path), 400)
+                assert problem["detail"].startswith("at_least, above, at_most and below are ends of `between`"), path
+        for other in ("top=tier", "order=smallest", "cursor=x", "limit=1", "fields=tier"):
+            for query in ("", "tier=base&", "between=tier&"):
+                problem = problem_in(await http.get(f"{view}:count?{query}{other}"), 400)
+                assert problem["detail"].startswith(f"a count has no {other.partition('=')[0]}"), query
 
     called(calls)

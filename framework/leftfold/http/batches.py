@@ -72,6 +72,8 @@ class BatchRoutes:
             # As with one command: without this type, a page of another site may send lines unasked (no CORS preflight).
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _NDJSON:
                 raise refusal(415, f"send one command per line, with the header Content-Type: {_NDJSON}")
+            if "if-match" in request.headers:
+                raise refusal(400, "a batch has no If-Match; send commands with If-Match one by one")
             if self._batches.locked():
                 raise refusal(503, "as many batches as may be are sent already; send it again in a second")
             client = await self._client.client()

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
@@ -38,6 +38,7 @@ A stream keeps an answer for 60 seconds, and the copy may take as long to reach 
 _MOST_UNDER_WAY = 1000
 """Commands that are sent without a request that waits for them."""
 _ID = re.compile(rb"[!-~]{1,200}")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -85,8 +86,8 @@ class CommandRoutes:
     known, but only while its first answer is sure to be: a GET must not make a command happen twice.
 
     Args:
-        clock: the present, in seconds. most: commands at once that no request waits for. batches: at once. sending: how
-            many of these send at once.
+        clock: the present, in seconds. most: commands at once that no request waits for. most_bytes: of these, and of
+            those that are remembered. batches: at once. sending: how many of these send at once.
     """
 
     def __init__(
@@ -96,15 +97,17 @@ class CommandRoutes:
         *,
         clock: Callable[[], float] = time.monotonic,
         most: int = _MOST_UNDER_WAY,
+        most_bytes: int = _MOST_KNOWN_BYTES,
         batches: int = MOST_BATCHES,
         sending: int = MOST_SENDING,
     ) -> None:
-        self._client, self._access, self._clock, self._most = client, access, clock, most
+        self._client, self._access, self._clock = client, access, clock
+        self._most, self._most_bytes = most, most_bytes
         self.shortcuts: dict[str, Shortcut] = {}
         """The shortcuts of commands, by path."""
         self._remembered: OrderedDict[tuple[str, str, str], _Sent] = OrderedDict()
         self._bytes = 0
-        self._under_way: set[asyncio.Task[Receipt]] = set()
+        self._under_way: dict[asyncio.Task[Receipt], int] = {}
         self._batches = BatchRoutes(client, access, most=batches, sending=sending)
 
     def add(self, router: APIRouter, command: type[Command], operation: str) -> None:
@@ -135,7 +138,7 @@ class CommandRoutes:
             if (before.command, before.expected) != (sent.command, sent.expected):
                 why = f"{id_[:80]!r} is the Idempotency-Key of another command, or of this one with another If-Match"
                 raise refusal(409, f"{why}; give each its own")
-            if prefer is not None and "respond-async" in prefer:
+            if prefer is not None and _is_async(request.headers.getlist("prefer")):
                 await self._send_later(sent, timeout)
                 return _not_known(request, id_, "it was sent, and is not waited for")
             return await self._answer(request, sent, timeout)
@@ -200,16 +203,17 @@ class CommandRoutes:
     async def _send_later(self, sent: _Sent, timeout: float) -> _Sent:
         """Sends a command in a task, which its status link waits for."""
         client = await self._client.client()
-        if len(self._under_way) >= self._most:
-            raise refusal(503, f"{self._most:,} commands are under way that no request waits for; try it in a second")
+        if len(self._under_way) >= self._most or sum(self._under_way.values()) + sent.size > self._most_bytes:
+            most = f"{self._most:,} commands or {self._most_bytes:,} bytes of them"
+            raise refusal(503, f"{most} are under way that no request waits for; try it in a second")
         task = asyncio.create_task(sent.send(client, timeout))
-        self._under_way.add(task)
+        self._under_way[task] = sent.size
         task.add_done_callback(self._end)
         self._remember(sent := sent._replace(task=task))
         return sent
 
     def _end(self, task: asyncio.Task[Receipt]) -> None:
-        self._under_way.discard(task)
+        del self._under_way[task]
         if not task.cancelled():
             task.exception()  # it is shown to the next request for it, which may never come
 
@@ -236,11 +240,14 @@ class CommandRoutes:
         return JSONResponse(body.model_dump(), headers=headers)
 
     def _remember(self, sent: _Sent) -> None:
-        before = self._remembered.pop(sent.place, None)
-        self._remembered[sent.place] = sent
-        self._bytes += sent.size - (before.size if before else 0)
-        while len(self._remembered) > _MOST_KNOWN or self._bytes > _MOST_KNOWN_BYTES:
-            self._bytes -= self._remembered.popitem(last=False)[1].size
+        before = self._remembered.pop(sent.place, sent._replace(size=0))
+        self._remembered[sent.place] = sent._replace(at=min(before.at, sent.at))
+        self._bytes += sent.size - before.size
+        while len(self._remembered) > _MOST_KNOWN or self._bytes > self._most_bytes:
+            ended = (place for place, one in self._remembered.items() if one.task is None or one.task.done())
+            if (oldest := next(ended, None)) is None:
+                break
+            self._bytes -= self._remembered.pop(oldest).size
 
 
 def _headers(*names: str) -> dict[str, Any]:
@@ -264,6 +271,12 @@ def _version_in(if_match: str | None) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise refusal(400, f'If-Match is {if_match[:80]!r}; it names the version that a stream must have: "7"')
     return int(text)
+
+
+def _is_async(headers: Iterable[str]) -> bool:
+    """Whether lines of Prefer name respond-async, in any case; text in quotes is none of its tokens (RFC 7240, 2)."""
+    preferences = (one for header in headers for one in _QUOTED.sub("", header).split(","))
+    return any(one.partition(";")[0].strip().lower() == "respond-async" for one in preferences)
 
 
 def _not_known(request: Request, id_: str, why: str) -> Response:

@@ -43,6 +43,8 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_-]{0,8000}")
 _OWN = frozenset({"between", "at_least", "above", "at_most", "below", "top", "order", "cursor", "limit", "after",
                   "timeout", "fields", "as_of"})  # fmt: skip
 """Query parameters that are no indexed fields."""
+_NOT_COUNTED = ("top", "order", "cursor", "limit", "fields")
+"""Those of a search that a count does not have."""
 
 
 class TypedView:
@@ -276,7 +278,7 @@ class ViewRoutes:
         ) -> Response:
             await self._access.check_view(request, view.name)
             equal = typed.equal_in(request)
-            _check_one(equal=equal, between=between, top=top, cursor=cursor)
+            _check_one(ends, equal=equal, between=between, top=top, cursor=cursor)
             waiting = typed.waiting(after, timeout)
             async with self._reading(view, as_of) as reader:
                 # One more row than wanted tells whether there are more.
@@ -314,7 +316,9 @@ class ViewRoutes:
         ) -> Count:
             await self._access.check_view(request, view.name)
             equal = typed.equal_in(request)
-            _check_one(equal=equal, between=between)
+            _check_one(ends, equal=equal, between=between)
+            if others := [name for name in _NOT_COUNTED if name in request.query_params]:
+                raise refusal(400, f"a count has no {others[0]}; it counts all rows, those of a value or of a range")
             waiting = typed.waiting(after, timeout)
             async with self._reading(view, as_of) as reader:
                 if between is not None:
@@ -361,11 +365,13 @@ async def _page(
         raise refusal(410 if isinstance(error, ViewNotBuilt) else 400, str(error)) from error
 
 
-def _check_one(**searches: Any) -> None:
-    """Refuses two searches at once: only one of them would be answered."""
+def _check_one(ends: Mapping[str, str], **searches: Any) -> None:
+    """Refuses two searches at once, and ends without their range: only a part would be answered."""
     if len(given := [name for name, value in searches.items() if value]) > 1:
         both = " and ".join(given).replace("equal", "the value of a field")
         raise refusal(400, f"{both} are two ways to choose rows; give one of them")
+    if ends and searches["between"] is None:
+        raise refusal(400, "at_least, above, at_most and below are ends of `between`; name its field")
 
 
 def _is_known(etag: str, headers: Iterable[str]) -> bool:

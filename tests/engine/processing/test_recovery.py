@@ -193,6 +193,16 @@ def test_an_input_that_killed_its_worker_is_not_taken_when_inputs_are_folded_aga
     assert bench.take(bench.event(PAID, 1, "payments.events")) == {"duplicates": 1}, "it is not asked to die again"
 
 
+def test_an_input_that_killed_its_workers_is_buried_though_its_instance_cannot_be_read() -> None:
+    """Else the burial kills the next one, with every partition that it has."""
+    bench = ProcessBench()
+    bench.take(bench.event(PLACED, 7))
+    store = bench.stores[home(b"o")]
+    store["o"] = store["o"].replace(b'"reserved":false', b'"reserved":"perhaps"')
+    batch = bench.again().processor.bury(bench.event(PAID, 1, "payments.events"), "killed its workers")
+    assert (len(batch.dead), batch.changed) == (1, set())
+
+
 def test_a_timer_or_an_answer_that_killed_its_worker_is_over() -> None:
     bench = ProcessBench()
     bench.take(bench.event(PLACED, 1))

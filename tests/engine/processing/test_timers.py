@@ -80,6 +80,22 @@ def test_a_watermark_counts_once_the_inputs_before_it_are_taken() -> None:
     assert time.now(9) == NOW
 
 
+def test_a_watermark_for_inputs_that_never_come_holds_back_no_later_one() -> None:
+    time = LogTime([A])
+    time.tell(0, Watermark({A: SourceTime(OLD, NOW)}, {0: 10**15}))
+    time.tell(0, Watermark({A: SourceTime(NOW, NOW)}, {0: 5}))
+    assert (time.now(4), time.now(5)) == (None, NOW)
+
+
+def test_a_worker_that_is_behind_keeps_some_watermarks_with_the_last_and_time_is_never_earlier() -> None:
+    time = LogTime([A])
+    for number in range(10_000):
+        time.tell(0, Watermark({A: SourceTime(NOW + number * SECOND, NOW + number * SECOND)}, {0: number}))
+    assert len(time._pending[A]) <= 256
+    assert all((time.now(number) or NOW) <= NOW + number * SECOND for number in range(9_999))
+    assert time.now(9_999) == NOW + 9_999 * SECOND
+
+
 def test_an_input_moves_the_time_of_its_source() -> None:
     time = LogTime([A])
     time.tell(0, Watermark({A: SourceTime(end=NOW)}))
@@ -310,6 +326,8 @@ def test_the_timer_table_holds_the_current_settings_and_awaits_their_end(taking:
     log.append(state, 0, b"@", b'{"commands": 1}', ())
     log.append(state, 0, b"o", taking.codec.encode(taking.instance), ())
     log.append(state, 1, b"other", taking.codec.encode(taking.codec.new()), ())
+    for key, value in ((b"o", b"garbage"), (b"o", b'{"version":1,"state":1}'), (b"\xff", b"{}"), (b"", b"{}")):
+        log.append(state, 0, key, value, ())  # by others
     table.read()
     assert list(table.timers()) == list(table.timers("o")) == [taking.timer()]
     assert list(table.timers("other")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from nicegui import ui
 from nicegui.testing import User
+from nicegui.testing.user_interaction import UserInteraction
 
 from leftfold.engine.processing.log_time import WatermarkStatus
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec, SentCommand
@@ -19,11 +21,12 @@ from leftfold.ports.protocols import RawRecord
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.server import open_server
 from leftfold.runtime.operations.dead_letters import group_hash
+from leftfold.runtime.operations.generations import generation_meant, rebuild_locally
 from leftfold.runtime.operations.reactions import parked_events
 from leftfold.runtime.operations.sizes import sampled_bytes
 from leftfold.runtime.operations.timers import InstanceTable, keys_by_state
 from tests.http.console.conftest import SPEC, Kiosk
-from tests.http.console.kiosk import Place, spend
+from tests.http.console.kiosk import Place, app, spend
 from tests.http.console.visits import console_with, visited
 from tests.waiting import wait_until
 
@@ -49,6 +52,7 @@ def test_instances_are_listed_by_what_they_wait_for_and_stuck_ones_come_first() 
 
     table = InstanceTable(None, "s", Position())
     table._take([record("asked", {"waiting": sent}), record("asks", {"finished": True})])
+    table._take([RawRecord("s", 0, 0, key, b'{"version":1,"state":1}', ()) for key in (b"asks", b"other", b"\xff")])
     table._take(record(key, fields) for key, fields in states.items())
     rows = [{"key": timer.key, "due": timer.due.at, "overdue": timer.key == "late"} for timer in table.timers()]
     found = keys_by_state(table, rows, WatermarkStatus(now, "", timedelta(0), (), now))
@@ -173,3 +177,29 @@ def test_doctor_names_once_what_status_names(kiosk: Kiosk) -> None:
         for problem in problems:
             assert result.out.count(problem) == found[about]["message"].count(problem) == 1, problem
     assert found["processes"]["well"], found["processes"]
+
+
+@pytest.mark.servers
+def test_a_rebuild_that_is_held_names_the_held_generation_that_it_removes_and_removes_no_other(kiosk: Kiosk) -> None:
+    servers = kiosk.servers.kafka, kiosk.servers.redis, None
+
+    def hold() -> str:
+        return rebuild_locally(app, spend, servers, hold=True, keep=0.0, report=lambda progress: None).generation
+
+    first = hold()
+
+    async def visit(user: User) -> None:
+        await user.open(f"/views/{spend.name}")
+        await user.should_see("Rebuild and hold", retries=100)
+        user.find("Rebuild and hold").click()
+        await user.should_see("Readers do not see it until it is promoted.", retries=100)
+        await user.should_see(f"It replaces the held generation {first}, which is removed.")
+        second = await asyncio.to_thread(hold)
+        buttons = user.find(kind=ui.button).elements
+        confirm = {one for one in buttons if one.props.get("aria-label") == f"Rebuild {spend.name}"}
+        UserInteraction(user, confirm, None).click()
+        await user.should_see(f"is {second} by now, which was not named", retries=100)
+        assert generation_meant(app, spend.name, "held", servers) == second
+
+    with console_with(kiosk.servers) as console:
+        visited(console, visit)

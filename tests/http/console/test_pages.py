@@ -22,11 +22,14 @@ from leftfold import Command, Decider
 from leftfold.errors import ConfigurationError
 from leftfold.http.console import streams_page
 from leftfold.http.console.application import ROUTES
-from leftfold.http.console.console_state import SharedSurvey, SurveyResult
+from leftfold.http.console.console_state import SharedSurvey, SurveyResult, Visitor
+from leftfold.http.console.dead_letters_page import _LetterList, _Letters
 from leftfold.http.console.elements import fetched
 from leftfold.http.stream_routes import StreamHistory
 from leftfold.memory import World
 from leftfold.model.position import Recorded
+from leftfold.ports.outgoing import Letter
+from leftfold.ports.protocols import RawRecord
 from tests.http.console.kiosk import NOW, Pay, Place, Reminded
 from tests.http.console.visits import console_on, visited
 
@@ -343,3 +346,25 @@ def test_of_pages_that_read_on_one_thread_one_that_is_left_is_read_to_its_end_or
 
     asyncio.run(run())
     assert read == ["one", "three"]
+
+
+def test_of_very_many_groups_of_letters_the_largest_are_shown_and_the_others_counted(world: World) -> None:
+    def letter(offset: int, reason: int) -> tuple[Letter, str]:
+        headers = [("dead_reason", f"reason {reason}".encode())]
+        return Letter(RawRecord("orders.dead", 0, offset, b"o", None, headers)), str(reason)
+
+    letters = [letter(number, min(number, 150)) for number in range(153)]
+
+    async def run() -> None:
+        def page() -> None:
+            page = _Letters(Visitor(console_on(world)), "", "", with_handled=False)
+            page._shown((_LetterList(letters, {}), None))
+
+        async with user_simulation(page) as user:
+            await user.open("/")
+            text = "".join(str(one.content) for one in user.find(kind=ui.html).elements if isinstance(one, ui.html))
+            shown = re.findall(r"<p>reason (\d+)</p>", text)
+            assert (len(shown), "150" in shown, shown.count("0")) == (100, True, 1)
+            await user.should_see("51 more groups with 51 letters")
+
+    asyncio.run(run())

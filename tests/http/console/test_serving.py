@@ -16,18 +16,23 @@ from fastapi import FastAPI
 from nicegui.testing.general import nicegui_reset_globals
 from starlette.requests import Request
 
-from leftfold import memory
+from leftfold import App, memory
 from leftfold.cli.main import run
 from leftfold.cli.run.serve import command_line
+from leftfold.engine.processing.process_instance import InstanceCodec
+from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, due_record
+from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, order_record
 from leftfold.http import Access, Principal, gateway, hash_of
 from leftfold.http.console import Console, mount_console
 from leftfold.http.settings import HttpSettings
 from leftfold.model.keys import dead
 from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
-from leftfold.runtime.operations.dead_letters import checked_value
+from leftfold.runtime.operations.dead_letters import checked_value, why_refused
 from leftfold.runtime.project import Usage
 from tests.cli.shell import parse_words
+from tests.domains import trade
+from tests.engine.processor_bench import ProcessBench, home
 from tests.http.console.kiosk import app
 
 Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
@@ -187,6 +192,49 @@ def test_another_body_of_a_letter_is_checked_against_its_class_and_keeps_its_key
         checked_value([app], letter(b"?", type_=b"orders.Other.v1"), "{}")
     with pytest.raises(Usage, match="which no App here has"):
         checked_value([app], letter(b"?", name="stock"), "{}")
+
+
+def test_another_body_of_an_input_names_the_instance_that_correlate_gives_whatever_the_key_of_its_event() -> None:
+    reserved = letter(b"?", b"o", b"stock.Reserved.v1", "checkout")
+    body = '{"product":"p","order":"o"}'
+    assert checked_value([trade.app], reserved, body) == body.encode()
+    with pytest.raises(Usage, match=r"is of 'o', and checkout\.correlate is 'other': it keeps its key"):
+        checked_value([trade.app], reserved, '{"product":"o","order":"other"}')
+
+    def broken(event: Any) -> str:
+        raise KeyError("no such order")
+
+    failing = App("trade", partitions=1, processes=[trade.checkout_with(correlate=broken)])
+    with pytest.raises(Usage, match=r"checkout\.correlate failed on it: .*no such order.*Nothing was sent"):
+        checked_value([failing], reserved, body)
+
+
+@pytest.mark.parametrize("type_", [ACK, NACK, DUE])
+def test_what_a_process_no_longer_waits_for_is_not_sent_again_and_the_way_out_is_named(type_: bytes) -> None:
+    over = why_refused(letter(b"{}", b"o", type_, "checkout"))
+    assert "for which checkout no longer waits, so it cannot be sent again" in over
+    assert over.endswith(
+        ": leftfold send COMMAND JSON, and then: leftfold dead discard 'checkout.dead[0]@7' --reason WHY"
+    )
+
+
+def test_an_event_and_an_order_to_cancel_a_timer_may_be_sent_again() -> None:
+    """The instance keeps the timer of an order that was dead-lettered, so the order counts when it is sent again."""
+    for type_ in (b"orders.Placed.v1", CANCEL):
+        assert why_refused(letter(b"{}", b"o", type_, "checkout")) == ""
+    bench = ProcessBench()
+    bench.take(bench.event(trade.PLACED, 7))
+    (state,) = bench.state().values()
+    timer = SetTimer(home(b"o"), "o", "patience", InstanceCodec.timers(state)["patience"])
+    order = order_record("trade", "checkout", timer, Order(Action.CANCEL, "ann", "paid in cash", trade.NOW))
+    due = due_record("trade", "checkout", "o", "patience", timer.due, timer.partition)
+    bench.kill(bench.record(order))
+    assert bench.take(bench.record(order)) == {"taken": 1}
+    assert not InstanceCodec.has_timers(*bench.state().values())
+    other = ProcessBench()
+    other.take(other.event(trade.PLACED, 7))
+    other.kill(other.record(due))
+    assert other.take(other.record(due)) == {"cancelled": 1}, "a due timer that was dead-lettered is over"
 
 
 APPS = {"shop": "a.b:app", "stock": "c.d:app"}

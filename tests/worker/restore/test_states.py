@@ -45,6 +45,8 @@ FOREIGN = [
     (b"", b"{}"),
 ]
 TORN = [b"no state", b'{"version":', b'{"version":1,"state":']
+DECIDERS = b'{"version":1,"state":1,"answered":[],"origins":{}}'
+"""A state, but none of a process."""
 
 
 def test_a_topic_that_was_compacted_cut_or_wiped_restores_the_same_states_and_a_hole_in_the_events_needs_them(
@@ -103,7 +105,7 @@ def test_those_of_a_process_end_no_worker_and_its_timers_ring(broker: Broker) ->
     with Trading(broker.settings, app, parts=("bells", "alarm", "router")) as trading:
         trading.client.send(Wind(bell=bell, at=datetime(2999, 1, 1, tzinfo=UTC)), timeout=WAIT_SECONDS)
         wait_until(lambda: any(r.key == bell.encode() for r in trading.records(states)), "the timer")
-    _forge(broker, states, 0, [*FOREIGN, (bell.encode(), TORN[-1])])  # its inputs are folded again
+    _forge(broker, states, 0, [*FOREIGN, (bell.encode(), DECIDERS)])  # its inputs are folded again
     with Trading(broker.settings, app, parts=("bells", "alarm", "router")) as trading:
         found = trading.reports.of("foreign state")
         assert len({one["at"] for one in found if "at" in one}) >= len(FOREIGN)

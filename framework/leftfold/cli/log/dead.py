@@ -153,6 +153,10 @@ def resend(
     once. It does not count as late, and no client is answered. A command of a process always keeps its id, by which the
     process knows the answer. The letter stays, marked as sent again; if it fails
     again, that makes another letter. Of two operators at work on the letters of a category, one is stopped.
+
+    An event that a process could not take is taken now. Its answers, refusals and due timers cannot be sent again,
+    since it no longer waits for them: send the command that they call for, and discard the letter. Where a category is
+    named, they are left out.
     """
     why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", AllDeadLetters(kafka)
     letters = burials.sendable(which)

@@ -84,7 +84,9 @@ def rebuild(
     plan: Annotated[
         bool, typer.Option("--plan", help="Print the plan and do nothing; see also `leftfold plan`.")
     ] = False,
-    hold: Annotated[bool, typer.Option("--hold", help="Keep the new rows from readers until `promote`.")] = False,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep new rows from readers until `promote`; replaces those held before.")
+    ] = False,
     as_of: Annotated[
         str, typer.Option("--as-of", metavar="PLACE", help="Stop at a position, a time or KEY@VERSION; needs --name.")
     ] = "",

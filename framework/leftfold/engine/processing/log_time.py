@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from leftfold.errors import ContractError
-from leftfold.model.state_encoding import time_at
+from leftfold.model.state_encoding import time_at, time_in
 from leftfold.ports.codec import utc_text
 from leftfold.ports.protocols import PartitionId, RawRecord
 
@@ -20,6 +20,7 @@ SILENCE = timedelta(seconds=60)
 """After so much silence a partition at its end follows the wall clock, although its last event came late."""
 LOAD = timedelta(days=1)
 """Events that come so late count as a load of old events."""
+_MOST_PENDING = 256
 
 
 @dataclass(frozen=True)
@@ -120,13 +121,19 @@ class Watermark:
         try:
             fields = json.loads(value)
             sources = {
-                name: SourceTime(**{what: datetime.fromisoformat(times[what]) for what in _TIMES if what in times})
+                name: SourceTime(**{what: _time(times[what]) for what in _TIMES if what in times})
                 for name, times in fields["sources"].items()
             }
             inputs = {int(partition): int(end) for partition, end in fields["inputs"].items()}
             return cls(sources, inputs, {name: int(offset) for name, offset in fields.get("nexts", {}).items()})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ContractError(f"{value[:80]!r} says no time: {error!r}") from error
+
+
+def _time(text: str) -> datetime:
+    if (time := time_in(text.encode())) is None:
+        raise ValueError(f"{text!r} is no time with its zone")
+    return time
 
 
 class SourceClock:
@@ -201,6 +208,9 @@ class LogTime:
 
         An input behind that offset is newer than the watermark, unless the watermark's router has routed its event
         before: then it is a duplicate, which a request that arrived late may have written.
+
+        A watermark replaces those before it that wait for as many inputs or more. Of more than 256 that wait, every
+        second one is left out: without it log time comes later, never earlier, so no timer overtakes an input.
         """
         needed = watermark.inputs.get(partition, 0)
         for name, source in watermark.sources.items():
@@ -210,9 +220,11 @@ class LogTime:
             offset, origin = self._seen[name]
             if needed > offset or watermark.nexts.get(name, -1) > origin:
                 pending = self._pending[name]
-                if pending and pending[-1][0] == needed:
+                while pending and pending[-1][0] >= needed:
                     pending.pop()
                 pending.append((needed, source.within(self._lateness)))
+                if len(pending) > _MOST_PENDING:
+                    self._pending[name] = deque(list(pending)[::-2][::-1])  # with the last one
 
     def saw(self, source: str, time: datetime, appended: datetime, offset: int, origin: int) -> None:
         """Records an input with this offset from a source: earlier watermarks of that source no longer count.

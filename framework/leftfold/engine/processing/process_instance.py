@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from leftfold.engine.processing.stream_state import is_state
 from leftfold.errors import ContractError
-from leftfold.model.state_encoding import Storage
+from leftfold.model.state_encoding import Storage, time_in
 
 __all__ = ["Due", "Instance", "InstanceCodec", "SentCommand"]
 
@@ -16,6 +17,7 @@ N = TypeVar("N")
 S = TypeVar("S")
 _HEAD = b'{"version":'
 _TIMERS, _NO_TIMERS = b'"timers":', b'"timers":{}'
+_FIELDS = _TIMERS, b'"waiting":', b'"finished":'
 
 
 class SentCommand(NamedTuple):
@@ -83,7 +85,20 @@ class InstanceCodec(Generic[S]):
     def has_timers(value: bytes) -> bool:
         """Whether timers are set in a record, without decoding it."""
         # The last such field is the record's own: the state before it may have one, too.
-        return not value.startswith(_NO_TIMERS, value.rindex(_TIMERS))
+        field = value.rfind(_TIMERS)
+        return field >= 0 and not value.startswith(_NO_TIMERS, field)
+
+    @staticmethod
+    def is_instance(value: bytes) -> bool:
+        """Whether a value may be the state record of an instance: it has the fields, and its timers can be read."""
+        if not is_state(value) or not all(field in value for field in _FIELDS):
+            return False
+        try:
+            if InstanceCodec.has_timers(value):
+                InstanceCodec.timers(value)
+        except ContractError:
+            return False
+        return True
 
     @staticmethod
     def timers(value: bytes) -> dict[str, Due]:
@@ -93,7 +108,7 @@ class InstanceCodec(Generic[S]):
             ContractError: the record is not that of an instance.
         """
         try:
-            return {name: _known(Due, timer) for name, timer in json.loads(value)["timers"].items()}
+            return {name: _timer(timer) for name, timer in json.loads(value)["timers"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
 
@@ -120,6 +135,14 @@ class InstanceCodec(Generic[S]):
 def _known(kind: type[N], fields: dict[str, str]) -> N:
     """The value, without fields that newer code has added."""
     return kind(**{name: fields[name] for name in kind._fields})  # type: ignore[attr-defined]  # a NamedTuple has them
+
+
+def _timer(fields: dict[str, str]) -> Due:
+    timer = _known(Due, fields)
+    "".join(timer).encode()  # all are texts
+    if time_in(timer.at.encode()) is None:
+        raise ValueError(f"{timer.at!r} is no time with its zone")
+    return timer
 
 
 def _json(value: Any) -> bytes:

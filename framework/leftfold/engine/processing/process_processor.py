@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from leftfold.engine.processing.command_wire import record_headers
 from leftfold.engine.processing.log_time import LogTime, Watermark
 from leftfold.engine.processing.partition_processor import OVERHEAD, Partitioner, PartitionProcessor, Partitions
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
-from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor, Request, timer_of
+from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor, Request
 from leftfold.engine.processing.process_wire import Input, due_record, read_input
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
@@ -173,8 +174,8 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
                     self.timers[partition].set(key, instance.timers)
         for out in batch.sent.get(self._topic, ()):
             if out.partition in self.timers:
-                given = read_input(RawRecord("", out.partition, 0, out.key, out.value, out.headers))
-                self.timers[out.partition].fired(given.key, *timer_of(given))
+                due = json.loads(out.value or b"")
+                self.timers[out.partition].fired((out.key or b"").decode(), due["name"], due["by"])
 
     def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
         """A batch that dead-letters one record; a later fold of the inputs skips it, too."""
@@ -187,9 +188,9 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         super()._bury(batch, record, error)
         try:
             given = self._read(record)
+            instance = self._stream(batch, record.partition, given.key, 0.0)
         except ContractError:
             return
-        instance = self._stream(batch, record.partition, given.key, 0.0)
         before, room = instance.copy(), self._room_beside(record.key)
         self._reactor.refuse(instance, given)
         if len(self.streams.encode(instance)) > room:

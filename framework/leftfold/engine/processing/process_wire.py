@@ -82,6 +82,9 @@ def read_input(record: RawRecord) -> Input:
         raise ContractError(f"unreadable header or key: {error}") from error
     if not key or key == "@" or not given.id:
         raise ContractError(f"key {key[:80]!r} and ce_id {given.id!r}: neither may be empty, and '@' is reserved")
+    for name, copied in (("ce_causationid", found["ce_id"]), ("ce_correlationid", given.correlation)):
+        if len(name) + len(copied) > LONGEST:  # a timer that it sets could not be read when it is due
+            raise ContractError(f"ce_id {given.id[:80]!r} is too long: as {name} it has more than {LONGEST} bytes")
     if given.origin is None and given.type not in (DUE, CANCEL):
         raise ContractError("header 'origin' is missing: without it a repeated input cannot be recognised")
     return given

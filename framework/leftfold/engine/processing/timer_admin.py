@@ -13,7 +13,7 @@ from typing import NamedTuple
 from leftfold.engine.processing.command_wire import command_id, record_headers
 from leftfold.engine.processing.process_instance import Due, InstanceCodec
 from leftfold.engine.processing.process_wire import CANCEL, DUE
-from leftfold.engine.processing.stream_state import MARK
+from leftfold.engine.processing.stream_state import state_key
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import read_to
@@ -123,12 +123,14 @@ class TimerTable:
 
     def _take(self, records: Iterable[RawRecord]) -> None:
         for record in records:
-            if record.key is None or record.key == MARK or record.value is None:
-                continue
-            key = record.key.decode()
-            self.keys.add(key)
-            self.instance = record.value if key == self._key else self.instance
-            if InstanceCodec.has_timers(record.value):
-                self._records[key] = record.partition, record.value
-            else:
-                self._records.pop(key, None)
+            key, value = state_key(record.key or b""), record.value or b""
+            if key and InstanceCodec.is_instance(value):  # a worker passes over other records, too
+                self._keep(key, value, record.partition)
+
+    def _keep(self, key: str, value: bytes, partition: int) -> None:
+        self.keys.add(key)
+        self.instance = value if key == self._key else self.instance
+        if InstanceCodec.has_timers(value):
+            self._records[key] = partition, value
+        else:
+            self._records.pop(key, None)

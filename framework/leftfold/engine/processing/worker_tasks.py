@@ -12,7 +12,15 @@ from leftfold.engine.processing.process_instance import Instance, InstanceCodec
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor
 from leftfold.engine.processing.process_wire import BARRIER, read_input
-from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, Stream, StreamCodec, answer, answers_in
+from leftfold.engine.processing.stream_state import (
+    MARK,
+    ChangelogCheckpoint,
+    Stream,
+    StreamCodec,
+    answer,
+    answers_in,
+    is_state,
+)
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -221,6 +229,7 @@ class CommandTask:
     """The commands of a category; its state can be folded from the events."""
 
     is_process = False
+    is_state = staticmethod(is_state)
 
     def __init__(self, decider: Decider[Any, Any, Any]) -> None:
         self.decider, self.name, self.version = decider, decider.name, decider.version
@@ -260,6 +269,7 @@ class ProcessTask:
     """The inputs of a process; its state can be folded from them, which sends nothing."""
 
     is_process = True
+    is_state = staticmethod(InstanceCodec.is_instance)
 
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         self.process, self.name, self.version = process, process.name, process.version
@@ -295,6 +305,7 @@ class ProcessTask:
 
 TaskSpec: TypeAlias = CommandTask | ProcessTask
 """The task of a worker: `log` is the topic to fold its state from, `writes` the topics it writes beside its state.
+`is_state` says whether a value may be a state record of it.
 
 `dead` is the topic of the records of the log that were not taken, or need not be: a process must know these before it
 folds any. A decider's records of another version may hold what its own log does not. `rests` are the topics whose

@@ -27,12 +27,14 @@ from leftfold.runtime.operations.dead_letters import (
     group_hash,
     group_of,
     types_of,
+    why_refused,
 )
 from leftfold.runtime.project import Usage, read_address
 
 __all__ = ["dead_letters", "group_of"]
 
-_LISTED = 30
+_LISTED, _GROUPS = 30, 100
+"""Letters of a group, and groups, that a page shows."""
 _MOST = 2_000
 """How many offsets of each partition are read, the last ones: a flood of letters must not end the console."""
 _EDITABLE = 300_000
@@ -123,9 +125,16 @@ class _Letters:
             html(self._choices(found))
             if not groups:
                 html(tag("p", "No dead letter waits.", cls="lf-fine"))
-            for (topic, done, _), letters in sorted(groups.items(), key=lambda pair: (pair[0][1] != "", -len(pair[1]))):
+            listed = sorted(groups.items(), key=lambda pair: (pair[0][1] != "", -len(pair[1])))
+            for (topic, done, _), letters in listed[:_GROUPS]:
                 self._show_group(topic.removesuffix(_DEAD), done, letters)
-            remarks = [f"Of each partition these are among the last {_MOST:,} offsets; all of them: leftfold dead list"]
+            remarks = list[str]()
+            if others := [len(letters) for _, letters in listed[_GROUPS:]]:
+                counted = f"{amount(len(others), 'more group')} with {amount(sum(others), 'letter')}"
+                remarks.append(f"{counted}; all of them: leftfold dead list")
+            remarks += [
+                f"Of each partition these are among the last {_MOST:,} offsets; all of them: leftfold dead list"
+            ]
             for name, retention in found.kept.items():
                 if retention.deleted:
                     remarks.append(f"Of {name} up to {retention.deleted:,} older letters are deleted already.")
@@ -164,7 +173,7 @@ class _Letters:
             html(tag("div", *title, tag("p", letters[-1].reason), tag("p", *links, *more, cls="lf-places")))
             if done:
                 return
-            sendable = [one for one in letters if one.is_input]
+            sendable = [one for one in letters if not why_refused(one)]
             with ui.element("div").classes("lf-buttons"):
                 if sendable:
                     text = f"Resend {len(sendable):,}"
@@ -191,7 +200,7 @@ class _Letters:
                 if cls is not None:
                     html(details(f"Schema of {name_of(cls)}", message_schema(cls)))
             with panel("Payload"):
-                if letter.handled or not letter.is_input or not self._visitor.may_act:
+                if letter.handled or why_refused(letter) or not self._visitor.may_act:
                     html(tag("pre", text, tabindex="0"))
                 elif len(text) > _EDITABLE:
                     line = self._shell("resend", [str(letter.place)], "", "--body", "JSON")

@@ -8,7 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
-from leftfold.errors import LeftfoldError
+from leftfold.errors import ConfigurationError, LeftfoldError, ViewNotBuilt
 from leftfold.http.console.console_state import SurveyResult, Visitor
 from leftfold.http.console.elements import (
     Act,
@@ -45,6 +45,7 @@ from leftfold.runtime.operations.generations import (
     verified_as,
 )
 from leftfold.runtime.operations.sizes import sampled_bytes
+from leftfold.runtime.servers import Servers
 
 __all__ = ["view", "views"]
 
@@ -212,12 +213,19 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
 
     def rebuild(*, hold: bool) -> Act:
         plan = plan_locally(view, visitor.console.servers)
+        replaced = _held(app, view, visitor.console.servers) if hold else ""
 
         def do(who: str, reason: str, report: Any) -> str:
+            if hold and (now := _held(app, view, visitor.console.servers)) not in ("", replaced):
+                raise ConfigurationError(
+                    f"the held generation of view {view.name} is {now} by now, which was not named; ask again to "
+                    "replace it"
+                )
             return str(rebuild_locally(app, view, visitor.console.servers, hold=hold, keep=_KEEP, report=report))
 
         line = shell("rebuild", view.name, "--engine", "local", *(["--hold"] if hold else []))
         happens = f"A new generation is folded from the whole log in this process. {_HELD if hold else _SHOWN_AT_ONCE}"
+        happens += f" It replaces the held generation {replaced}, which is removed." if replaced else ""
         details = (tag("pre", str(plan), tabindex="0"),)
         return Act(f"Rebuild {view.name}", happens, lambda reason: line, do, is_long=True, details=details)
 
@@ -265,6 +273,14 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
     kept = act_button(visitor, "Roll back", lambda: swap("Rollback", "kept", back), nothing)
     act_button(visitor, "Verify", verify, nothing)
     return {Phase.HELD.value: held, Phase.KEPT.value: kept}
+
+
+def _held(app: App, view: View[Any, Any], servers: Servers) -> str:
+    """The id of the generation that is held now; '' = none."""
+    try:
+        return generation_meant(app, view.name, Phase.HELD.value, servers)
+    except ViewNotBuilt:
+        return ""
 
 
 async def _show_parked(visitor: Visitor, view: View[Any, Any]) -> None:

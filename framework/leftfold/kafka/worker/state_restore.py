@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, is_state, state_key
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, state_key
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.worker.clients import TRANSACTION_SECONDS, RestorePorts
@@ -191,7 +191,7 @@ class Restoration:
             restored.checkpoint = checkpoint
         elif not (name := state_key(key)):
             self._report("foreign state", {"at": str(record.address)})
-        elif is_state(value):
+        elif self._task.is_state(value):
             restored.refold.store[name] = value
             restored.overwritten.discard(name)
         else:

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from leftfold.engine.processing.command_wire import command_id
+from leftfold.engine.processing.process_wire import ACK, DUE, NACK
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import DeadLetters, LetterTransactions
@@ -26,6 +27,7 @@ from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.topics import known_settings
 from leftfold.runtime.project import Usage, read_address, unknown
+from leftfold.safety import shown
 
 __all__ = [
     "AllDeadLetters",
@@ -36,6 +38,7 @@ __all__ = [
     "group_of",
     "standing_still",
     "types_of",
+    "why_refused",
 ]
 
 _DEAD = names.dead("")
@@ -152,9 +155,36 @@ def checked_value(apps: Iterable[App], letter: Letter, text: str) -> bytes:
     except ContractError as error:
         raise Usage(f"{letter.place}: {error}. Nothing was sent") from error
     key, field = (letter.record.key or b"").decode(errors="replace"), type(message).__leftfold__.key
-    if (named := getattr(message, field)) != key:
+    named = getattr(message, field)
+    for process in [process for app in apps for process in app.processes if process.name == name]:
+        field = f"{name}.correlate"
+        try:
+            named = process.correlate(message)
+        except Exception as error:
+            raise Usage(f"{letter.place}: {field} failed on it: {shown(error)}. Nothing was sent") from error
+    if named != key:
         raise Usage(f"{letter.place} is of {key!r}, and {field} is {named!r}: it keeps its key; nothing was sent")
     return body
+
+
+_OVER = {ACK.decode(): "an answer", NACK.decode(): "a refusal", DUE.decode(): "a timer that was due"}
+
+
+def why_refused(letter: Letter) -> str:
+    """Why a letter cannot be sent again, and what to do instead; '' when it can."""
+    discard = f"leftfold dead discard '{letter.place}' --reason WHY"
+    if letter.is_event:
+        return (
+            f"{letter.place} is an event without an instance ({letter.reason}), so it cannot be sent again; "
+            f"note what was done about it: {discard}"
+        )
+    if what := _OVER.get(letter.text("ce_type"), ""):
+        process = letter.record.topic.removesuffix(_DEAD)
+        return (
+            f"{letter.place} is {what}, for which {process} no longer waits, so it cannot be sent again; send the "
+            f"command that it calls for: leftfold send COMMAND JSON, and then: {discard}"
+        )
+    return ""
 
 
 class AllDeadLetters:
@@ -234,19 +264,16 @@ class AllDeadLetters:
         return [letter for letter in letters if not letter.handled]
 
     def sendable(self, which: Sequence[str]) -> list[Letter]:
-        """Named letters that can be resent; an event of which no input was made belongs to no instance.
+        """Named letters that can be resent; see `why_refused` for those that cannot.
 
         Raises:
             Usage: a letter that was named by its address cannot be resent.
         """
         letters = self.waiting(which)
         for letter in letters:
-            if letter.is_event and str(letter.place) in which:
-                raise Usage(
-                    f"{letter.place} is an event without an instance ({letter.reason}), so it cannot be sent again; "
-                    f"note what was done about it: leftfold dead discard '{letter.place}' --reason WHY"
-                )
-        return [letter for letter in letters if letter.is_input]
+            if str(letter.place) in which and (why := why_refused(letter)):
+                raise Usage(why)
+        return [letter for letter in letters if not why_refused(letter)]
 
     def resend(
         self, letters: Sequence[Letter], why: str, *, new_id: bool = False, body: bytes | None = None

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from leftfold.engine.processing.log_time import SILENCE, WatermarkStatus, reported_time
-from leftfold.engine.processing.stream_state import MARK
 from leftfold.engine.processing.timer_admin import Order, SetTimer, TimerTable, order_record
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -27,7 +26,6 @@ from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.ports.codec import header
-from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, note
 from leftfold.runtime.project import Usage, member_of, unknown
@@ -93,20 +91,15 @@ class InstanceTable(TimerTable):
         self.waiting: dict[str, str] = {}
         self.finished: set[str] = set()
 
-    def _take(self, records: Iterable[RawRecord]) -> None:
-        found = list(records)
-        super()._take(found)
-        for record in found:
-            if record.key is None or record.key == MARK or record.value is None:
-                continue
-            key, value = record.key.decode(), record.value
-            self.finished.discard(key)
-            if value.endswith(_FINISHED):
-                self.finished.add(key)
-            self.waiting.pop(key, None)
-            # As for timers, the last such field is the record's own.
-            if sent := _FIRST_WAITING.match(value, value.rindex(_WAITING)):
-                self.waiting[key] = sent[1].decode()
+    def _keep(self, key: str, value: bytes, partition: int) -> None:
+        super()._keep(key, value, partition)
+        self.finished.discard(key)
+        if value.endswith(_FINISHED):
+            self.finished.add(key)
+        self.waiting.pop(key, None)
+        # As for timers, the last such field is the record's own.
+        if sent := _FIRST_WAITING.match(value, value.rindex(_WAITING)):
+            self.waiting[key] = sent[1].decode(errors="replace")
 
 
 class TimerWork:
