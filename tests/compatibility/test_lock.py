@@ -231,6 +231,7 @@ CHANGED: dict[str, tuple[str, str, str, str]] = {
         '"tills", key="till_id"):\n    rate', '"tills", key="note"):\n    rate',
         EVENT + "its key was till_id and is note, so that its streams are others; give the class another name", "",
     ),
+    "a member of an enum": ('"blue"', '"blue"\n    GREEN = "green"', EVENT + "field color was", UPCAST),
     "a property of an enum in a field": ("return 2", "return 5", FOLD, ""),
     "a method of a record in a field": ("Decimal(3)", "Decimal(5)", FOLD, ""),
     "a method of a base class": ("return False", "return True", FOLD, ""),

@@ -157,8 +157,9 @@ class _Reach:
         self._kept.append(thing)
         if not isinstance(thing, type):
             # A function behind decorators, of libraries too, and what `singledispatch` chooses from.
-            self.visit(inspect.getattr_static(thing, "__wrapped__", None), name)
-            if isinstance(choices := getattr(thing, "registry", None), Mapping) and isinstance(thing, FunctionType):
+            if (inner := inspect.getattr_static(thing, "__wrapped__", None)) is not None:
+                self.visit(inner, name)
+            if isinstance(thing, FunctionType) and isinstance(choices := getattr(thing, "registry", None), Mapping):
                 self.visit(list(choices.values()), name)
         match thing:
             case MethodType():
@@ -189,7 +190,7 @@ class _Reach:
             (node,) = self._sources.of(cls)
         except ConfigurationError:
             return []
-        return [(child, _scope(cls)) for child in ast.iter_child_nodes(node) if _is_no_field(child)]
+        return [(child, _scope(cls)) for child in ast.iter_child_nodes(node) if _is_no_field(child, cls)]
 
     def _value(self, thing: object, name: str) -> None:
         if isinstance(thing, UnionType) or get_args(thing):
@@ -252,10 +253,13 @@ def _classes_in(message: type[Event | Command]) -> list[type]:
     return list(found)
 
 
-def _is_no_field(node: ast.AST) -> bool:
+def _is_no_field(node: ast.AST, cls: type) -> bool:
+    """Whether a part of a class is in no schema: methods and constants, but no fields and no members of an enum."""
     if isinstance(node, ast.AnnAssign):
         return "ClassVar" in ast.unparse(node.annotation)
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign)
+    if isinstance(node, ast.Assign):
+        return not issubclass(cls, Enum)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 
 def _named(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

@@ -114,13 +114,15 @@ def _states(member: Decider[Any, Any, Any] | Process[Any, Any, Any], *functions:
 
 
 def _view(view: View[Any, Any]) -> FoldLock:
-    roots: list[object] = [view.rows.row, *view.events]
+    roots: list[object] = [view.rows.row]
     if isinstance(view, FoldView):
         roots += [view.evolve, view.key]
     if isinstance(view, SpreadView):
         roots += [view.evolve, view.each]
     if isinstance(view, TableView):
         roots += view.code
+    else:
+        roots += view.events
     if isinstance(view, StreamedView):
         roots.append(view.key)
     return FoldLock(view.version, fold_hash(*roots), view.hash)
