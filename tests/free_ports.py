@@ -6,6 +6,8 @@ import os
 import random
 import socket
 
+from leftfold.http.access import REFUSED_PORTS
+
 __all__ = ["BUS", "free_port", "listens"]
 
 BUS = 10_000
@@ -16,11 +18,11 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port of loopback without a listener, given to one caller only."""
+    """A port of loopback without a listener, given to one caller only; browsers open pages at it."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
     while True:
         port = _FIRST + number * _EACH + random.randrange(_EACH)
-        if port not in _given and _is_free(port) and _is_free(port + BUS):
+        if port not in _given | REFUSED_PORTS and _is_free(port) and _is_free(port + BUS):
             _given.add(port)
             return port
 

@@ -28,6 +28,7 @@ from leftfold.model.messages import Command
 
 __all__ = [
     "LEEWAY_SECONDS",
+    "REFUSED_PORTS",
     "Access",
     "Authorize",
     "CertificateHeader",
@@ -40,6 +41,10 @@ __all__ = [
     "local_names",
 ]
 
+REFUSED_PORTS = frozenset(
+    {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080}
+)
+"""Ports at which browsers open no page, of those that a user may listen at (Fetch standard, section Port blocking)."""
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Only such with a public key: a secret that both sides know could be confused with one."""
 LEEWAY_SECONDS = 10

@@ -91,10 +91,11 @@ class Window:
         return found
 
     def wait_text(self, *awaited: str) -> None:
-        """Waits until all of these can be read on the page, and fails at once when work of the console has failed."""
+        """Waits until all of these can be read; fails at once without a page, or when work of the console failed."""
 
         def is_well() -> bool:
-            return not self.browser.find_elements(By.CSS_SELECTOR, ".lf-work.lf-bad")
+            is_page = not str(self.browser.execute_script("return document.URL")).startswith("chrome-error:")
+            return is_page and not self.browser.find_elements(By.CSS_SELECTOR, ".lf-work.lf-bad")
 
         def read() -> str:
             return f"{awaited} in: {self.text()}"

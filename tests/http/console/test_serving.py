@@ -116,6 +116,7 @@ def test_roles_say_who_may_look_and_who_may_act() -> None:
         ({}, ["--acts-role", "operator"], "a role needs visitors that say who they are"),
         ({"KEYS": f"anna={hash_of('x')}", "AUTHORIZE": "tests.http.console.kiosk:payer"}, [], "--role ROLE"),
         ({"KEYS": f"anna={hash_of('x')}"}, ["--allow-acts"], "name the role of those who may: --acts-role ROLE"),
+        ({}, ["--port", "6000"], "--port 6000: browsers open no page at this port, which another protocol has"),
     ],
 )
 def test_rules_that_pages_would_not_ask_are_refused(

@@ -82,7 +82,7 @@ def serve(
             f"serve --new-key NAME, set LEFTFOLD_HTTP_ISSUER, or serve everybody with --insecure"
         )
     if console:
-        _check_visitors(access, host, (console_role, acts_role), allow_acts=allow_acts)
+        _check_visitors(access, host, port, (console_role, acts_role), allow_acts=allow_acts)
     apps = _load(app or [], is_silent=with_parent)
     with ExitStack() as opened:
         shown = opened.enter_context(collected("leftfold.gateway", "gateway", scraped=metrics))
@@ -182,7 +182,7 @@ def console(
         from leftfold.http.settings import HttpSettings
 
     access = HttpSettings().access()
-    _check_visitors(access, host, (role, acts_role), allow_acts=allow_acts)
+    _check_visitors(access, host, port, (role, acts_role), allow_acts=allow_acts)
     apps = load_apps(app or [])
     if metrics:
         check_address(metrics)
@@ -234,15 +234,17 @@ def command_line(words: Sequence[str], app: str, *, apps: Mapping[str, str], opt
     return shlex.join(["leftfold", *words[:count], *arguments, *chosen])
 
 
-def _check_visitors(access: Access, host: str, roles: tuple[str, str], *, allow_acts: bool) -> None:
-    """Checks that a console is seen by those alone who are meant, and that not every caller may act.
+def _check_visitors(access: Access, host: str, port: int, roles: tuple[str, str], *, allow_acts: bool) -> None:
+    """Checks that a browser can show a console, that it is seen by those alone who are meant, and who may act.
 
     Raises:
         Usage: it is not so.
     """
-    from leftfold.http.access import Access, is_loopback
+    from leftfold.http.access import REFUSED_PORTS, Access, is_loopback
 
     looking, acting = roles
+    if port in REFUSED_PORTS:
+        raise Usage(f"--port {port}: browsers open no page at this port, which another protocol has; try {port + 100}")
     if access.is_open and not is_loopback(host):
         raise Usage(
             f"--host {host} can be reached by others, and visitors of the console need no credentials: make an API key "
