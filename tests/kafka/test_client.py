@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
@@ -30,6 +31,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 COMMANDS = "baskets.commands"
+BEFORE_YEAR_1 = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
 
 
 def add(basket: str = "s-1") -> Add:
@@ -275,3 +277,30 @@ def test_closing_a_client_ends_its_waiting_calls(settings: KafkaSettings) -> Non
     assert "the client was closed" in str(failures[0])
     with pytest.raises(InfrastructureError, match="closed"):
         client.send(add())
+
+
+def test_a_closed_client_refuses_asend_as_it_does_send(settings: KafkaSettings) -> None:
+    with KafkaClient("shop", settings) as client, Responder(settings, COMMANDS, lambda record: [accepted(1)]) as there:
+        client.send(add())  # from now on it knows the topic
+        client.close()
+        with pytest.raises(InfrastructureError, match="this client is closed; nothing was sent"):
+            asyncio.run(client.asend(add("late"), timeout=1.0))
+        with KafkaClient("shop", settings) as other:
+            other.send(add("last"))
+        assert b"late" not in [record.key for record in there.seen]
+
+
+def test_a_timeout_may_be_infinite(client: KafkaClient, settings: KafkaSettings) -> None:
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
+        assert client.send(add(), timeout=math.inf).version == 1
+        assert asyncio.run(client.asend(add(), timeout=math.inf)).version == 1
+
+
+def test_of_many_commands_one_that_cannot_be_sent_is_refused_alone(
+    client: KafkaClient, settings: KafkaSettings
+) -> None:
+    commands, times = [add("s-1"), add("\ud800"), add("s-2"), add("s-3")], [None, None, BEFORE_YEAR_1, None]
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
+        outcomes = [client.send_many(commands, times=times), list(client.send_each(commands, times=times))]
+    wanted = [Receipt, ContractError, ContractError, Receipt]
+    assert [[type(one) for one in each] for each in outcomes] == [wanted, wanted]

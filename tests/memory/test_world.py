@@ -1,9 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -14,15 +20,20 @@ from leftfold import (
     ConflictError,
     ContractError,
     DecisionFailed,
+    FoldView,
     LeftfoldError,
+    Position,
     Receipt,
     World,
     memory,
 )
 from leftfold.client.commands import Client
+from leftfold.model.keys import partition_of
 from tests.domains.shop import (
     Add,
     Added,
+    Basket,
+    BasketEvent,
     CheckOut,
     Closed,
     Open,
@@ -30,9 +41,16 @@ from tests.domains.shop import (
     Summary,
     TooDear,
     app,
+    baskets,
+    baskets_with,
+    decide,
+    evolve,
     household_spend,
     open_baskets,
+    product_sales,
+    summarise,
 )
+from tests.waiting import WAIT_SECONDS, wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OPEN = Open(basket_id="b", household="h")
@@ -180,3 +198,128 @@ def test_a_view_that_stops_does_not_hang_the_world() -> None:
         world.client.send(OUT)
         world.client.send(Open(basket_id="c", household="h"))
         assert world.views[household_spend].get("unkeyed") is None
+
+
+BEFORE_YEAR_1 = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
+
+
+def test_a_command_that_cannot_be_sent_is_refused_alone(world: World) -> None:
+    commands = [OPEN, OPEN, Open(basket_id="\ud800", household="h"), Open(basket_id="", household="h"), OPEN, OPEN, ADD]
+    ids, times = (
+        ["1", "2", "3", "4", "", "6", "7"],
+        [None, NOW.replace(tzinfo=None), None, None, None, BEFORE_YEAR_1, None],
+    )
+    wanted = [Receipt, *5 * [ContractError], Receipt]
+    assert [type(answer) for answer in world.client.send_many(commands, ids=ids, times=times)] == wanted
+    assert [type(answer) for answer in world.client.send_each(commands, ids=ids, times=times)] == wanted
+    assert len(world.events("baskets")) == 2
+    assert world.dead("baskets") == []
+    with pytest.raises(ContractError, match=r"Open cannot be written: .*surrogates not allowed"):
+        world.client.send(commands[2])
+    with pytest.raises(ContractError, match="neither may be empty"):
+        asyncio.run(world.client.asend(OPEN, id=""))
+
+
+def test_threads_that_share_a_client_decide_one_after_another() -> None:
+    together = threading.Barrier(2)
+
+    def patient(command: Any, state: Any) -> Any:
+        with suppress(threading.BrokenBarrierError):  # nothing else is decided meanwhile, until it is too late
+            together.wait(0.2)
+        return decide(command, state)
+
+    slow = App("shop", partitions=1, deciders=[baskets_with(decide=patient)], views=[open_baskets])
+    with memory(slow, now=NOW) as world, ThreadPoolExecutor(2) as threads:
+        world.client.send(OPEN)
+        together.reset()
+        sent = [threads.submit(world.client.send, ADD, expected_version=1) for _ in range(2)]
+        errors = [one.exception(WAIT_SECONDS) for one in sent]
+        assert sorted(type(error).__name__ for error in errors) == ["ConflictError", "NoneType"]
+        assert [event.version for event in world.events("baskets")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda world: world.advance(timedelta(hours=1)),
+        lambda world: world.stop("baskets"),
+        lambda world: world.start("baskets"),
+        lambda world: world.settle(),
+    ],
+    ids=["advance", "stop", "start", "settle"],
+)
+def test_nothing_else_happens_while_a_command_is_decided(act: Callable[[World], None]) -> None:
+    order, other = list[str](), list[threading.Thread]()
+
+    def do() -> None:
+        act(worlds[0])
+        order.append("act")
+
+    def patient(command: Any, state: Any) -> Any:
+        other.append(threading.Thread(target=do))
+        other[0].start()
+        other[0].join(0.2)
+        order.append("decided")
+        return decide(command, state)
+
+    with memory(App("shop", deciders=[baskets_with(decide=patient)]), now=NOW) as world:
+        worlds = [world]
+        assert world.client.send(OPEN).version == 1
+        other[0].join(WAIT_SECONDS)
+    assert order == ["decided", "act"]
+
+
+@pytest.mark.parametrize("timeout", [WAIT_SECONDS, math.inf])
+def test_a_reader_that_waits_holds_up_no_command(world: World, timeout: float) -> None:
+    after = Position.at("baskets.events", partition_of(b"b", app.partitions), 1)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(world.views[open_baskets].get, "b", after=after, timeout=timeout)
+        wait_until(lambda: waiting.done() or world.store._notifier.generations(), "a reader that waits")
+        world.client.send(OPEN)
+        assert waiting.result(WAIT_SECONDS) == Summary()
+
+
+def test_rows_may_be_counted_while_others_are_written() -> None:
+    """A dict that grows while it is iterated over raises."""
+    by_lines = FoldView("by_lines", events=BasketEvent, row=Summary, evolve=summarise, indexes=("lines",))
+    interval, done = sys.getswitchinterval(), threading.Event()
+
+    def count(world: World) -> None:
+        while not done.is_set():
+            world.views[by_lines].count(lines=0)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with memory(App("shop", deciders=[baskets], views=[by_lines]), now=NOW) as world, ThreadPoolExecutor(1) as one:
+            counting = one.submit(count, world)
+            for start in range(0, 1000, 100):
+                world.client.send_many([Open(basket_id=f"b{start + n}", household="h") for n in range(100)])
+            done.set()
+            counting.result(WAIT_SECONDS)
+            assert world.views[by_lines].count(lines=0) == 1000
+    finally:
+        done.set()
+        sys.setswitchinterval(interval)
+
+
+def test_a_view_that_stops_and_a_row_that_is_parked_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def careless(state: Basket, event: BasketEvent) -> Basket:
+        return state if getattr(event, "product", "") == "unfoldable" else evolve(state, event)
+
+    with memory(App("shop", deciders=[baskets_with(evolve=careless)], views=app.views), now=NOW) as world:
+        world.client.send(OPEN)
+        world.client.send(Add(basket_id="b", product="unfoldable", price=Decimal(1)))
+        world.client.send(Open(basket_id="u", household="unkeyed"))
+        world.client.send(CheckOut(basket_id="u"))
+    parked, stopped = caplog.messages
+    assert parked == "open_baskets: row b parked: ValueError: cannot be summarised"
+    assert stopped.startswith("household_spend: view stopped: ")
+    assert "unkeyed has no key" in stopped
+
+
+def test_a_view_is_named_by_itself_and_is_one_of_the_app() -> None:
+    with memory(App("shop", deciders=app.deciders, views=[open_baskets]), now=NOW) as world:
+        with pytest.raises(ConfigurationError, match=r"views\['open_baskets'\]: a reader is found by the view itself"):
+            world.views["open_baskets"]  # type: ignore[index]
+        with pytest.raises(ConfigurationError, match="app shop does not fold view product_sales; add it to views="):
+            world.views[product_sales]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum, Flag
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ HOSTILE = [
 ]  # fmt: skip
 ALPHABET = re.compile(r"[A-Za-z0-9_.~%/-]+")
 plain: KeyCodec[str] = KeyCodec(str, "test")
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("key", HOSTILE, ids=lambda key: ascii(key[:12]))
@@ -72,7 +74,8 @@ def test_what_a_person_types_for_a_key_is_that_key(key: tuple[str, str]) -> None
 @pytest.mark.parametrize(
     ("type_", "key"),
     [(str, ""), (str, 1), (int, "1"), (int, True), (UUID, "x"), (tuple[str, int], ("a",)), (tuple[str, int], "a"),
-     (tuple[str, str], ("a", "")), (str, "\ud800"), (date, 1), (Color, 1)],
+     (tuple[str, str], ("a", "")), (str, "\ud800"), (date, 1), (Color, 1),
+     (Color, Size.SMALL), (date, AT), (datetime, AT.date())],
 )  # fmt: skip
 def test_a_key_of_another_type_breaks_the_contract(type_: Any, key: Any) -> None:
     codec: KeyCodec[Any] = KeyCodec(type_, "test")
@@ -80,10 +83,57 @@ def test_a_key_of_another_type_breaks_the_contract(type_: Any, key: Any) -> None
         codec.encode(key)
 
 
-def test_a_time_may_be_a_key() -> None:
+def test_a_time_may_be_a_key_and_equal_times_are_one_key() -> None:
     codec: KeyCodec[datetime] = KeyCodec(datetime, "test")
-    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert codec.decode(codec.encode(at)) == at
+    assert codec.decode(codec.encode(AT)) == AT
+    assert codec.encode(AT.astimezone(timezone(timedelta(hours=2)))) == codec.encode(AT)
+    assert codec.decode("2026-01-01T14%3A00%3A00%2B02%3A00") == AT, "as it was written before"
+
+
+@pytest.mark.parametrize(
+    ("time", "why"),
+    [
+        (AT.replace(tzinfo=None), "has no time zone; keys hold aware times"),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=1))), "is no time in UTC"),
+    ],
+)
+def test_a_time_that_is_none_in_utc_is_no_key(time: datetime, why: str) -> None:
+    with pytest.raises(ContractError, match=why):
+        KeyCodec[datetime](datetime, "test").encode(time)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [(Color, "3"), (int, "x"), (Decimal, "x"), (date, "2026-01-01T12%3A00%3A00%2B00%3A00"), (tuple[int, int], "1")],
+)
+def test_a_stored_key_that_cannot_be_read_breaks_the_contract(type_: Any, text: str) -> None:
+    with pytest.raises(ContractError, match="the stored key .* is no .*; rebuild the view"):
+        KeyCodec(type_, "test").decode(text)
+    with pytest.raises(ValueError, match="it is no"):
+        KeyCodec(type_, "test").read(text)
+
+
+class Rights(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Alike(Enum):
+    NUMBER = 1
+    TEXT = "1"
+
+
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        (Rights, "test: key: Rights is a Flag, .*; use int or an Enum"),
+        (tuple[str, Rights], "test: key: Rights is a Flag"),
+        (Alike, "test: key: Alike.NUMBER and Alike.TEXT are both written as '1'"),
+    ],
+)
+def test_a_key_of_an_enum_that_is_not_read_as_it_is_written_is_refused(type_: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        KeyCodec(type_, "test")
 
 
 @pytest.mark.parametrize("type_", [float, bytes, Any, list[str], dict[str, str], str | None, tuple[str, float]])

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, TypeAlias, Union
+from typing import Annotated, Any, NamedTuple, TypeAlias, Union
 
 import pytest
 from pydantic import ValidationError
@@ -118,6 +119,33 @@ def test_members_refuses_a_class_without_a_category() -> None:
         members(Loose, Event, "view x")
 
 
+class Pair(NamedTuple):
+    x: int = 0
+    y: int = 0
+
+
+def test_a_default_of_a_field_stays_what_it_is() -> None:
+    class Kept(Event, category="things", key="id"):
+        id: str
+        pair: Pair = Pair(1, 2)
+        schema_: dict[str, str] = {"type": "datetime"}  # noqa: RUF012  # it is never written to
+
+    kept = Kept(id="a")
+    assert kept.pair == Pair(1, 2)
+    assert kept.schema_ == {"type": "datetime"}
+
+
+def test_times_need_a_zone_at_every_depth_whatever_their_field_is_called() -> None:
+    class Timed(Event, category="things", key="id"):
+        id: str
+        metadata: datetime | None = None
+        default: tuple[datetime, ...] = ()
+
+    for field in ({"metadata": "2026-01-01T00:00:00"}, {"default": ["2026-01-01T00:00:00"]}):
+        with pytest.raises(ValidationError, match="timezone"):
+            Timed.model_validate({"id": "a", **field})
+
+
 def no_arm_for_add(command: Any, state: Basket) -> Sequence[Any]:
     match command:
         case Open():
@@ -169,9 +197,18 @@ def matches_something_else(command: Any, state: Basket) -> Sequence[Any]:
             return []
 
 
+class Rules:
+    def no_arm_for_open(self, command: Any, /, state: Basket) -> Sequence[Any]:
+        match command:
+            case Add() | CheckOut():
+                return []
+        return []
+
+
 @pytest.mark.parametrize(
     ("function", "missing"),
     [
+        (Rules().no_arm_for_open, ("Open",)),
         (no_arm_for_add, ("Add",)),
         (wildcard, ()),
         (capture, ()),

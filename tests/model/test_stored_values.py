@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Optional, Union
+from enum import Enum
+from typing import Any, Literal, Optional, Union
 from uuid import UUID
 
 import pytest
@@ -92,6 +93,10 @@ class Thawed:
     x: int
 
 
+class Rank(Enum):
+    FIRST = 1
+
+
 @dataclass(frozen=True)
 class Changing:
     items: list[int]
@@ -120,6 +125,8 @@ class Deep:
         (Circle | int, "a union may be X . None or of dataclasses"),
         (Mapping[str, float], "float cannot be stored"),
         (Sequence[int], "cannot be stored"),
+        (Mapping[tuple[str, int], int], "test: the keys of .* would not be read as they are written; use keys of str"),
+        (Mapping[Rank, int], "the keys of .* would not be read"),
     ],
 )
 def test_a_type_that_cannot_be_stored_is_refused_with_place_and_remedy(type_: Any, message: str) -> None:
@@ -130,6 +137,17 @@ def test_a_type_that_cannot_be_stored_is_refused_with_place_and_remedy(type_: An
 @pytest.mark.parametrize("type_", [Optional[int], Union[Circle, Square], Circle | None, tuple[()], frozenset[int]])  # noqa: UP007, UP045
 def test_these_can_be_stored(type_: Any) -> None:
     Storage(type_, "test")
+
+
+@pytest.mark.parametrize(
+    ("type_", "key"),
+    [(str, "a"), (int, -1), (bool, True), (Decimal, Decimal("1.50")), (date, date(2026, 1, 1)), (UUID, UUID(int=3)),
+     (datetime, datetime(2026, 1, 1, tzinfo=UTC)), (timedelta, timedelta(seconds=3)), (Size, Size.SMALL),
+     (Literal["x"], "x")],
+)  # fmt: skip
+def test_these_are_keys_of_mappings(type_: Any, key: Any) -> None:
+    storage: Storage[Any] = Storage(Mapping[type_, int], "test")
+    assert storage.decode(storage.encode_checked({key: 1})) == {key: 1}
 
 
 def test_two_classes_of_one_name_in_a_union_are_refused() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from pydantic import ConfigDict, JsonValue
 
 from leftfold import ConfigurationError, ContractError, Event, Json
 from leftfold.ports.codec import MessageCodec, digest, event_id, read_recorded, utc_text
@@ -66,6 +67,27 @@ def test_a_message_comes_back_equal(basket: str, product: str, price: Decimal) -
 )
 def test_every_version_up_to_the_class_reads_as_the_class(type_: bytes, value: bytes) -> None:
     assert codec.decode(type_, value) == Priced(id="p", price=Decimal("12.5"), currency="USD")
+
+
+def test_what_an_upcast_returns_is_read_by_the_same_rules_as_what_needs_none() -> None:
+    """Strict types take a time from JSON and not its text from Python, and any JSON holds numbers, not Decimals."""
+
+    class Strict(Event, category="prices", key="id", version=2, upcasts={1: _with_currency}):
+        model_config = ConfigDict(strict=True)
+
+        id: str
+        at: datetime
+        tags: tuple[str, ...]
+        data: dict[str, JsonValue]
+        price: Decimal
+        more: Decimal
+        currency: str
+
+    body = b'{"id":"p","at":"2026-01-01T00:00:00Z","tags":["a"],"data":{"w":[1.5,1e+20]},"price":"1.50","more":2.5%s}'
+    strict: MessageCodec[Any] = MessageCodec([Strict])
+    old = strict.decode(b"prices.Strict.v1", body % b"")
+    assert old == strict.decode(b"prices.Strict.v2", body % b',"currency":"USD"')
+    assert (old.price, old.more, old.data) == (Decimal("1.50"), Decimal("2.5"), {"w": [1.5, 1e20]})
 
 
 def test_upcasts_see_money_exactly() -> None:

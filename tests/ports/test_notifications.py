@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import Position
-from leftfold.ports.notifications import Waiters
+from leftfold.ports.notifications import Waiter, Waiters
 from leftfold.testing.contracts.readers import new_generation
+from tests.waiting import WAIT_SECONDS
 
 positions = st.dictionaries(st.integers(0, 3), st.integers(1, 6), max_size=4).map(lambda ps: Position({"t": ps}))
 steps = st.one_of(
@@ -46,3 +51,15 @@ def test_waiters_that_gave_up_are_not_kept() -> None:
         waiters.remove(number)
     assert sum(map(len, waiters._heaps.values())) <= 200
     assert waiters.reached(Position.at("t", 0, 5)) == [-1]
+
+
+def test_a_thread_may_wait_without_end() -> None:
+    waiter = Waiter(lambda waiter: None)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(waiter.wait, math.inf)
+        try:
+            with pytest.raises(TimeoutError):
+                waiting.result(0.1)
+        finally:
+            waiter.notify()
+        waiting.result(WAIT_SECONDS)

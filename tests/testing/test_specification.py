@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given as generated
 from hypothesis import strategies as st
 
-from leftfold import ContractError, FoldView
+from leftfold import ContractError, Decider, DecisionFailed, Event, FoldView
 from leftfold.testing import check_deciding_twice, check_interleavings, fold, given
 from tests.domains.shop import (
     Add,
@@ -70,6 +71,44 @@ def test_then_rejected_fails_on_acceptance_on_another_error_and_on_an_undeclared
 def test_then_does_not_swallow_a_bug() -> None:
     with pytest.raises(RuntimeError, match="a bug in decide"):
         given(baskets).when(Add(basket_id="b", product="crash", price=ONE))
+
+
+class Stray(Event, category="baskets", key="basket_id"):
+    basket_id: str
+
+
+class _Dearer(TooDear):
+    """A refusal that no client knows by its name."""
+
+
+def _writing(*events: Event) -> Decider[Any, Any, Any]:
+    return baskets_with(decide=lambda command, state: iter(events))
+
+
+def test_when_takes_any_iterable_of_events_as_a_worker_does() -> None:
+    given(_writing(OPENED, ADDED)).when(ADD).then(OPENED, ADDED)
+
+
+def test_when_refuses_events_that_a_worker_refuses() -> None:
+    with pytest.raises(DecisionFailed, match="Added has key 'c', but the command decides for 'b' only"):
+        given(_writing(Added(basket_id="c", product="p", price=ONE))).when(ADD)
+    with pytest.raises(DecisionFailed, match=r"Stray\(basket_id='b'\) is none of the events of decider baskets"):
+        given(_writing(Stray(basket_id="b"))).when(ADD)
+
+
+def test_when_refuses_a_state_that_could_not_be_stored() -> None:
+    forgetful = baskets_with(decide=lambda command, state: [OPENED], evolve=lambda state, event: None)
+    with pytest.raises(ContractError):
+        given(forgetful).when(ADD)
+
+
+def test_then_rejected_fails_on_a_subclass_of_a_declared_error() -> None:
+    def refuse(command: BasketCommand, state: Basket) -> list[BasketEvent]:
+        raise dearer
+
+    dearer = _Dearer(price=ONE)
+    with pytest.raises(AssertionError, match="Add does not declare _Dearer; add it to its rejects="):
+        given(baskets_with(decide=refuse)).when(ADD).then_rejected(dearer)
 
 
 def test_fold_gives_rows_by_key_for_every_kind_of_view() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from bisect import bisect_right
 from collections import deque
@@ -201,7 +202,7 @@ class Bucket:
 
 
 class MemoryViewStore(BulkStore):
-    """A ViewStore in this process; one thread writes at a time.
+    """A ViewStore in this process: several threads may read while one writes.
 
     Args:
         history: how many flushes with changes each bucket keeps for `watch`.
@@ -209,6 +210,8 @@ class MemoryViewStore(BulkStore):
 
     def __init__(self, history: int = 1000) -> None:
         self._history, self._notifier = history, PositionNotifier()
+        # For as long as one answer or one write takes: readers that wait do not hold it.
+        self._lock = threading.RLock()
         self._registries: dict[str, Registry] = {}
         self._buckets: dict[tuple[str, str, int], Bucket] = {}
         self._members: dict[str, dict[str, float]] = {}
@@ -233,8 +236,9 @@ class MemoryViewStore(BulkStore):
         """Writes first checkpoints if none is there."""
         if any(self.bucket(generation, number) for number in checkpoints):
             return False
-        for number, checkpoint in checkpoints.items():
-            self._buckets[generation.view, generation.id, number] = Bucket(checkpoint, self._history)
+        with self._lock:
+            for number, checkpoint in checkpoints.items():
+                self._buckets[generation.view, generation.id, number] = Bucket(checkpoint, self._history)
         return True
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
@@ -243,7 +247,8 @@ class MemoryViewStore(BulkStore):
 
     def ask(self, question: Query[A], /) -> A:
         """The answer to a query."""
-        answer: A = _ANSWERS[type(question)](self, question)
+        with self._lock:
+            answer: A = _ANSWERS[type(question)](self, question)
         return answer
 
     async def aask(self, question: Query[A], /) -> A:
@@ -268,16 +273,18 @@ class MemoryViewStore(BulkStore):
             bucket = self.bucket(flush.generation, flush.bucket)
             if bucket is None or bucket.checkpoint.token != flush.expected:
                 return False
-        for flush in flushes:
-            self._buckets[flush.generation.view, flush.generation.id, flush.bucket].flush(flush)
+        with self._lock:
+            for flush in flushes:
+                self._buckets[flush.generation.view, flush.generation.id, flush.bucket].flush(flush)
         for view, id_ in dict.fromkeys((flush.generation.view, flush.generation.id) for flush in flushes):
             self._notifier.reached(view, id_, Position.union(flush.checkpoint.position for flush in flushes))
         return True
 
     def unlink(self, generation: Generation) -> None:
         """Removes a generation with all its buckets."""
-        for key in [k for k in self._buckets if k[:2] == (generation.view, generation.id)]:
-            del self._buckets[key]
+        with self._lock:
+            for key in [k for k in self._buckets if k[:2] == (generation.view, generation.id)]:
+                del self._buckets[key]
 
     def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
         """Renews the membership until a time."""
@@ -299,7 +306,8 @@ class MemoryViewStore(BulkStore):
             found = self._in_bulk(generation, bucket)
             if found.finished is not None:
                 break
-            found.put(key, columns, fields, version, dict(zip(indexes, entries, strict=True)))
+            with self._lock:
+                found.put(key, columns, fields, version, dict(zip(indexes, entries, strict=True)))
             count += 1
         return count
 
@@ -317,8 +325,9 @@ class MemoryViewStore(BulkStore):
     def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Writes the checkpoints at the end of a bulk load."""
         buckets = [(self._in_bulk(generation, number), checkpoint) for number, checkpoint in checkpoints.items()]
-        for bucket, checkpoint in buckets:
-            bucket.seal(checkpoint)
+        with self._lock:
+            for bucket, checkpoint in buckets:
+                bucket.seal(checkpoint)
 
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
         """Every generation of these views that has buckets."""

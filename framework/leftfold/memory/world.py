@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,51 +14,52 @@ from typing_extensions import TypeVar
 
 from leftfold.client import Reader, Views
 from leftfold.client.commands import Client, CommandRequest
-from leftfold.engine.processing.command_wire import command_headers, command_id, to_error
+from leftfold.client.lookup import checked_view
+from leftfold.client.packing import CommandPacker
+from leftfold.engine.processing.command_wire import to_error
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, order_record
 from leftfold.engine.reactions.pending import PendingDelivery, PendingReader, parked
 from leftfold.engine.views.projector import Projector
-from leftfold.errors import ConfigurationError, LeftfoldError, OutcomeUnknown
+from leftfold.errors import ConfigurationError, ContractError, LeftfoldError, OutcomeUnknown
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.flow import Flow
 from leftfold.memory.views import MemoryViewStore
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
-from leftfold.model.messages import Command, Event
+from leftfold.model.messages import Event
 from leftfold.model.position import Position, Receipt, Recorded
 from leftfold.model.reaction import Delivery, Reaction
 from leftfold.model.view import View
-from leftfold.ports.codec import header, read_recorded, utc_text
+from leftfold.ports.codec import read_recorded, utc_text
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["World", "memory"]
 
 
-Decide = Callable[[Command, str | None, int | None, datetime | None, str, str], Receipt | LeftfoldError]
+Answer = Callable[[Iterable[CommandRequest]], list[Receipt | LeftfoldError]]
 
 
 class MemoryClient(Client):
-    """A Client without servers; it answers at once, so `timeout` has no effect."""
+    """A Client without servers; it answers at once, so `timeout` has no effect.
 
-    def __init__(self, decide: Decide, settle: Callable[[], None]) -> None:
-        self._decide, self._settle = decide, settle
+    Args:
+        answer: decides commands and lets their consequences happen, for one thread at a time.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
 
     def _send_requests(
         self, requests: Iterable[CommandRequest], timeout: float, window: int | None = None
     ) -> Iterator[Receipt | LeftfoldError]:
         """Decides commands; their consequences happen after each one, or after the last one without a window."""
-        for request in requests if window is not None else list(requests):
-            outcome = self._decide(*request)
-            if window is not None:
-                self._settle()
-            yield outcome
-        if window is None:
-            self._settle()
+        for together in [list(requests)] if window is None else ([request] for request in requests):
+            yield from self._answer(together)
 
     async def _asend_request(self, request: CommandRequest, timeout: float) -> Receipt | LeftfoldError:
-        (outcome,) = self._send_requests((request,), timeout)
+        (outcome,) = self._answer([request])
         return outcome
 
 
@@ -68,19 +70,25 @@ K = TypeVar("K", default=str)
 class FoldedViews(Views):
     """The views of a world in memory; for views that it cannot compute, the error names the alternative."""
 
+    def __init__(self, app: App, store: MemoryViewStore) -> None:
+        super().__init__(store)
+        self._app = app
+
     def __getitem__(self, view: View[Row, K], /) -> Reader[Row, K]:
         """The reader of a view.
 
         Raises:
-            ConfigurationError: the view is computed by SQL or DataFrames.
+            ConfigurationError: it is none, it is computed by SQL or DataFrames, or the App does not have it.
         """
-        if view.streamed:
+        if checked_view(view).streamed:
             raise ConfigurationError(f"view {view.name} is kept by a stream of its own, and memory(app) runs none")
         if not view.folded:
             raise ConfigurationError(
                 f"view {view.name} is computed by Spark, and memory(app) runs none; in tests: "
                 f"from leftfold.spark.queries.testing import rows; rows({view.name}, event, ...)"
             )
+        if all(view.name != one.name for one in self._app.views):
+            raise ConfigurationError(f"app {self._app.name} does not fold view {view.name}; add it to views=")
         return super().__getitem__(view)
 
 
@@ -163,12 +171,13 @@ class MemoryReactions:
 class MemoryTimers:
     """The timers of the processes of a world; `fire` and `cancel` return when all that follows has happened."""
 
-    def __init__(self, app: str, flow: Flow, clock: Callable[[], datetime], settle: Callable[[], None]) -> None:
-        self._app, self._flow, self._clock, self._settle = app, flow, clock, settle
+    def __init__(self, world: World, flow: Flow, lock: threading.RLock) -> None:
+        self._world, self._flow, self._lock = world, flow, lock
 
     def list(self, process: str = "", key: str = "") -> dict[tuple[str, str, str], datetime]:
         """The due time of each timer by process, business key and name; '' = of all."""
-        found = self._flow.timers()
+        with self._lock:
+            found = list(self._flow.timers())
         return {
             (of, timer.key, timer.name): datetime.fromisoformat(timer.due.at)
             for of, timer in found
@@ -192,10 +201,12 @@ class MemoryTimers:
         self._order(Action.CANCEL, process, key, name, by, reason)
 
     def _order(self, action: Action, process: str, key: str, name: str, by: str, reason: str) -> None:
-        timer = self._timer(process, key, name)
-        at = self._flow.time(process, timer.partition) or self._clock()
-        self._flow.give(process, order_record(self._app, process, timer, Order(action, by, reason, at)))
-        self._settle()
+        with self._lock:
+            timer = self._timer(process, key, name)
+            at = self._flow.time(process, timer.partition) or self._world.now
+            order = Order(action, by, reason, at)
+            self._flow.give(process, order_record(self._world.app.name, process, timer, order))
+            self._world.settle()
 
     def _timer(self, process: str, key: str, name: str) -> SetTimer:
         for of, timer in self._flow.timers():
@@ -211,22 +222,26 @@ E = TypeVar("E", bound=Event)
 class World:
     """An App in memory: `client` and `views` as in production, `now` and `advance` for its clock, `timers` to fire.
 
-    After each command all its consequences have happened: processes have reacted, and views are folded.
+    After each command all its consequences have happened: processes have reacted, and views are folded. One thread at a
+    time decides, and lets the consequences happen; others wait for it.
     """
 
     def __init__(self, app: App, now: datetime, acts: Acts | None = None) -> None:
         self.app, self.now = app, now
+        # An act of a reaction may send commands.
+        self._lock = threading.RLock()
         self.log, self.store = MemoryLog(), MemoryViewStore()
         self._flow = Flow(app, self.log, lambda: self.now)
         for view in app.views:
             for category in view.categories:
                 self.log.create(names.events(category), app.partitions)
         self._reactions = MemoryReactions(app, self.log, acts or {})
-        self._projector = Projector(app.views, self.log.reader, self.store, look=0.0)
+        self._projector = Projector(app.views, self.log.reader, self.store, look=0.0, report=_report)
         self.settle()
-        self.timers = MemoryTimers(app.name, self._flow, lambda: self.now, self.settle)
-        self.client = MemoryClient(self.decide, self.settle)
-        self.views = FoldedViews(self.store)
+        self.timers = MemoryTimers(self, self._flow, self._lock)
+        self._packer = CommandPacker(app.name, lambda: utc_text(self.now).encode())
+        self.client = MemoryClient(self._answer)
+        self.views = FoldedViews(app, self.store)
 
     def advance(self, by: timedelta, /) -> None:
         """Advances the clock from one timer to the next: each fires at its due time, as in production.
@@ -239,12 +254,13 @@ class World:
         """
         if by < timedelta(0):
             raise ValueError(f"by={by!r} would turn the clock back; log time only advances")
-        until = self.now + by
-        while (wakes := self._flow.wakes()) is not None and wakes <= until:
-            self.now = wakes
+        with self._lock:
+            until = self.now + by
+            while (wakes := self._flow.wakes()) is not None and wakes <= until:
+                self.now = wakes
+                self.settle()
+            self.now = until
             self.settle()
-        self.now = until
-        self.settle()
 
     def stop(self, name: str, /) -> None:
         """Stops the worker of a decider or process, as in an outage: records for it wait in its topic.
@@ -252,12 +268,14 @@ class World:
         Raises:
             ConfigurationError: the App has none of that name.
         """
-        self._flow.stop(name)
+        with self._lock:
+            self._flow.stop(name)
 
     def start(self, name: str, /) -> None:
         """Starts a stopped worker, which continues at its offset."""
-        self._flow.start(name)
-        self.settle()
+        with self._lock:
+            self._flow.start(name)
+            self.settle()
 
     def events(self, category: str) -> list[Recorded[Any]]:
         """All events of a category, partition by partition.
@@ -293,52 +311,50 @@ class World:
         """The dead letters of a decider, process or reaction; the header `dead_reason` holds the reason."""
         return [record for records in self.log.of(names.dead(name)) for record in records]
 
-    def decide(
-        self,
-        command: Command,
-        id_: str | None,
-        expected_version: int | None,
-        at: datetime | None,
-        principal: str = "",
-        traceparent: str = "",
-    ) -> Receipt | LeftfoldError:
+    def decide(self, request: CommandRequest) -> Receipt | LeftfoldError:
         """Decides one command through the processor and the log, without the reactions of processes and views."""
-        spec = type(command).__leftfold__
-        processor = self._flow.processors.get(spec.category)
-        if processor is None or type(command) not in processor.commands.types:
-            raise ConfigurationError(
-                f"app {self.app.name} decides no {type(command).__name__}; add its decider to the App"
-            )
-        key = getattr(command, spec.key).encode()
-        headers = command_headers(
-            command,
-            id=id_ or command_id(),
-            source=self.app.name,
-            at=utc_text(at or self.now).encode(),
-            type_=processor.commands.types[type(command)],
-            expected_version=expected_version,
-            reply_to=b"memory",
-            principal=principal,
-            traceparent=traceparent,
-        )
+        command = type(request.command)
+        category = command.__leftfold__.category
+        processor = self._flow.processors.get(category)
+        if processor is None or command not in processor.commands.types:
+            raise ConfigurationError(f"app {self.app.name} decides no {command.__name__}; add its decider to the App")
+        try:
+            topic, id_, key, value, headers, _ = self._packer.pack(request, b"memory")
+        except ContractError as error:
+            return error
         partition = partition_of(key, self.app.partitions)
-        topic, value = names.commands(spec.category), processor.commands.encode(command)
-        record = self.log.append(topic, partition, key, value, headers, time=int(self.now.timestamp() * 1000))
-        if self._flow.left(record):
-            return OutcomeUnknown(header(headers, "ce_id").decode())
-        (reply,) = self._flow.take(record).replies
+        with self._lock:
+            record = self.log.append(topic, partition, key, value, headers, time=int(self.now.timestamp() * 1000))
+            if self._flow.left(record):
+                return OutcomeUnknown(id_.decode())
+            (reply,) = self._flow.take(record).replies
+            end = processor.held[partition].end
         if reply.error is not None:
-            return to_error(reply.error, type(command))
-        end = processor.held[partition].end
-        return Receipt(Position.at(names.events(spec.category), partition, end), reply.version, reply.events)
+            return to_error(reply.error, command)
+        return Receipt(Position.at(names.events(category), partition, end), reply.version, reply.events)
 
     def settle(self) -> None:
         """Runs processes, projector and reactions until all written events are processed."""
-        self._flow.run()
-        if self._projector.views:
-            while self._projector.step(0.0) or not self._projector.caught_up():
-                pass
-        self._reactions.run()
+        with self._lock:
+            self._flow.run()
+            if self._projector.views:
+                while self._projector.step(0.0) or not self._projector.caught_up():
+                    pass
+            self._reactions.run()
+
+    def _answer(self, requests: Iterable[CommandRequest]) -> list[Receipt | LeftfoldError]:
+        with self._lock:
+            outcomes = [self.decide(request) for request in requests]
+            self.settle()
+        return outcomes
+
+
+def _report(what: str, details: Mapping[str, Any]) -> None:
+    """Logs what a projector says of views that stop and of rows that are parked; the rest is of no use in tests."""
+    if what == "view stopped":
+        _LOGGER.warning("%s: view stopped: %s", details["view"], details["why"])
+    elif what == "parked":
+        _LOGGER.warning("%s: row %s parked: %s", details["view"], details["key"], details["why"])
 
 
 @contextmanager

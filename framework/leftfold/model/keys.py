@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from leftfold.errors import ConfigurationError, ContractError
+from leftfold.model.rows import MembersByText
 from leftfold.model.state_encoding import record_fields
 
 __all__ = [
@@ -47,6 +48,9 @@ class KeyCodec(Generic[K]):
 
     Args:
         type_: str, int, UUID, Decimal, date, datetime, an Enum, or a tuple of these. where: named in errors.
+
+    Raises:
+        ConfigurationError: the type is none of these, a Flag, or an Enum with two members of one text.
     """
 
     def __init__(self, type_: Any, where: str) -> None:
@@ -58,14 +62,16 @@ class KeyCodec(Generic[K]):
                     f"{where}: a key of {part} cannot be written; use str, int, UUID, Decimal, date, datetime, "
                     f"an Enum or a tuple[...] of these"
                 )
+        self._read = [_reader(part, f"{where}: key") for part in self.parts]
         self.name = "/".join(part.__name__ for part in self.parts)
         self.plain = self.parts == (str,) and not self.composite
 
     def encode(self, key: K) -> str:
-        """The key as text that holds only letters, digits and `_.~-%/`.
+        """The key as text that holds only letters, digits and `_.~-%/`; times are in UTC, so equal ones are one key.
 
         Raises:
-            NoRowKey: a part is empty, or a text that UTF-8 cannot hold. ContractError: the key is of another type.
+            NoRowKey: a part is empty, or a text that UTF-8 cannot hold. ContractError: the key is of another type, or
+                holds a time without a zone.
         """
         if self.plain and isinstance(key, str):
             return _quoted(key)
@@ -76,18 +82,35 @@ class KeyCodec(Generic[K]):
 
     def _text(self, part: Any, kind: type) -> str:
         if not isinstance(part, kind) or isinstance(part, bool):
-            raise ContractError(f"{part!r} is no {kind.__name__}, which this view's key is made of ({self.name})")
+            raise self._refused(part, kind)
         match part:
             case Enum():
                 return str(part.value)
-            case datetime() | date():
+            case datetime() if kind is date:
+                raise self._refused(part, kind)
+            case datetime():
+                return _in_utc(part)
+            case date():
                 return part.isoformat()
             case _:
                 return str(part)
 
+    def _refused(self, part: Any, kind: type) -> ContractError:
+        return ContractError(f"{part!r} is no {kind.__name__}, which this view's key is made of ({self.name})")
+
     def decode(self, text: str) -> K:
-        """The key from its text."""
-        values = [self._value(unquote(part), kind) for part, kind in zip(text.split("/"), self.parts, strict=True)]
+        """The key from its text.
+
+        Raises:
+            ContractError: it is the text of no such key.
+        """
+        try:
+            return self._key(text)
+        except (ValueError, ArithmeticError) as error:
+            raise ContractError(f"the stored key {text!r} is no {self.name}: {error}; rebuild the view") from error
+
+    def _key(self, text: str) -> K:
+        values = [read(unquote(part)) for part, read in zip(text.split("/"), self._read, strict=True)]
         return tuple(values) if self.composite else values[0]  # type: ignore[return-value]  # by the key's own type
 
     def typed(self, encoded: str) -> str:
@@ -111,18 +134,28 @@ class KeyCodec(Generic[K]):
         try:
             if len(parts) != len(self.parts):
                 raise ValueError(f"it has {len(parts)} of {len(self.parts)} parts")
-            key = self.decode("/".join(quote(part, safe="") for part in parts))
+            key = self._key("/".join(quote(part, safe="") for part in parts))
             for part in key if isinstance(key, tuple) else (key,):
                 if isinstance(part, datetime) and part.tzinfo is None:
                     raise ValueError(f"{part.isoformat()} has no time zone; write {part.isoformat()}Z for UTC")
-        except (ValueError, ArithmeticError, StopIteration) as error:
+        except (ValueError, ArithmeticError) as error:
             raise ValueError(f"it is no {self.name}: {error}") from error
         return key
 
-    def _value(self, text: str, kind: type) -> Any:
-        if issubclass(kind, Enum):
-            return next(member for member in kind if str(member.value) == text)
-        return _KINDS[kind](text)
+
+def _reader(kind: type, where: str) -> Callable[[str], Any]:
+    if issubclass(kind, Enum):
+        return MembersByText(kind, where, lambda member: str(member.value)).__getitem__
+    return _KINDS[kind]
+
+
+def _in_utc(time: datetime) -> str:
+    if time.utcoffset() is None:
+        raise ContractError(f"{time!r} has no time zone; keys hold aware times")
+    try:
+        return time.astimezone(UTC).isoformat()
+    except OverflowError as error:
+        raise ContractError(f"{time!r} is no time in UTC: {error}") from error
 
 
 def _quoted(text: str) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, JsonValue
@@ -15,7 +16,7 @@ from typing_extensions import dataclass_transform
 
 from leftfold.errors import ConfigurationError, DomainError
 
-__all__ = ["Command", "Event", "Json", "adjusted_schema", "records_in", "with_parts"]
+__all__ = ["Command", "Event", "Json", "adjusted_schema", "is_plain", "records_in", "with_parts"]
 
 
 TAG = "@"
@@ -26,18 +27,22 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 def with_aware_times(schema: Any, *, in_utc: bool) -> Any:
     """A message's pydantic schema in which datetimes need a time zone; `in_utc`: and must be representable in UTC."""
-    if isinstance(schema, (list, tuple)):
-        return type(schema)(with_aware_times(s, in_utc=in_utc) for s in schema)
-    if not isinstance(schema, dict):
-        return schema
-    done = {
-        k: v if k in ("metadata", "serialization") else with_aware_times(v, in_utc=in_utc) for k, v in schema.items()
-    }
-    if done.get("type") == "datetime":
+    done = with_parts(schema, lambda part: with_aware_times(part, in_utc=in_utc))
+    if isinstance(done, dict) and done.get("type") == "datetime":
         done["tz_constraint"] = "aware"
         if in_utc:
             done.setdefault("ge", _FIRST)
             done.setdefault("le", _LAST)
+    return done
+
+
+def _with_sorted_sets(schema: Any) -> Any:
+    """A message's pydantic schema in which equal sets give equal JSON: one command id belongs to one body."""
+    done = with_parts(schema, _with_sorted_sets)
+    if isinstance(done, dict) and done.get("type") in ("frozenset", "set") and "serialization" not in done:
+        done["serialization"] = core_schema.wrap_serializer_function_ser_schema(
+            lambda value, handler: sorted(handler(value), key=_text), when_used="json"
+        )
     return done
 
 
@@ -188,6 +193,40 @@ def _tagging(cls: type, was_untagged: bool) -> Callable[[Any, Any], Any]:
     return tagging
 
 
+@cache
+def is_plain(cls: type[BaseModel]) -> bool:
+    """Whether all that a message may hold is read as it is written: fields of plain types, read by pydantic alone."""
+    schema: Any = cls.__pydantic_core_schema__
+    if set(schema) - {"type", "cls", "schema", "config", "root_model", "metadata", "ref", "custom_init", "post_init"}:
+        return False
+    inner = schema["schema"] if schema["type"] == "model" else {}
+    if inner.get("type") != "model-fields" or inner.get("computed_fields") or inner.get("extras_schema"):
+        return False
+    fields = inner["fields"].values()
+    return cls.model_config.get("extra") != "allow" and all(
+        field.keys() <= {"type", "schema", "metadata"} and _is_plain(field["schema"]) for field in fields
+    )
+
+
+def _is_plain(schema: Any) -> bool:
+    if "serialization" in schema:
+        return False
+    match schema["type"]:
+        case "nullable" | "default":
+            return _is_plain(schema["schema"])
+        case "list":
+            return _is_plain(schema.get("items_schema", {"type": "any"}))
+        case "tuple":
+            return all(map(_is_plain, schema["items_schema"]))
+        case "dict":
+            return schema["keys_schema"]["type"] == "str" and _is_plain(schema["values_schema"])
+        case "enum":
+            return all(type(member.value) is str for member in schema["members"])
+        case type_:
+            return type_ in _PLAIN
+
+
+_PLAIN = frozenset({"str", "int", "bool", "decimal", "date", "datetime", "uuid"})
 Json: TypeAlias = dict[str, JsonValue]
 Upcast: TypeAlias = Callable[[Json], Json]
 
@@ -251,7 +290,7 @@ class _Message(BaseModel, metaclass=_Frozen):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         # pydantic does not type this: a schema in, a schema out.
-        return with_aware_times(handler(source), in_utc=cls.__in_utc__)  # type: ignore[no-any-return]
+        return _with_sorted_sets(with_aware_times(handler(source), in_utc=cls.__in_utc__))  # type: ignore[no-any-return]
 
 
 class Event(_Message):

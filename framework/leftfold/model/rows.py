@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from hashlib import blake2b
 from types import NoneType, UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import records_in
 from leftfold.model.state_encoding import Storage, check_record, is_record, record_fields, storable
 
-__all__ = ["CHECKSUM_MODULUS", "Fields", "RowCodec", "ordered"]
+__all__ = ["CHECKSUM_MODULUS", "Fields", "MembersByText", "RowCodec", "ordered"]
 
 
 _BIAS = 500_000
@@ -62,6 +63,7 @@ def _number(value: Decimal) -> str:
 
 
 Row = TypeVar("Row")
+T = TypeVar("T", str, bytes)
 Fields = tuple[bytes, ...]
 CHECKSUM_MODULUS = 1 << 128
 
@@ -81,6 +83,15 @@ def _of_type(write: Callable[[Any], bytes], *types: type, but: tuple[type, ...] 
         return write(value)
 
     return checked
+
+
+def _enum_writer(type_: type[Enum]) -> Callable[[Any], bytes]:
+    def write(value: Any) -> bytes:
+        if not isinstance(value, type_):
+            raise ContractError(f"{value!r} is {type(value).__name__}, and the field holds {type_.__name__}")
+        return str(value.value).encode()
+
+    return write
 
 
 def _whole(value: Any) -> bytes:
@@ -118,6 +129,32 @@ _READ: dict[type, Callable[[bytes], Any]] = {
 }
 
 
+class MembersByText(dict[T, Enum]):
+    """The members of an Enum by the texts of their values; looking up another text is a ValueError.
+
+    Raises:
+        ConfigurationError: it is a Flag, or two of its members have one text.
+    """
+
+    def __init__(self, type_: type[Enum], where: str, text: Callable[[Enum], T]) -> None:
+        self._type = type_
+        if issubclass(type_, Flag):
+            raise ConfigurationError(
+                f"{where}: {type_.__name__} is a Flag, and several of its members together are none of them; "
+                f"use int or an Enum"
+            )
+        for member in type_:
+            other = self.setdefault(text(member), member)
+            if other is not member:
+                raise ConfigurationError(
+                    f"{where}: {other} and {member} are both written as {str(member.value)!r}; "
+                    f"give them values with different texts"
+                )
+
+    def __missing__(self, text: T) -> Enum:
+        raise ValueError(f"{text!r} is no value of {self._type.__name__}")
+
+
 class RowCodec(Generic[Row]):
     """A codec for rows of one dataclass or model as a tuple of field values, in field order.
 
@@ -132,6 +169,7 @@ class RowCodec(Generic[Row]):
         for record in records_in(whole.core_schema):
             if record["cls"] is row and hasattr(row, "__pydantic_validator__"):
                 check_record(record, f"{where}: row", by_name=True)
+        _check_arguments(row, f"{where}: row")
         self.row, self.where = row, where
         self.schema: dict[str, Any] = whole.json_schema(mode="validation")
         types = record_fields(row)
@@ -173,7 +211,7 @@ class RowCodec(Generic[Row]):
             return self.row(**{name: read(fields[column]) for column, (name, read) in self._by_column.items()})
         except KeyError as error:
             raise ContractError(f"{self.where}: the stored row lacks field {error}; rebuild the view") from error
-        except (ValueError, ArithmeticError) as error:
+        except (ValueError, ArithmeticError, TypeError) as error:  # TypeError: its class does not take these fields
             raise ContractError(f"{self.where}: the stored row is unreadable: {error}; rebuild the view") from error
 
     def index_entries(self, row: Row) -> tuple[str, ...]:
@@ -188,6 +226,24 @@ class RowCodec(Generic[Row]):
         return int.from_bytes(blake2b(b"".join(parts), digest_size=16).digest(), "big")
 
 
+def _check_arguments(row: type, where: str) -> None:
+    """Checks that the class of a row is called with its fields, all of them and nothing else."""
+    if not dataclasses.is_dataclass(row):
+        return
+    for field in dataclasses.fields(row):
+        if not field.init:
+            raise ConfigurationError(
+                f"{where} {row.__name__}.{field.name} has init=False, and a row is read by calling its class with all "
+                f"fields; make it a property"
+            )
+    for name, hint in get_type_hints(row).items():
+        if hint is dataclasses.InitVar or isinstance(hint, dataclasses.InitVar):
+            raise ConfigurationError(
+                f"{where} {row.__name__}.{name} is an InitVar, which is not stored, and a row is read by calling its "
+                f"class with its fields alone; make it a field"
+            )
+
+
 def _is_plain(type_: Any) -> bool:
     if get_origin(type_) in (Union, UnionType):
         return all(map(_is_plain, get_args(type_)))
@@ -196,8 +252,7 @@ def _is_plain(type_: Any) -> bool:
 
 def _codec(type_: Any, where: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     if isinstance(type_, type) and issubclass(type_, Enum):
-        members = {str(member.value).encode(): member for member in type_}
-        return (lambda v: str(v.value).encode()), members.__getitem__
+        return _enum_writer(type_), MembersByText(type_, where, _enum_writer(type_)).__getitem__
     if type_ in _WRITE:
         return _WRITE[type_], _READ[type_]
     storage: Storage[Any] = Storage(type_, where)

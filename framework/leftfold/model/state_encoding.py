@@ -324,8 +324,7 @@ def _check(type_: Any, where: str, seen: set[type]) -> None:
             if arg is not Ellipsis:
                 _check(arg, where, seen)
     elif isinstance(origin, type) and issubclass(origin, Mapping):
-        for arg in args:
-            _check(arg, where, seen)
+        _check_mapping(type_, where, seen)
     elif is_record(type_):
         _check_record(type_, where, seen)
     elif origin in (list, set):
@@ -336,6 +335,29 @@ def _check(type_: Any, where: str, seen: set[type]) -> None:
             f"models) of str, int, bool, Decimal, aware datetime, date, UUID, Enum, X | None, tuples, frozensets, "
             f"mappings and such dataclasses{_hint(type_)}"
         )
+
+
+def _check_mapping(type_: Any, where: str, seen: set[type]) -> None:
+    for arg in get_args(type_):
+        _check(arg, where, seen)
+    if not all(map(_is_key, get_args(type_)[:1])):
+        raise ConfigurationError(
+            f"{where}: the keys of {type_} would not be read as they are written; use keys of str, int, Decimal, "
+            f"date, datetime, UUID or an Enum of texts, or a tuple of pairs"
+        )
+
+
+def _is_key(type_: Any) -> bool:
+    """Whether the text of a key in JSON is read as that key."""
+    if hasattr(type_, "__value__"):
+        return _is_key(type_.__value__)
+    if get_origin(type_) is Annotated:
+        return _is_key(get_args(type_)[0])
+    if get_origin(type_) is Literal:
+        return all(isinstance(one, str) for one in get_args(type_))
+    if isinstance(type_, type) and issubclass(type_, Enum):
+        return all(isinstance(member.value, str) for member in type_)
+    return type_ in SCALARS and type_ is not NoneType
 
 
 def _hint(type_: Any) -> str:

@@ -122,9 +122,12 @@ def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[
     except (OSError, TypeError, SyntaxError):
         return ()
     node = tree.body[0]
-    if not isinstance(node, ast.FunctionDef) or len(node.args.args) <= argument:
+    if not isinstance(node, ast.FunctionDef):
         return ()
-    name = node.args.args[argument].arg
+    taken = [*node.args.posonlyargs, *node.args.args][inspect.ismethod(function) :]  # a bound method is given self
+    if len(taken) <= argument:
+        return ()
+    name = taken[argument].arg
     named: set[str] = set()
     found = False
     for match in ast.walk(node):

@@ -11,18 +11,30 @@ from typing import Any, Generic, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.messages import Command, Event
+from leftfold.model.messages import Command, Event, is_plain
 from leftfold.model.position import Recorded
+from leftfold.model.state_encoding import checked_json
 from leftfold.ports.protocols import Headers, RawRecord
+from leftfold.safety import shown
 
-__all__ = ["MessageCodec", "digest", "event_id", "header", "is_last_of_decision", "read_recorded", "utc_text"]
+__all__ = [
+    "MessageCodec",
+    "digest",
+    "event_id",
+    "exact_json",
+    "header",
+    "is_last_of_decision",
+    "read_recorded",
+    "utc_text",
+]
 
 M = TypeVar("M", bound=Event | Command)
 JSON = b"application/json"
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-_MOST_FOREIGN = 1000
+_MOST_FOREIGN, _SHOWN = 1000, 200
 _NAMESPACE = sha1(uuid5(NAMESPACE_URL, "leftfold").bytes, usedforsecurity=False)
 
 
@@ -66,6 +78,35 @@ def utc_text(time: datetime) -> str:
     if time.tzinfo is None:
         raise ContractError(f"{time!r} has no time zone; use datetime.now(timezone.utc)")
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def exact_json(message: Event | Command) -> bytes:
+    """The JSON bytes of a message, which are read as an equal one.
+
+    Raises:
+        ContractError: they are not, so that what is decided now would differ from what is read later.
+    """
+    name = type(message).__name__
+    try:
+        value = checked_json(message.__pydantic_serializer__.to_json(message))
+        if is_plain(type(message)):
+            return value
+        again = type(message).__pydantic_validator__.validate_json(value)
+    except PydanticSerializationError as error:
+        raise ContractError(f"{name} cannot be written: {_brief(error)}") from error
+    except ValueError as error:
+        raise ContractError(f"{name} could not be read again: {_brief(error)}") from error
+    if again != message:
+        raise ContractError(f"{name} would be read as another one: {_difference(message, again)}")
+    return value
+
+
+def _difference(message: Event | Command, again: Event | Command) -> str:
+    for name in type(message).model_fields:
+        one, other = getattr(message, name), getattr(again, name)
+        if one != other or type(one) is not type(other):
+            return f"its {name} is {shown(one)[:_SHOWN]}, and is read as {shown(other)[:_SHOWN]}"
+    return "they are not equal"
 
 
 class MessageCodec(Generic[M]):
@@ -148,10 +189,23 @@ def _upcasting(cls: type[M], old: int) -> Callable[[bytes], M]:
         fields = json.loads(value, parse_float=Decimal)
         for version in range(old, spec.version):
             fields = spec.upcasts[version](fields)
-        message: M = cls.__pydantic_validator__.validate_python(fields)
+        # As JSON again: where types are strict, the rules for values of Python are others.
+        message: M = cls.__pydantic_validator__.validate_json(to_json(_with_floats(fields)))
         return message
 
     return read
+
+
+def _with_floats(value: Any) -> Any:
+    """What an upcast returned, with numbers as JSON has them; a Decimal that no float writes alike becomes text."""
+    match value:
+        case dict():
+            return {name: _with_floats(one) for name, one in value.items()}
+        case list():
+            return [_with_floats(one) for one in value]
+        case Decimal():
+            return number if str(value).lower() == repr(number := float(value)) else value
+    return value
 
 
 def _brief(error: Exception) -> str:

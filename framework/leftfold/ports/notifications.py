@@ -13,8 +13,10 @@ from typing import Generic, TypeAlias, TypeVar
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 
-__all__ = ["AsyncWaiter", "PositionNotifier", "Waiter", "Waiters"]
+__all__ = ["MAX_WAIT", "AsyncWaiter", "PositionNotifier", "Waiter", "Waiters"]
 
+MAX_WAIT = 4e6
+"""The seconds that a thread can wait at once on every platform, 46 days; `math.inf` raises OverflowError."""
 
 W = TypeVar("W")
 _FEW = 100
@@ -103,7 +105,7 @@ class Waiter:
 
     def wait(self, seconds: float) -> None:
         """Returns when notified, or after so many seconds."""
-        self._notified.wait(seconds)
+        self._notified.wait(min(seconds, MAX_WAIT))
         self._notified.clear()
 
     def close(self) -> None:

@@ -7,12 +7,16 @@ from typing import Any, Generic, overload
 
 from typing_extensions import TypeVar
 
+from leftfold.engine.processing.command_processor import Accepted, Refused, decide
+from leftfold.engine.processing.command_wire import Received
 from leftfold.engine.processing.process_reactor import checked_effects
+from leftfold.engine.processing.stream_state import Stream
 from leftfold.errors import ContractError, DomainError
 from leftfold.model.decider import Decider
 from leftfold.model.messages import Command, Event
 from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.model.view import View
+from leftfold.ports.codec import MessageCodec
 
 __all__ = ["Given", "GivenProcess", "Then", "ThenSent", "fold", "given"]
 
@@ -25,7 +29,7 @@ def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
     """The rows of a view after these events; events that it does not read are skipped."""
     rows: dict[str, Any] = {}
     for event in events:
-        if not isinstance(event, view.events):
+        if type(event) not in view.events:
             continue
         stream = getattr(event, type(event).__leftfold__.key)
         for key, item in view.touches(event, stream):
@@ -110,7 +114,7 @@ class Then(Generic[E]):
             raise AssertionError(f"{self._command!r} was not rejected; it wrote\n{_list(self._events)}")
         if self._error != error:
             raise AssertionError(f"{self._command!r} was rejected with {self._error!r}, not with {error!r}")
-        if not isinstance(error, self._command.__leftfold__.rejects):
+        if type(error) not in self._command.__leftfold__.rejects:
             name = type(self._command).__name__
             raise AssertionError(f"{name} does not declare {type(error).__name__}; add it to its rejects=")
 
@@ -126,12 +130,25 @@ class Given(Generic[C, E]):
         self._decider, self._history = decider, history
 
     def when(self, command: C, /) -> Then[E]:
-        """Decides a command in the state after the history."""
-        state = self._decider.fold(self._decider.initial_state, self._history)
-        try:
-            return Then(command, self._decider.decide(command, state), None)
-        except DomainError as error:
+        """Decides a command in the state after the history, as a worker does.
+
+        Raises:
+            DecisionFailed: an event is none of the decider's, or has another key than the command.
+            ContractError: an event or the state could not be read again.
+        """
+        decider = self._decider
+        codec: MessageCodec[Any] = MessageCodec(decider.events)
+        stream: Stream[Any] = Stream(0, decider.fold(decider.initial_state, self._history), {}, {})
+        key = getattr(command, command.__leftfold__.key)
+        outcome = decide(decider, codec, stream, Received(command, key, "id", "", b"", b"", b""), 0.0)
+        if isinstance(outcome, Accepted):
+            decider.state.check(stream.state)
+            return Then(command, [codec.decode(*event) for event in outcome.events], None)
+        assert isinstance(outcome, Refused)  # the stream remembers no answers, of which it could be a duplicate
+        error = outcome.error if isinstance(outcome.error, DomainError) else outcome.error.__cause__
+        if isinstance(error, DomainError):
             return Then(command, [], error)
+        raise error or outcome.error
 
 
 @overload

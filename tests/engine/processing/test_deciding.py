@@ -137,6 +137,29 @@ def test_a_decision_that_fails_writes_nothing_and_is_not_remembered(product: str
     assert one == before
 
 
+def test_a_decide_that_yields_its_events_is_one_that_returns_them() -> None:
+    def decide_one_by_one(command: BasketCommand, state: Basket) -> Any:
+        yield from baskets.decide(command, state)
+
+    one = stream()
+    outcome = decide(baskets_with(decide=decide_one_by_one), codec, one, NEW, 0.0)
+    assert isinstance(outcome, Accepted)
+    assert (len(outcome.events), one.version) == (1, 1)
+
+
+def test_a_rejection_by_a_subclass_is_not_declared_since_clients_know_errors_by_name() -> None:
+    class ClosedForEver(Closed):
+        pass
+
+    def refuse(command: BasketCommand, state: Basket) -> Any:
+        raise ClosedForEver(basket_id="b")
+
+    outcome = decide(baskets_with(decide=refuse), codec, stream(), NEW, 0.0)
+    assert isinstance(outcome, Refused)
+    assert isinstance(outcome.error, DecisionFailed)
+    assert "raised ClosedForEver, which Add does not declare" in str(outcome.error)
+
+
 class Odd(DomainError):
     what: object
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -216,6 +216,20 @@ def test_a_state_that_cannot_be_encoded_refuses_its_command() -> None:
     assert bench.state("w").state.times == 2
     errors = [reply.error["error"] for reply in batch.replies if reply.error]
     assert errors == ["DecisionFailed"]
+    assert "cannot be written down" in next(iter(batch.failures.values())).why
+
+
+@pytest.mark.parametrize("wrong", [None, Talk(times=0.5), Talk(until=datetime(2026, 1, 1))])  # type: ignore[arg-type]  # noqa: DTZ001
+def test_a_state_that_would_not_be_read_again_refuses_its_command(wrong: Any) -> None:
+    def evolve(state: Talk, event: Said) -> Any:
+        return wrong if event.late else replace(state, times=state.times + 1)
+
+    bench = CommandBench(
+        Decider("talks", commands=Say, events=Said, state=Talk, initial_state=Talk(), decide=say, evolve=evolve)
+    )
+    batch = bench.send(Say(who="w", text="a"), Say(who="w", text="b", late=True), Say(who="w", text="c"))
+    assert batch.counts == {"accepted": 2, "failed": 1}
+    assert bench.state("w").state == Talk(times=2)
     assert "cannot be written down" in next(iter(batch.failures.values())).why
 
 

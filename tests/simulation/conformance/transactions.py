@@ -125,7 +125,8 @@ def an_abort_throws_away_what_is_queued(bench: Bench) -> None:
     bench.saw("left", len(writer), 0)
     bench.commit(writer, topic, "c")
     bench.wait_settled(topic)
-    bench.saw("committed", bench.read(topic), ["known", "c", 4])
+    # Whether the abort has a marker depends on whether the client had added the partition yet.
+    bench.saw("committed", bench.read(topic)[:2], ["known", "c"])
 
 
 def a_topic_that_is_not_there_fails_the_commit(bench: Bench) -> None:

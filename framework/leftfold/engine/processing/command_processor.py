@@ -23,8 +23,7 @@ from leftfold.errors import ConflictError, ContractError, DecisionFailed, Domain
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.messages import Event
-from leftfold.model.state_encoding import checked_json
-from leftfold.ports.codec import MessageCodec, event_id
+from leftfold.ports.codec import MessageCodec, event_id, exact_json
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing, Reply
 from leftfold.ports.protocols import RawRecord
 from leftfold.ports.telemetry import DECIDE, outcome_of
@@ -99,10 +98,10 @@ def decide(
     if expected is not None and expected != stream.version:
         return _refused(stream, received, ConflictError(received.key, expected, stream.version), now, decided)
     try:
-        events = decider.decide(received.command, stream.state)
+        events = tuple(decider.decide(received.command, stream.state))
         state, encoded = _apply(decider, codec, received, stream.state, events)
     except DomainError as error:
-        if isinstance(error, received.command.__leftfold__.rejects):
+        if type(error) in received.command.__leftfold__.rejects:  # a client knows them by their names
             return _rejected(decider, stream, received, error, now, decided)
         why = (
             f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
@@ -195,7 +194,7 @@ def _apply(
                 f"{type(event).__name__} has key {key!r}, but the command decides for {received.key!r} only"
             )
         state = decider.evolve(state, event)
-        encoded.append((type_, checked_json(codec.encode(event))))
+        encoded.append((type_, exact_json(event)))
     return state, tuple(encoded)
 
 

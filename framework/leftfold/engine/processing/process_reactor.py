@@ -13,8 +13,8 @@ from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, Inpu
 from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
 from leftfold.model.messages import Command
 from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
-from leftfold.model.state_encoding import checked_json, version_in
-from leftfold.ports.codec import MessageCodec, event_id, utc_text
+from leftfold.model.state_encoding import version_in
+from leftfold.ports.codec import MessageCodec, event_id, exact_json, utc_text
 from leftfold.safety import shown
 
 __all__ = ["Failed", "InputAccepted", "InputSkipped", "Reactor", "Request", "checked_effects", "timer_of"]
@@ -255,7 +255,7 @@ class Reactor:
         command = effect.command if isinstance(effect, Timer) else effect
         if not isinstance(command, Command):
             return effect, None
-        value = checked_json(self.commands.encode(command))
+        value = exact_json(command)
         if len(value) > self._room:
             raise ContractError(f"{type(command).__name__} of {len(value)} bytes; at most {self._room} fit")
         return effect, SentCommand(self.commands.types[type(command)].decode(), value.decode())

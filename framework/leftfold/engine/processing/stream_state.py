@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
-from leftfold.model.state_encoding import Storage, checked_json
+from leftfold.model.state_encoding import Storage
 from leftfold.ports.codec import JSON
 
 __all__ = [
@@ -186,7 +186,7 @@ class StreamCodec(Generic[S]):
         """The state record's value."""
         return _HEAD + b'%d,"state":%b,"answered":[%b],"origins":%b}' % (
             stream.version,
-            checked_json(self._storage.encode(stream.state)),
+            self._storage.encode_checked(stream.state),
             b",".join([a.encoded for a in stream.answered.values()]),
             json.dumps(stream.origins, separators=(",", ":")).encode() if stream.origins else b"{}",
         )

@@ -118,7 +118,7 @@ class UpdateSorter:
         """
         is_mine, events, bucket_of = self._is_mine, self._view.events, self._bucket
         for whole, decoded in records:
-            if isinstance(decoded.event, events) or (decoded.error is not None and is_mine(decoded)):
+            if type(decoded.event) in events or (decoded.error is not None and is_mine(decoded)):
                 offset, time = decoded.offset, decoded.time
                 for index, (key, body) in enumerate(self._touches(decoded, whole)):
                     yield _new(KeyedUpdate, (bucket_of(key), key, source, offset, index, body, time))

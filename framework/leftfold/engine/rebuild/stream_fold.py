@@ -134,7 +134,7 @@ class StreamFold:
         """Folds the next records, which were decoded once for several views."""
         states, evolve, events, latest = self._states, self._evolve, self._view.events, self._time.decode()
         for whole, decoded in records:
-            if decoded.error is None and not isinstance(decoded.event, events):
+            if decoded.error is None and type(decoded.event) not in events:
                 continue
             try:
                 if decoded.error is not None:

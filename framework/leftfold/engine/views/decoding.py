@@ -117,12 +117,15 @@ def _name_of(type_: bytes) -> str:
 
 
 def folds_record(view: View[Any, Any]) -> Callable[[Decoded], bool]:
-    """A predicate: whether a view folds a decoded record; broken records that may be its own count."""
+    """A predicate: whether a view folds a decoded record; broken records that may be its own count.
+
+    An event of a subclass counts only if the view names that: whether it is decoded depends on the views beside it.
+    """
     events, names = view.events, _names_of(view.events)
 
     def is_wanted(record: Decoded) -> bool:
         if record.error is None:
-            return isinstance(record.event, events)
+            return type(record.event) in events
         return not record.name or record.name in names
 
     return is_wanted

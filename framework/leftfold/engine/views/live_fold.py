@@ -158,7 +158,7 @@ class LiveFold:
             of, partition, _, name, event, error, version, _, time, _ = record
             place = partition, name
             row = rows.get(place)
-            if row is None or ahead or error is not None or of != topic or not isinstance(event, events):
+            if row is None or ahead or error is not None or of != topic or type(event) not in events:
                 self._take_stream(record)
                 continue
             try:

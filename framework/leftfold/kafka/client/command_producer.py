@@ -7,27 +7,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.client.commands import CommandRequest
-from leftfold.engine.processing.command_wire import (
-    DELIVERY_SECONDS,
-    command_headers,
-    command_id,
-    deadline_header,
-    now_text,
-)
-from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.client.packing import CommandPacker, EncodedCommand
+from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, deadline_header, now_text
+from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.errors import NOT_ALLOWED, TOO_LARGE, QuietLog, kafka_error, translated
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.model import keys as names
-from leftfold.model.messages import Command
-from leftfold.ports.codec import utc_text
 
-__all__ = ["CommandProducer", "EncodedCommand", "no_room"]
+__all__ = ["CommandProducer", "no_room"]
 
 _FULL_WAIT = 0.05
 _DEFINITE = TOO_LARGE | {
@@ -36,17 +28,6 @@ _DEFINITE = TOO_LARGE | {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-
-
-class EncodedCommand(NamedTuple):
-    """A command encoded as a Kafka record; `body` is what a repeat must equal: type, value and expected version."""
-
-    topic: str
-    id: bytes
-    key: bytes
-    value: bytes
-    headers: Any
-    body: tuple[bytes, bytes, int | None]
 
 
 def no_room(encoded: EncodedCommand, seconds: float) -> InfrastructureError:
@@ -75,36 +56,15 @@ class CommandProducer:
         delivery: float = DELIVERY_SECONDS,
     ) -> None:
         self._delivery = delivery
-        self._settings, self._source, self._undelivered = settings, source, undelivered
+        self._settings, self._undelivered = settings, undelivered
+        self._packer = CommandPacker(source, now_text)
         self._lock = threading.Lock()
         self._errors: deque[KafkaError] = deque(maxlen=8)
-        self._types: dict[type[Command], tuple[str, str, bytes]] = {}
         self._producer = self._new()
 
     def pack(self, request: CommandRequest, reply_to: bytes) -> EncodedCommand:
-        """Encodes a command as a record.
-
-        Raises:
-            ContractError: its key is empty or reserved, `at` has no time zone, or the principal's name is too long.
-        """
-        command, id_, expected_version, at, principal, traceparent = request
-        topic, key_field, type_ = self._types.get(type(command)) or self._learn(type(command))
-        key, id_ = getattr(command, key_field), command_id() if id_ is None else id_
-        if not key or key == "@" or not id_:
-            raise ContractError(f"{key_field}={key!r}, id={id_!r}: neither may be empty, and '@' is reserved")
-        value = command.__pydantic_serializer__.to_json(command)
-        headers = command_headers(
-            command,
-            id=id_,
-            source=self._source,
-            at=now_text() if at is None else utc_text(at).encode(),
-            type_=type_,
-            expected_version=expected_version,
-            reply_to=reply_to,
-            principal=principal,
-            traceparent=traceparent,
-        )
-        return EncodedCommand(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
+        """Encodes a command as a record; see CommandPacker."""
+        return self._packer.pack(request, reply_to)
 
     def put(self, encoded: EncodedCommand) -> bool:
         """Enqueues a command for the network thread; False if the queue is full.
@@ -151,13 +111,6 @@ class CommandProducer:
         except (AttributeError, SystemError):
             # With a fatal error pending, confluent-kafka may fail at its last log line instead.
             pass
-
-    def _learn(self, cls: type[Command]) -> tuple[str, str, bytes]:
-        spec = cls.__leftfold__
-        if not spec.category:
-            raise ConfigurationError(f"{cls.__name__} has no category; give it category= and key=, or send a subclass")
-        self._types[cls] = found = names.commands(spec.category), spec.key, spec.type.encode()
-        return found
 
     def _lost(self, id_: bytes, error: KafkaError | None, message: KafkaMessage) -> None:
         if error is None:

@@ -13,14 +13,16 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from leftfold.client.packing import EncodedCommand
 from leftfold.engine.processing.command_wire import DIGEST, command_digest
-from leftfold.errors import ContractError, LeftfoldError, OutcomeUnknown
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.client.command_producer import CommandProducer, EncodedCommand, no_room
+from leftfold.kafka.client.command_producer import CommandProducer, no_room
 from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, raw, read_behind, stand_in
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
+from leftfold.ports.notifications import MAX_WAIT
 
 __all__ = ["Answers", "CommandAnswer", "PendingAnswers", "PipelinedSender", "TimeoutDiagnosis"]
 
@@ -47,14 +49,18 @@ class PendingAnswers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[bytes, list[_SentCommand]] = {}
+        self.is_closed = False
+        """Whether it takes no more waiters."""
 
     def add(self, id_: bytes, body: _Body, waiter: AnswerWaiter) -> None:
         """Registers a waiter; a command that is sent again may have several.
 
         Raises:
             ContractError: a different command with this id is in flight, and answers could not be distinguished.
+            InfrastructureError: it is closed, and no answer would come.
         """
         with self._lock:
+            self.check_open()
             waiting = self._waiting.get(id_)
             if waiting is None:
                 self._waiting[id_] = [_SentCommand(body, waiter)]
@@ -86,6 +92,20 @@ class PendingAnswers:
             del self._waiting[id_]
         for one in waiting:
             one.waiter.resolve(answer)
+
+    def check_open(self) -> None:
+        """Checks that answers are still read.
+
+        Raises:
+            InfrastructureError: they are not.
+        """
+        if self.is_closed:
+            raise InfrastructureError("this client is closed; nothing was sent")
+
+    def close(self) -> None:
+        """Takes no more waiters; those that it has still wait."""
+        with self._lock:
+            self.is_closed = True
 
     def give_up(self, why: str) -> None:
         """Resolves all waiters with OutcomeUnknown, since no answer will come."""
@@ -273,7 +293,8 @@ class PipelinedSender:
         if flight.answer is None:
             with self.changed:
                 self.awaited = flight
-                self.changed.wait_for(lambda: flight.answer is not None, flight.deadline - time.monotonic())
+                left = min(flight.deadline - time.monotonic(), MAX_WAIT)
+                self.changed.wait_for(lambda: flight.answer is not None, left)
                 self.awaited = None
         answer = flight.answer if flight.answer is not None else self._overdue(flight)
         self._flights.popleft()

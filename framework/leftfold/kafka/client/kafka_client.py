@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from leftfold.client.commands import Client, CommandRequest
+from leftfold.client.packing import EncodedCommand
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, read_reply
-from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.errors import ContractError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.client.command_producer import CommandProducer, EncodedCommand, no_room
+from leftfold.kafka.client.command_producer import CommandProducer, no_room
 from leftfold.kafka.client.in_flight import Answers, CommandAnswer, PendingAnswers, PipelinedSender, TimeoutDiagnosis
 from leftfold.kafka.reachability import check_reachable
 from leftfold.kafka.settings import KafkaSettings
@@ -52,7 +53,6 @@ class KafkaClient(Client, Closing):
         partitions = self._cluster.partitions(names.replies(app))
         self._producer = CommandProducer(settings, app, self._pending.resolve, delivery)
         self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._producer.poll)
-        self._closed = False
         atexit.register(self.close)
 
     def close(self, timeout: float = 5.0) -> None:
@@ -60,9 +60,9 @@ class KafkaClient(Client, Closing):
 
         Calls that still wait for an answer fail with OutcomeUnknown.
         """
-        if self._closed:
+        if self._pending.is_closed:
             return
-        self._closed = True
+        self._pending.close()
         atexit.unregister(self.close)
         self._producer.close(timeout)
         self._answers.close()
@@ -117,8 +117,7 @@ class KafkaClient(Client, Closing):
 
     def _check_topic(self, topic: str) -> None:
         """Checks that a command topic exists; the producer would report a missing one only half a minute later."""
-        if self._closed:
-            raise InfrastructureError("this client is closed; nothing was sent")
+        self._pending.check_open()
         if topic not in self._topics:
             self._topics[topic] = self._cluster.partitions(topic)
 

@@ -47,7 +47,7 @@ def rows(
     recorded = _recorded(events)
 
     def open_table(session: SparkSession, table: EventTable) -> DataFrame:
-        found = [one for one in recorded if isinstance(one.event, table.event)]
+        found = [one for one in recorded if type(one.event) is table.event]
         return session.createDataFrame(pa.Table.from_batches([table_of(found, table.schema, table.row_of)]))
 
     frame, codec = compute(session, view, open_table), view.rows
