@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -174,6 +177,30 @@ def test_a_command_or_a_file_is_named_and_not_both(typed: Typing, words: tuple[s
     result = typed("send", *words)
     assert (result.code, result.out) == (2, "")
     assert "--file" in result.err
+
+
+def test_a_line_that_is_no_text_is_named_once_those_before_it_are_answered(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.ndjson"
+    file.write_bytes(json.dumps(opened()).encode() + b'\n{"command": "\xe9"}\n')
+    with pytest.raises(Usage, match="line 2: it is no UTF-8"):
+        send_lines(world.client, world.app, str(file), window=10, timeout=1.0, as_json=True)
+    assert json.loads(capsys.readouterr().out)["version"] == 1
+
+
+def test_what_can_be_read_once_only_is_sent_and_not_counted_before(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands of `--file <(...)` at a terminal, whose progress bar must not take them."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as threads:
+        written = threads.submit(pipe.write_text, json.dumps(opened()) + "\n")
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        assert send_lines(world.client, world.app, str(pipe), window=10, timeout=1.0, as_json=True) == 0
+        written.result()
+    assert "1 command: 1 accepted" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_a_slip(world: World, tmp_path: Path) -> None:

@@ -65,9 +65,16 @@ def announced(start: Path, environment: Environment) -> Announced:
     directories = [environment.data] if environment.data else [place / _DATA for place in places]
     for directory in directories:
         file = directory / _FILE
-        if file.is_file() and (environment.data or _is_safe(file, environment)):
+        if _is_there(file) and (environment.data or _is_safe(file, environment)):
             return _read(file)
     return Announced()
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except PermissionError:  # the servers of another user, who keeps them private
+        return False
 
 
 def _is_safe(file: Path, environment: Environment) -> bool:

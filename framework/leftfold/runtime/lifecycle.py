@@ -20,7 +20,7 @@ from leftfold.ports.protocols import Report
 from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 
-__all__ = ["Outage", "Stopping", "begin_reactions", "ensure_topics", "folds_of", "setter"]
+__all__ = ["Outage", "Stopping", "begin_reactions", "end_all", "ensure_topics", "folds_of", "setter"]
 
 
 def folds_of(app: App) -> dict[str, str]:
@@ -45,6 +45,16 @@ def setter(event: threading.Event) -> Callable[[], None]:
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
     return lambda: asked.put(None)
+
+
+def end_all(seconds: float, actions: Iterable[Callable[[], object]]) -> None:
+    """Does these at once, each on a thread of its own, and waits for them; what takes longer dies with the process."""
+    threads = [threading.Thread(target=action, name="last", daemon=True) for action in actions]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 class Stopping:
@@ -163,7 +173,7 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, trouble: Outage 
                 raise first
             trouble.pause_after(first)
         left = [app for app in left if app.name in refused]
-    if trouble:
+    if trouble and not left:
         trouble.report_cause("")
 
 

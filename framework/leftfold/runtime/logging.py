@@ -70,8 +70,8 @@ def open_report(
         getattr(log, level)(what, **{f"{name}_" if name in _TAKEN else name: value for name, value in details.items()})
 
     handler = _Handler(report, leaving)
-    # aiokafka, which Faust uses, and nicegui have no handler: Python would print bare lines.
-    for name in ("leftfold", "aiokafka", "nicegui"):
+    # aiokafka, which Faust uses, nicegui and opentelemetry have no handler: Python would print bare lines.
+    for name in ("leftfold", "aiokafka", "nicegui", "opentelemetry"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
     return report

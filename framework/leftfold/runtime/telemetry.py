@@ -7,6 +7,7 @@ Each part answers on a socket of its own in a private directory, and the supervi
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import tempfile
 import threading
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.app import App
 from leftfold.ports import telemetry
 from leftfold.ports.telemetry import Instrument, ago, clock, member
 from leftfold.runtime.connect import extras
+from leftfold.runtime.lifecycle import end_all
 from leftfold.runtime.project import Usage
 from leftfold.version import __version__
 
@@ -43,6 +45,7 @@ _log = logging.getLogger("leftfold.metrics")
 _ANSWER_SECONDS = 2.0  # a part may take so long to answer a scrape
 _END = b"# EOF\n"  # of a part's answer
 _SURVEY_SECONDS = 5.0
+_SENDING_SECONDS = 3.0  # for what a part has not sent when it ends, of the 15 s that it has for that
 """Seconds that a scrape waits for a survey; after that the numbers of the one before are given."""
 _MOST_STATES = 20_000
 _LONGEST_DIRECTORY, _HIGHEST_PORT = 83, 65535
@@ -102,12 +105,14 @@ def collected(service: str, part: str, *, scraped: bool = False) -> Iterator[Cal
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     with ExitStack() as opened:
         registry = CollectorRegistry()
-        instance = f"{socket.gethostname()}:{part}"
+        instance = f"{socket.gethostname()}:{part}:{os.getpid()}"  # a machine may have two of a part
         resource = Resource.create({"service.name": settings.service or service, "service.instance.id": instance})
+        ends: list[Callable[[], None]] = []
+        opened.callback(end_all, _SENDING_SECONDS, ends)
         if scraped or settings.sends_metrics:
-            opened.callback(_collect_metrics(resource, registry, is_sent=settings.sends_metrics))
+            ends.append(_collect_metrics(resource, registry, is_sent=settings.sends_metrics))
         if settings.sends_traces:
-            opened.callback(_collect_traces(resource))
+            ends.append(_collect_traces(resource))
         telemetry.look_again()
         shown = partial(generate_latest, registry)
         if settings.directory:
@@ -257,7 +262,8 @@ def measured_run(address: str, parts: Sequence[str], observed: ObservedApps) -> 
     With an address, `/metrics` there has the numbers of all parts. Without one they go to a collector, or nowhere.
 
     Raises:
-        Usage: the address is wrong or taken. ConfigurationError: `leftfold[telemetry]` is not installed.
+        Usage: the address is wrong. InfrastructureError: it is taken, or not there. ConfigurationError:
+            `leftfold[telemetry]` is not installed.
     """
     with ExitStack() as opened:
         own = opened.enter_context(collected(observed.name, "run", scraped=bool(address)))
@@ -285,7 +291,7 @@ def _served(address: str, answers: PartMetrics) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise Usage(f"--metrics {address}: {error}") from error
+        raise InfrastructureError(f"--metrics {address}: {error}") from error
     try:
         yield
     finally:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from io import StringIO
@@ -16,10 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from leftfold.cli.health.top import _drawn, ranked
+from leftfold.errors import InfrastructureError
+from leftfold.runtime.lifecycle import end_all
 from leftfold.runtime.operations.metrics import Histogram, Rates, Scrape, quantile
 from leftfold.runtime.project import Usage
 from leftfold.runtime.telemetry import (
     PartMetrics,
+    _served,
     _socket_of,
     answer_scrapes,
     check_address,
@@ -29,6 +36,7 @@ from leftfold.runtime.telemetry import (
 from tests.cli.shell import Shell
 from tests.cli.terminal import COMMAND, CTRL_C, Terminal
 from tests.servers import Addresses
+from tests.waiting import WAIT_SECONDS
 
 MEMBER = ("decider", "orders")
 SCRAPE = """
@@ -189,6 +197,52 @@ def test_metrics_are_served_on_loopback_where_no_host_is_named(text: str, addres
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Usage, match=r"it is no HOST:PORT"):
         check_address(text)
+
+
+_PART = """
+from leftfold.ports import telemetry
+from leftfold.runtime.logging import open_report
+from leftfold.runtime.telemetry import collected
+
+open_report("orders", as_json=True)
+with collected("leftfold", "orders"):
+    with telemetry.DECIDE.span("orders.commands"):
+        telemetry.COMMANDS.record(1, {"leftfold.outcome": "accepted"})
+"""
+
+
+def test_what_is_done_within_a_time_is_not_waited_for_longer() -> None:
+    """A collector that hangs must not hold up a part that ends: it has 15 seconds before its supervisor kills it."""
+    done, never = threading.Event(), threading.Event()
+    end_all(WAIT_SECONDS, [done.set])
+    assert done.is_set()
+    end_all(0.01, [never.wait, never.wait])
+    never.set()
+
+
+def test_a_part_whose_collector_hangs_ends_and_logs_lines_of_json_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        address = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        patient = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
+        ended = subprocess.run(
+            [sys.executable, "-c", _PART],
+            env=os.environ | patient,
+            capture_output=True,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert all(json.loads(line) for line in ended.stderr.splitlines())
+
+
+def test_an_address_that_is_taken_may_be_free_after_a_restart() -> None:
+    """Its exit code is not one of those after which nothing starts it again."""
+    with socket.create_server(("127.0.0.1", 0)) as other, parts_directory() as directory:
+        answers = PartMetrics(directory, ["orders"], bytes)
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(InfrastructureError, match=f"--metrics {taken}: .*in use"), _served(taken, answers):
+            pass
+        answers.close()
 
 
 def _printed(*looks: Mapping[str, Any]) -> str:

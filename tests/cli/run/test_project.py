@@ -227,6 +227,18 @@ def test_ones_own_project_is_run(mine: Path, where: str, monkeypatch: pytest.Mon
 
 
 @as_root
+def test_private_servers_of_another_user_are_passed_over(mine: Path) -> None:
+    file = mine.parents[1] / ".leftfold" / "servers.json"
+    file.parent.mkdir(0o700)
+    file.write_text('{"kafka": "theirs:1"}', "utf-8")
+    os.seteuid(STRANGER)
+    try:
+        assert announced(mine, Environment()).kafka == ""
+    finally:
+        os.seteuid(0)
+
+
+@as_root
 def test_servers_that_another_user_announces_are_not_believed(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = mine.parents[1] / ".leftfold" / "servers.json"
     file.parent.mkdir()

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator
+from io import TextIOWrapper
 from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -24,6 +25,8 @@ from leftfold.runtime.project import Usage
 __all__ = ["SHAPE", "send_lines"]
 
 SHAPE = '{"command": "AddItem", "id": "till-4/2041", "fields": {...}}'
+_ERRORS = "surrogateescape"
+"""How bytes that are no UTF-8 are read, so that their line is refused and those before it are answered."""
 _KNOWN = ("command", "id", "expected_version", "fields")
 
 
@@ -54,6 +57,10 @@ class _Lines:
                 yield line
 
     def _read(self, number: int, text: str) -> _Line:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Usage("it is no UTF-8") from error
         found = read_object(text.strip(), f"a line looks like {SHAPE}")
         for field in found:
             if field not in _KNOWN:
@@ -80,6 +87,8 @@ def send_lines(client: Client, app: App, source: str, *, window: int, timeout: f
         file: Any = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")  # noqa: SIM115  # closed below
     except OSError as error:
         raise Usage(f"{source} cannot be read: {error.strerror}") from error
+    if isinstance(file, TextIOWrapper):
+        file.reconfigure(errors=_ERRORS)
     with file:
         lines = _Lines(app, file)
         counts: Counter[str] = Counter()
@@ -136,8 +145,8 @@ def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
 
 
 def _count(source: str) -> int:
-    """How many commands are in a file, for a progress bar; 0 where there is none, or the number is not known."""
-    if source == "-" or not sys.stderr.isatty():
+    """How many commands are in a file, for a progress bar; 0 where there is none, or it can be read once only."""
+    if source == "-" or not Path(source).is_file() or not sys.stderr.isatty():
         return 0
     with Path(source).open("rb") as file:
         return sum(1 for line in file if line.strip())

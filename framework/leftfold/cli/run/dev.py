@@ -81,9 +81,12 @@ def _gateway(port: int, report: Report) -> list[str]:
     has_console = find_spec("nicegui") is not None
     if find_spec("fastapi") is None:
         return []
-    free = next((one for one in range(port, port + _PORTS) if is_free(one)), 0)
+    from leftfold.http.access import REFUSED_PORTS
+
+    last = min(port + _PORTS, 1 << 16)
+    free = next((one for one in range(port, last) if one not in REFUSED_PORTS and is_free(one)), 0)
     if not free:
-        report("no free port for the gateway", {"from": port, "to": port + _PORTS - 1})
+        report("no free port for the gateway", {"from": port, "to": last - 1})
         return []
     url = f"http://127.0.0.1:{free}"
     report("gateway", {"routes": f"{url}/docs", **({"console": f"{url}/console"} if has_console else {})})
