@@ -97,7 +97,8 @@ def exact_json(message: Event | Command) -> bytes:
     except ValueError as error:
         raise ContractError(f"{name} could not be read again: {_brief(error)}") from error
     if again != message:
-        raise ContractError(f"{name} would be read as another one: {_difference(message, again)}")
+        why = f"{name} would be read as another one: {_difference(message, again)}"
+        raise ContractError(f"{why}; give it a type that is read as it is written, in a union one with a discriminator")
     return value
 
 
