@@ -133,15 +133,13 @@ class ClusterSet:
     def without(self, slot: int) -> Iterator[None]:
         """A slot that no node owns, until the block ends."""
         owner = self.owner(slot)
-        for node in self.nodes:
-            with node.client() as client:
-                client.execute_command("CLUSTER DELSLOTS", slot)
-        wait_until(lambda: not any(self._owner_by(node, slot) for node in self.nodes), f"slot {slot} to have no owner")
         try:
+            wait_until(lambda: self._taken_away(slot), f"slot {slot} to have no owner")
             yield
         finally:
-            with owner.client() as client:
-                client.execute_command("CLUSTER ADDSLOTS", slot)
+            if not self._owner_by(owner, slot):
+                with owner.client() as client:
+                    client.execute_command("CLUSTER ADDSLOTS", slot)
             self.wait_settled()
 
     def bring_back(self) -> None:
@@ -172,6 +170,14 @@ class ClusterSet:
 
     def _is_master(self, node: RedisServer) -> bool:
         return node.runs and any("myself" in line[2] and "master" in line[2] for line in self.table(node))
+
+    def _taken_away(self, slot: int) -> bool:
+        """Takes a slot away on each node that knows its owner; False = ask again, for late messages give it back."""
+        knowing = [node for node in self.nodes if self._owner_by(node, slot)]
+        for node in knowing:
+            with node.client() as client:
+                client.execute_command("CLUSTER DELSLOTS", slot)
+        return not knowing
 
     def _owner_by(self, node: RedisServer, slot: int) -> int:
         return _owner_in(_asked(node, "SLOTS"), slot)
