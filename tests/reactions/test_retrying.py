@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold import Delivery
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry
@@ -20,7 +21,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.outgoing import Outgoing
 from tests.domains.visits import Paid, app_with, receipts_with
-from tests.reactions.reacting import EVENTS, PARTITIONS, Acting, Post, made, notes, write
+from tests.reactions.reacting import EVENTS, PARTITIONS, Acting, Post, acting_until_parked, made, notes, write
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
@@ -125,6 +126,20 @@ def test_offsets_of_a_deleted_topic_of_parked_events_hide_none_in_the_next_one(s
     with Acting(app, "again", settings):
         write(settings, Paid(visit="v", number=4))
         wait_until(lambda: events.count() == 1, lambda: f"the next one to be parked: {events.count()}")
+
+
+def test_an_event_whose_copy_would_be_too_large_is_parked_without_it_and_read_from_the_log(
+    settings: KafkaSettings,
+) -> None:
+    app, visit, post = made(settings, "heavy", fails, attempts=1), "v" * 5000, Post()
+    with ClusterAdmin(settings) as cluster:
+        cluster.set_configs(names.dead("heavy"), {"max.message.bytes": "8000"})
+    acting_until_parked(settings, app, "heavy", Paid(visit=visit, number=1))
+    (copy,) = ParkedEvents("heavy", settings).read()
+    assert copy.value is None
+    corrected = app_with(receipts_with(post.act, name="heavy"), partitions=PARTITIONS)
+    assert ReactionRetry(corrected, "heavy", settings).run() == (1, {})
+    assert post.numbers(visit) == [1]
 
 
 def left_behind(settings: KafkaSettings, group: str, note: str) -> None:

@@ -116,74 +116,21 @@ def list_(
         table([_shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
-@timers.command(
-    epilog=examples(
-        'leftfold timers fire checkout o-1 late --reason "the customer will not pay"',
-        'leftfold timers fire checkout o-1 late --reason "ticket 4711" --by anna --yes --json',
-    )
-)
-def fire(
-    process: _Process,
-    key: _Key,
-    name: _Name,
-    reason: ReasonOption,
-    by: ByOption = "",
-    timeout: _Timeout = _WAIT,
-    yes: YesOption = False,
-    app: AppOption = "",
-    kafka: KafkaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Send the command of a timer now. Asks first.
-
-    The worker takes the order in its transaction, as any input. It counts once, for the timer as it was set when the
-    order was given: typed twice, or while the timer fires by itself, the second does nothing; a timer that was set
-    again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log for the next.
-    """
-    _give(Action.FIRE, process, key, name, reason, by, timeout, app, kafka, yes=yes, as_json=as_json)
-
-
-@timers.command(
-    epilog=examples(
-        'leftfold timers cancel checkout o-1 late --reason "paid in cash"',
-        'leftfold timers cancel checkout o-1 late --reason "ticket 4711" --by anna --timeout 2m',
-    )
-)
-def cancel(
-    process: _Process,
-    key: _Key,
-    name: _Name,
-    reason: ReasonOption,
-    by: ByOption = "",
-    timeout: _Timeout = _WAIT,
-    yes: YesOption = False,
-    app: AppOption = "",
-    kafka: KafkaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Cancel a timer. Asks first.
-
-    The worker takes the order in its transaction, as any input: if the timer fired before, nothing happens; a timer
-    that was set again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log
-    for the next one.
-    """
-    _give(Action.CANCEL, process, key, name, reason, by, timeout, app, kafka, yes=yes, as_json=as_json)
-
-
 _NOT_TAKEN = 4
 
 
 def _give(
-    action: Action, process: str, key: str, name: str, reason: str, by: str, timeout: float, app: str,
-    kafka: str | None, *, yes: bool, as_json: bool,
+    context: typer.Context, process: _Process, key: _Key, name: _Name, reason: ReasonOption, by: ByOption = "",
+    timeout: _Timeout = _WAIT, yes: YesOption = False, app: AppOption = "", kafka: KafkaOption = None,
+    as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Writes the order and waits for a worker to take it, for `timeout` seconds at most.
+    """Writes the order that the command is named after, and waits for a worker to take it.
 
     Raises:
         Usage: there is no such timer, or no reason is given. typer.Exit: 4 when no worker took it in time, 1 when the
             user did not confirm it.
     """
-    actor = signed(by, reason)
+    action, actor = Action(context.info_name or ""), signed(by, reason)
     whole = load_app(app, having=[process])
     with TimerWork(whole, process_of(whole, process), kafka) as work:
         timer = work.timer(key, name)
@@ -199,6 +146,34 @@ def _give(
         note(why)
         note_apps(why, [app])
         raise typer.Exit(_NOT_TAKEN)
+
+
+timers.command(
+    "fire",
+    help="""Send the command of a timer now. Asks first.
+
+    The worker takes the order in its transaction, as any input. It counts once, for the timer as it was set when the
+    order was given: typed twice, or while the timer fires by itself, the second does nothing; a timer that was set
+    again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log for the next.
+    """,
+    epilog=examples(
+        'leftfold timers fire checkout o-1 late --reason "the customer will not pay"',
+        'leftfold timers fire checkout o-1 late --reason "ticket 4711" --by anna --yes --json',
+    ),
+)(_give)
+timers.command(
+    "cancel",
+    help="""Cancel a timer. Asks first.
+
+    The worker takes the order in its transaction, as any input: if the timer fired before, nothing happens; a timer
+    that was set again meanwhile is left alone. Exit code 4 when no worker took the order in time: it stays in the log
+    for the next one.
+    """,
+    epilog=examples(
+        'leftfold timers cancel checkout o-1 late --reason "paid in cash"',
+        'leftfold timers cancel checkout o-1 late --reason "ticket 4711" --by anna --timeout 2m',
+    ),
+)(_give)
 
 
 def _question(action: Action, process: str, timer: SetTimer) -> str:

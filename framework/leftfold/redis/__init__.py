@@ -7,7 +7,6 @@ server, and one per bucket in a cluster.
 
 from leftfold.redis.bulk_load import RedisBulkSink
 from leftfold.redis.connection.settings import RedisSettings
-from leftfold.redis.maintenance import refuse_eviction
-from leftfold.redis.store import RedisViewStore
+from leftfold.redis.store import RedisViewStore, refuse_eviction
 
 __all__ = ["RedisBulkSink", "RedisSettings", "RedisViewStore", "refuse_eviction"]

@@ -142,10 +142,6 @@ class Supervisor:
             end_processes(self._children, self._grace, self._report)
         return code
 
-    def pids(self) -> dict[str, int]:
-        """The process id of each running part, by its name."""
-        return {child.part.name: child.process.pid for child in self._children if child.process is not None}
-
     def _tend(self, child: PartProcess) -> int:
         ended = child.ended()
         if ended is not None:

@@ -10,7 +10,7 @@ import pytest
 from leftfold.engine.rebuild import rebuilder as rebuilding
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild
-from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_locally
+from leftfold.engine.rebuild.tasks import BulkJob, BulkPass, ProgressCallback, run_locally
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.memory import MemoryViewStore, World
 from leftfold.model.position import Position
@@ -25,10 +25,11 @@ def stopping(work: Rebuild, after: int, error: BaseException) -> Rebuild:
     """The same rebuild, which fails once so many buckets are whole."""
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
+        parts = [part for task in plan.tasks for part in task]
         results = (
-            job.fold_streams((part for task in plan.tasks for part in task), tell)
+            job.fold_streams(parts, tell)
             if plan.stream_keyed
-            else job.fold_buckets(sorted(job.read_items((p for t in plan.tasks for p in t), tell)))
+            else job.fold_buckets(sorted(item for read in BulkPass((job,)).read(parts, tell) for item in read.items))
         )
         for _ in range(after):
             next(results)

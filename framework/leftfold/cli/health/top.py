@@ -71,11 +71,11 @@ def top(
         raise Usage("standard output is no terminal: say --once, or --json for one line per look")
     if metrics:
         check_address(metrics)
-    apps, rates = list(load_apps(app or []).values()), Rates()
-    look = _Look(apps, kafka, redis, archive_of(archive), metrics, rates)
+    apps = list(load_apps(app or []).values())
+    looks = _looks(apps, (kafka, redis, archive_of(archive)), metrics, every)
     if not (once or as_json):
-        _live(look, every)
-    for found in look.every(every):
+        _live(looks)
+    for found in looks:
         if as_json:
             emit(found)
             sys.stdout.flush()
@@ -85,43 +85,33 @@ def top(
             raise typer.Exit(69 if found["missing"] else 0)
 
 
-def _live(look: _Look, seconds: float) -> None:
+def _live(looks: Iterable[Mapping[str, Any]]) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, screen=True) as live:
-        for found in look.every(seconds):
+        for found in looks:
             live.update(_drawn(found), refresh=True)
 
 
-class _Look:
-    """Looks at Apps through the survey, and at what their workers record."""
-
-    def __init__(
-        self, apps: Sequence[Any], kafka: str | None, redis: str | None, archive: str, metrics: str, rates: Rates
-    ) -> None:
-        self._apps, self._servers, self._metrics, self._rates = apps, (kafka, redis, archive), metrics, rates
-
-    def every(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """A look in every interval, without end."""
-        while True:
-            began = time.monotonic()
-            yield self.taken()
-            time.sleep(max(0.0, seconds - (time.monotonic() - began)))
-
-    def taken(self) -> dict[str, Any]:
-        """One look: `time`, `rows`, further `problems`, and whether a server is `missing`."""
-        survey = Survey(*self._servers)
-        rows = [one for app in self._apps for row in survey.members(app) for one in _members(row)]
-        scrape = Scrape.read(self._metrics) if self._metrics else None
-        self._rates.added(rows, scrape, time.monotonic())
+def _looks(
+    apps: Sequence[Any], servers: tuple[str | None, str | None, str], metrics: str, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """A look in every interval, without end: `time`, `rows`, further `problems`, whether a server is `missing`."""
+    rates = Rates()
+    while True:
+        began, survey = time.monotonic(), Survey(*servers)
+        rows = [one for app in apps for row in survey.members(app) for one in _members(row)]
+        scrape = Scrape.read(metrics) if metrics else None
+        rates.added(rows, scrape, time.monotonic())
         named = {problem for row in rows for problem in row["problems"]}
         others = [problem for problem in dict.fromkeys(survey.problems) if problem not in named]
-        if self._metrics and scrape is None:
-            others.append(f"nothing answers at {self._metrics}/metrics; start: leftfold run --metrics {self._metrics}")
+        if metrics and scrape is None:
+            others.append(f"nothing answers at {metrics}/metrics; start: leftfold run --metrics {metrics}")
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return {"time": at, "rows": ranked(rows), "problems": others, "missing": survey.missing}
+        yield {"time": at, "rows": ranked(rows), "problems": others, "missing": survey.missing}
+        time.sleep(max(0.0, seconds - (time.monotonic() - began)))
 
 
 def _members(row: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -214,7 +214,7 @@ class PartitionProcessor(ABC, Generic[G]):
     def _fitted(self, batch: Batch, partition: int, stream: Any, room: int) -> bytes:
         """The record of a stream; remembered answers are dropped, oldest first, when it is larger than `room`."""
         value = self.streams.encode(stream)
-        if len(value) > room and (dropped := self.streams.shed(stream, len(value) - room)):
+        if len(value) > room and (dropped := stream.shed(len(value) - room)):
             value = self.streams.encode(stream)
             batch.drop_answers(partition, dropped)
         return value

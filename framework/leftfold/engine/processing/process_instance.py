@@ -55,6 +55,10 @@ class Instance(Generic[S]):
         """A copy that may change without changing this one."""
         return replace(self, origins=dict(self.origins), timers=dict(self.timers), waiting=dict(self.waiting))
 
+    def shed(self, excess: int) -> int:
+        """Sheds nothing: an instance needs all that it remembers."""
+        return 0
+
 
 class InstanceCodec(Generic[S]):
     """Reads and writes the state records of a process."""
@@ -76,10 +80,6 @@ class InstanceCodec(Generic[S]):
             _json({id_: sent._asdict() for id_, sent in instance.waiting.items()}),
             b"true" if instance.finished else b"false",
         )
-
-    def shed(self, instance: Instance[S], excess: int) -> int:
-        """Sheds nothing: an instance needs all that it remembers."""
-        return 0
 
     @staticmethod
     def has_timers(value: bytes) -> bool:

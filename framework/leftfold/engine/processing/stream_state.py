@@ -191,10 +191,6 @@ class StreamCodec(Generic[S]):
             json.dumps(stream.origins, separators=(",", ":")).encode() if stream.origins else b"{}",
         )
 
-    def shed(self, stream: Stream[S], excess: int) -> int:
-        """Drops remembered answers; see Stream."""
-        return stream.shed(excess)
-
     @staticmethod
     def version(value: bytes) -> int:
         """The version in a record, without decoding the rest."""

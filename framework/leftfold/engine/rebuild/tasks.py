@@ -78,19 +78,6 @@ class BulkJob:
         with closing(self.open_sink()) as sink:
             return self._finish(sink, part, fold)
 
-    def read_items(self, parts: Iterable[OffsetRange], tell: ProgressCallback) -> Iterator[KeyedUpdate]:
-        """The keyed updates that the events of some partitions make for a view that is not stream-keyed.
-
-        Raises:
-            ContractError: an event stops the view.
-        """
-        opened, sorter = OpenedRecords([self.view]), UpdateSorter(self.view, self.generation.buckets, self.share)
-        with closing(self.open_log()) as log:
-            for part in parts:
-                for records in log.read(part):
-                    yield from self.updates(sorter, part, opened.of(part, records))
-                    tell(len(records))
-
     def updates(
         self, sorter: UpdateSorter, part: OffsetRange, opened: Iterable[tuple[RawRecord, Decoded]]
     ) -> Iterator[KeyedUpdate]:
@@ -179,10 +166,9 @@ class BulkJob:
 
 def run_locally(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
     """Runs all tasks one after another in this process; a view that is not stream-keyed is sorted in memory."""
-    parts = [part for task in plan.tasks for part in task]
-    if job.generation.stream_keyed:
-        return list(job.fold_streams(parts, tell))
-    return list(job.fold_buckets(sorted(job.read_items(parts, tell))))
+    if not job.generation.stream_keyed:
+        return run_pass_locally([job], plan, tell)[0]
+    return list(job.fold_streams((part for task in plan.tasks for part in task), tell))
 
 
 class PassResult(NamedTuple):
@@ -209,7 +195,7 @@ class BulkPass:
         opened = OpenedRecords([job.view for job in self.jobs])
         with closing(self.jobs[0].open_log()) as log:
             sorted_ = {n: job for n, job in enumerate(self.jobs) if not job.generation.stream_keyed}
-            writers = {n: UpdateSorter(job.view, job.generation.buckets) for n, job in sorted_.items()}
+            writers = {n: UpdateSorter(job.view, job.generation.buckets, job.share) for n, job in sorted_.items()}
             for part in parts:
                 folds = {
                     number: StreamFold(job.view, part)

@@ -21,7 +21,7 @@ from leftfold.engine.views.generations import (
     topics_of,
     whole_checkpoints,
 )
-from leftfold.errors import ContractError, InfrastructureError, LogGap, ViewNotBuilt
+from leftfold.errors import InfrastructureError, LogGap, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, covered
@@ -65,7 +65,7 @@ class GenerationLifecycle:
         started: set[str] | None = None,
     ) -> None:
         self.view, self._store, self._log, self._report, self._check = view, store, log, report, check
-        self._ids, self._reporter = ids or Identities(log), GenerationReporter(report)
+        self._ids, self.reporter = ids or Identities(log), GenerationReporter(report)
         self._buckets, self._fold, self._takes_back, self._absence = buckets, fold, takes_back, absence
         self._started = set[str]() if started is None else started
         self._missed: dict[str, float] = {}
@@ -82,12 +82,12 @@ class GenerationLifecycle:
         registry = self._claim(self._store.registry(self.view.name))
         for generation in filter(has_ended, registry.generations.values()):
             remove_ended(self._store, generation)
-        self._reporter.standing_by(self.view, registry, self._fold)
+        self.reporter.standing_by(self.view, registry, self._fold)
         found, has_live = followed(registry, self.view, self._fold), registry.live_of(self.view.hash) is not None
         if not found and not has_live:
             begun = self._create()
             found = {begun.id: begun}
-        found = {i: g for i, g in found.items() if self._reporter.is_of_log(g, self._ids.of(g.topics))}
+        found = {i: g for i, g in found.items() if self.reporter.is_of_log(g, self._ids.of(g.topics))}
         self._targets = (
             {} if has_live else {i: self._target(g) for i, g in found.items() if self._may_go_live(g, registry)}
         )
@@ -124,14 +124,6 @@ class GenerationLifecycle:
         self._report("generation lost", {"view": self.view.name, "generation": generation.id, "why": str(error)})
         change(self._store, self.view.name, lambda r: r.without(generation.id))
         self._store.unlink(generation)
-
-    def report_unreadable(self, generation: Generation, error: ContractError) -> None:
-        """Reports once that a generation is not folded, because a checkpoint of it is unreadable."""
-        self._reporter.stopped(generation, str(error))
-
-    def report_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Reports newly parked keys."""
-        self._reporter.parked(generation, checkpoints)
 
     def target(self, generation: Generation) -> Position | None:
         """The position behind which a generation goes live; None = it does not, or has already."""

@@ -185,7 +185,7 @@ class Projector:
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
         for writer in self._known.values():
-            self._lifecycles[writer.view.name].report_parked(writer.generation, writer.checkpoints)
+            self._lifecycles[writer.view.name].reporter.parked(writer.generation, writer.checkpoints)
         self._look_at_ends()
 
     def _look_at_ends(self) -> None:
@@ -222,7 +222,7 @@ class Projector:
             lifecycle.drop(generation, error)
             return
         except ContractError as error:
-            lifecycle.report_unreadable(generation, error)
+            lifecycle.reporter.stopped(generation, str(error))
             return
         if not lifecycle.is_followed(generation, writer.checkpoints):
             return
@@ -259,7 +259,7 @@ class Projector:
             except ViewNotBuilt as error:
                 lifecycle.drop(writer.generation, error)
             except ContractError as error:
-                lifecycle.report_unreadable(writer.generation, error)
+                lifecycle.reporter.stopped(writer.generation, str(error))
             if is_followed:
                 self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
             else:

@@ -1,4 +1,4 @@
-"""Reads, grants and revokes the ACLs of users in a Kafka cluster."""
+"""Reads and grants the ACLs of users in a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -54,18 +54,6 @@ class Acls(ClusterAdmin):
         if bindings:
             create = self._admin.create_acls
             self._answered("granting rights", lambda: create(bindings, request_timeout=self._timeout))
-
-    def revoke(self, rights: Mapping[str, Iterable[Right]]) -> None:
-        """Revokes rights of users."""
-        filters = [
-            AclBindingFilter(
-                b.restype, b.name, b.resource_pattern_type, b.principal, b.host, b.operation, b.permission_type
-            )
-            for user, some in rights.items()
-            for right in some
-            for b in _bindings(user, right)
-        ]
-        self._answered("revoking rights", lambda: self._admin.delete_acls(filters, request_timeout=self._timeout))
 
     def _granted(self, user: str) -> set[Any]:
         anything: Any = None

@@ -35,7 +35,9 @@ from leftfold.ports.outgoing import (
 )
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["DeadLetters", "FencedProducer", "LetterTransactions", "record_at", "write_record", "write_records"]
+__all__ = [
+    "DeadLetters", "FencedProducer", "LetterTransactions", "record_at", "write_record", "write_records", "write_with",
+]  # fmt: skip
 
 
 _SECONDS, _PAUSE = 20, 0.1
@@ -77,13 +79,17 @@ def write_records(settings: KafkaSettings, topic: str, records: Sequence[Outgoin
         "message.timeout.ms": _SECONDS * 1000,
     }
     try:
-        return _written(Producer(config, logger=QuietLog("record")), topic, records)
+        return write_with(Producer(config, logger=QuietLog("record")), topic, records)
     except KafkaException as error:
         raise translated(error, doing=doing) from error
 
 
-def _written(producer: Producer, topic: str, records: Sequence[Outgoing]) -> list[int]:
-    """Writes records and waits for their delivery; their offsets, in the order of delivery."""
+def write_with(producer: Producer, topic: str, records: Sequence[Outgoing]) -> list[int]:
+    """Writes records and waits until the producer has delivered them; their offsets, in the order of delivery.
+
+    Raises:
+        KafkaException: one was not delivered within the timeout of the producer, or was refused.
+    """
     offsets: list[int] = []
     failures: list[KafkaError] = []
 
@@ -198,7 +204,7 @@ class FencedProducer:
 
     def write(self, topic: str, records: Sequence[Outgoing]) -> list[int]:
         """Writes records in the transaction; returns their offsets in the order of delivery."""
-        return _written(self._producer, topic, records)
+        return write_with(self._producer, topic, records)
 
     @contextmanager
     def _translating(self) -> Iterator[None]:

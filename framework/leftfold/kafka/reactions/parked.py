@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 from leftfold.engine.reactions.executor import CLEAN
 from leftfold.engine.reactions.pending import DEAD_HEADERS, PendingDelivery, parked
-from leftfold.errors import ContractError, InfrastructureError
+from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.dead_letters import FencedProducer, record_at
-from leftfold.kafka.errors import TOO_LARGE, QuietLog, code_of, translated
+from leftfold.kafka.administration.dead_letters import FencedProducer, record_at, write_with
+from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces
 from leftfold.kafka.settings import KafkaSettings
@@ -151,16 +151,13 @@ class ParkedEvents:
         return held | Position({self._topic: tried}), end, discarded
 
 
-_SECONDS = 30.0
-
-
 class Parking:
     """An idempotent producer for `{reaction}.dead`."""
 
     def __init__(self, reaction: str, settings: KafkaSettings, partitions: int) -> None:
         self._topic, self._partitions = names.dead(reaction), partitions
         self._producer = Producer(
-            {**settings.librdkafka(), "enable.idempotence": True, "delivery.timeout.ms": int(_SECONDS * 1000)},
+            {**settings.librdkafka(), "enable.idempotence": True, "message.timeout.ms": 30_000},
             logger=QuietLog("reaction"),
         )
 
@@ -170,11 +167,11 @@ class Parking:
         Raises:
             InfrastructureError: it is not written.
         """
-        code = self._write(pending, error, whole=True)
-        if code is not None and code.code() in TOO_LARGE:
-            code = self._write(pending, error, whole=False)
-        if code is not None:
-            raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
+        home = partition_of(pending.record.key or b"", self._partitions)
+        try:
+            self._write(parked(pending, error, home))
+        except ContractError:  # it is too large
+            self._write(parked(pending, error, home, whole=False))
 
     def keep(self, record: RawRecord) -> None:
         """Writes a parked record once more, as it is, behind the others.
@@ -182,30 +179,13 @@ class Parking:
         Raises:
             InfrastructureError: it is not written.
         """
-        if code := self._send(Outgoing(record.partition, record.key, record.value, record.headers)):
-            raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
+        self._write(Outgoing(record.partition, record.key, record.value, record.headers))
 
-    def _write(self, pending: PendingDelivery, error: BaseException, *, whole: bool) -> KafkaError | None:
-        return self._send(
-            parked(pending, error, partition_of(pending.record.key or b"", self._partitions), whole=whole)
-        )
-
-    def _send(self, out: Outgoing) -> KafkaError | None:
-        failures: list[KafkaError] = []
-
-        def delivered(failure: KafkaError | None, message: Any) -> None:
-            if failure is not None:
-                failures.append(failure)
-
+    def _write(self, out: Outgoing) -> None:
         try:
-            self._producer.produce(
-                self._topic, out.value, out.key, out.partition, headers=list(out.headers), on_delivery=delivered
-            )
-        except KafkaException as failure:
-            return KafkaError(code_of(failure))
-        if self._producer.flush(_SECONDS + 1.0):
-            raise InfrastructureError(f"an event was not parked in {self._topic} within {_SECONDS:g} s; it is not done")
-        return failures[0] if failures else None
+            write_with(self._producer, self._topic, [out])
+        except KafkaException as error:
+            raise translated(error, doing=f"parking an event in {self._topic}") from error
 
 
 _WAIT, _LEAVE_SECONDS = 0.05, 10.0

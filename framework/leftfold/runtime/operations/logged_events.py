@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from leftfold.engine.processing.stream_state import MARK
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -16,7 +15,7 @@ from leftfold.model.position import Position
 from leftfold.model.state_encoding import number_in
 from leftfold.ports.bulk import read_to
 from leftfold.ports.codec import header
-from leftfold.ports.protocols import LogReader, RawRecord
+from leftfold.ports.protocols import Closing, LogReader, RawRecord
 from leftfold.runtime.connect import open_reader
 from leftfold.runtime.console import note
 from leftfold.runtime.servers import topic_in
@@ -66,7 +65,7 @@ _PATIENCE = 15.0
 _STEP = 4
 
 
-class EventLog:
+class EventLog(Closing):
     """The events of one category, or of one stream, for which only its partition is read.
 
     Args:
@@ -86,10 +85,8 @@ class EventLog:
         # The last N events are taken from the topic alone; all events may start in the archive.
         self._floor = {} if archive else starts.offsets[topic]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Closes the reader."""
         self._reader.close()
 
     def read(self, last: int | None, *, follow: bool) -> Iterator[list[RawRecord]]:

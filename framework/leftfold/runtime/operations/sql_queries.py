@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.model.app import App
+from leftfold.ports.protocols import Closing
 from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.console import note
 from leftfold.runtime.project import archive_of
@@ -22,7 +22,7 @@ __all__ = ["LogQuery", "json_value"]
 _MISTAKES = frozenset({"AnalysisException", "ParseException"})  # by name, since pyspark is imported only when needed
 
 
-class LogQuery:
+class LogQuery(Closing):
     """A Spark session for queries over the log; one whose Spark has died is replaced before the next query.
 
     Args:
@@ -56,9 +56,6 @@ class LogQuery:
         note("starting Spark")
         self._spark = self._open.enter_context(spark_session(self._settings))
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stops the session."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from math import inf
-from types import TracebackType
 from typing import Any, Self
 
 from leftfold.engine.processing.log_time import SILENCE, WatermarkStatus, reported_time
@@ -26,6 +25,7 @@ from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.ports.codec import header
+from leftfold.ports.protocols import Closing
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, note
 from leftfold.runtime.project import Usage, member_of, unknown
@@ -102,7 +102,7 @@ class InstanceTable(TimerTable):
             self.waiting[key] = sent[1].decode(errors="replace")
 
 
-class TimerWork:
+class TimerWork(Closing):
     """The timers of one process, read from its state topic.
 
     Args:
@@ -142,7 +142,8 @@ class TimerWork:
         self.table.read()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Closes the connections."""
         self._reader.close()
         self._cluster.close()
 

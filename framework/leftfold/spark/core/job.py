@@ -29,8 +29,6 @@ from leftfold.spark.core.task_io import (
     Batches,
     ProgressReporter,
     arrow_batches,
-    item_batches,
-    items_in,
     job_errors,
     line_batches,
     lines_of,
@@ -100,11 +98,13 @@ def _folded(whole: BulkPass, rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
 
 def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]:
     """A Runner that runs the tasks of a rebuild on a Spark session."""
+    passed = spark_pass_runner(spark)
 
     def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
-        tasks = _streams if plan.stream_keyed else _sorted
+        if not plan.stream_keyed:
+            return passed([job], plan, tell)[0]
         with listening(spark, tell) as address, tagged(spark.sparkContext), job_errors():
-            return results_of(tasks(spark, job, plan, address))
+            return results_of(_streams(spark, job, plan, address))
 
     return run
 
@@ -181,29 +181,3 @@ def _streams(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addr
 
     count = len(tasks)
     return spark.sparkContext.parallelize(range(count), count).mapPartitions(fold).collect() if tasks else []
-
-
-def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> list[str]:
-    """Folds rows: tasks emit an item for each event and row it changes; whole buckets are then sorted and folded."""
-    tasks, count = plan.tasks, min(plan.buckets, max(2 * plan.cores, plan.events // _SORTED_TOGETHER))
-
-    def emit(batches: Batches) -> Batches:
-        tuned_gc()
-        parts = [part for (number,) in rows_in(batches) for part in tasks[number]]
-        with closing(ProgressReporter(address)) as tell:
-            yield from item_batches(job.read_items(parts, tell))
-
-    def fold(batches: Batches) -> Batches:
-        tuned_gc()
-        return line_batches(lines_of(lambda: job.fold_buckets(items_in(batches))))
-
-    if not tasks:
-        return []
-    folded = (
-        spark.range(0, len(tasks), 1, len(tasks))
-        .mapInArrow(emit, ITEM)
-        .repartitionById(count, "bucket")
-        .sortWithinPartitions(*ITEM_ORDER)
-        .mapInArrow(fold, "line string")
-    )
-    return [row.line for row in folded.collect()]

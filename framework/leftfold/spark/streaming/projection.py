@@ -380,7 +380,7 @@ class ViewStream:
         )
 
     def _reached(self, driver: MicroBatchDriver) -> None:
-        self._lifecycle.report_parked(driver.generation, driver.checkpoints)
+        self._lifecycle.reporter.parked(driver.generation, driver.checkpoints)
         self._lifecycle.reached(driver.generation, driver.checkpoints)
 
     def _end(self) -> None:
